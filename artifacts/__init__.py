@@ -1,0 +1,1 @@
+"""The bundle format and the offline pipeline that makes bundles. Nothing here knows about HTTP."""

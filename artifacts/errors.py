@@ -1,0 +1,59 @@
+"""Every exception this project raises on purpose, below the HTTP layer.
+
+    LightRetrieverError
+    ├── BundleError         a bundle is missing, damaged, inconsistent or too new
+    ├── CorpusError         a corpus, query or qrels file has a line that can't be used
+    ├── RecipeError         a recipe or a setting of an offline command is wrong
+    ├── ResumeError         a work directory was begun with other inputs or settings
+    ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
+    ├── MissingExtraError   an optional part of the installation is missing
+    └── JavaError           the JVM, the Lucene jar or a Lucene call failed
+"""
+
+__all__ = [
+    "BundleError",
+    "CorpusError",
+    "JavaError",
+    "LightRetrieverError",
+    "MissingExtraError",
+    "ModelError",
+    "RecipeError",
+    "ResumeError",
+]
+
+
+class LightRetrieverError(Exception):
+    """Base class. `message` says what is wrong (with the values), `remedy` what to do about it."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(f"{message} {remedy}" if remedy else message)
+        self.message = message
+        self.remedy = remedy
+
+
+class BundleError(LightRetrieverError):
+    """A bundle is missing, damaged, inconsistent or of a newer format."""
+
+
+class CorpusError(LightRetrieverError):
+    """A line of a corpus, queries or qrels file can't be used."""
+
+
+class RecipeError(LightRetrieverError):
+    """A recipe, or a setting of an offline command, is wrong."""
+
+
+class ResumeError(LightRetrieverError):
+    """A work directory was begun with other inputs or settings."""
+
+
+class ModelError(LightRetrieverError):
+    """A model, adapter or tokenizer can't be loaded, or lacks a part that is needed."""
+
+
+class MissingExtraError(LightRetrieverError):
+    """An optional part of the installation (an extra) is missing."""
+
+
+class JavaError(LightRetrieverError):
+    """The JVM can't start, the Lucene jar is missing, or a Lucene call failed."""

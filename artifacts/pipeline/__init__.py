@@ -1,0 +1,1 @@
+"""The offline half: everything that needs torch and transformers (extra `pipeline`)."""
