@@ -1,0 +1,233 @@
+"""Fusion: the properties that make it predictable, and equality with ranx."""
+
+import importlib
+from collections.abc import Iterator
+from random import Random
+from types import ModuleType
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
+
+Leg = tuple[np.ndarray, np.ndarray]
+
+SCORE = st.floats(-(2.0**99), 2.0**99, width=32)
+WEIGHT = st.floats(0.01, 10.0)
+
+
+@st.composite
+def leg(draw: st.DrawFn, *, minimum: int = 0, ties: bool = True) -> Leg:
+    ordinals = draw(st.lists(st.integers(0, 60), unique=True, min_size=minimum, max_size=40))
+    score = SCORE | st.sampled_from([0.0, 0.5, 1.0])
+    scores = draw(st.lists(score, unique=not ties, min_size=len(ordinals), max_size=len(ordinals)))
+    return np.array(ordinals, np.int64), np.array(scores, np.float32)
+
+
+def in_leg_order(leg: Leg) -> list[int]:
+    ordinals, scores = leg
+    return [int(ordinal) for ordinal in ordinals[np.lexsort((ordinals, -scores))]]
+
+
+def ranking(table: CandidateTable, fused: Fused) -> list[int]:
+    return [int(ordinal) for ordinal in table.ordinals[fused.order]]
+
+
+def scores_by_ordinal(table: CandidateTable, fused: Fused) -> dict[int, float]:
+    return {int(table.ordinals[column]): float(fused.scores[column]) for column in fused.order}
+
+
+def fuse(method: str, legs: list[Leg], weights: tuple[float, ...]) -> tuple[list[int], dict[int, float]]:
+    table = align(legs)
+    fused = fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, method)
+    return ranking(table, fused), scores_by_ordinal(table, fused)
+
+
+METHODS = pytest.mark.parametrize("method", ["range", "paper", "rrf"])
+
+
+@METHODS
+@given(dense=leg(minimum=1), sparse=leg())
+def test_weights_one_and_zero_reproduce_the_first_leg(method: str, dense: Leg, sparse: Leg) -> None:
+    assert fuse(method, [dense, sparse], (1.0, 0.0))[0] == in_leg_order(dense)
+    assert fuse(method, [sparse, dense], (0.0, 1.0))[0] == in_leg_order(dense)
+
+
+@METHODS
+@given(dense=leg(minimum=1), weight=WEIGHT)
+def test_a_leg_alone_keeps_its_order_when_the_other_finds_nothing(method: str, dense: Leg, weight: float) -> None:
+    nothing = (np.empty(0, np.int64), np.empty(0, np.float32))
+    assert fuse(method, [dense, nothing], (weight, 0.3))[0] == in_leg_order(dense)
+
+
+@METHODS
+@given(dense=leg(), sparse=leg(), weights=st.tuples(WEIGHT, WEIGHT), random=st.randoms(use_true_random=False))
+def test_order_of_the_input_is_irrelevant(
+    method: str,
+    dense: Leg,
+    sparse: Leg,
+    weights: tuple[float, float],
+    random: Random,
+) -> None:
+    shuffled = []
+    for ordinals, scores in (dense, sparse):
+        order = list(range(len(ordinals)))
+        random.shuffle(order)
+        shuffled.append((ordinals[order], scores[order]))
+    expected = fuse(method, [dense, sparse], weights)
+    assert fuse(method, shuffled, weights) == expected
+    # The legs swapped together with their weights: sums of two numbers don't depend on their order.
+    assert fuse(method, [sparse, dense], weights[::-1]) == expected
+
+
+@METHODS
+@given(dense=leg(), sparse=leg(), weights=st.tuples(WEIGHT, WEIGHT))
+def test_every_candidate_comes_once_by_descending_score_and_ties_by_ordinal(
+    method: str, dense: Leg, sparse: Leg, weights: tuple[float, float]
+) -> None:
+    order, scores = fuse(method, [dense, sparse], weights)
+    assert sorted(order) == sorted({*map(int, dense[0]), *map(int, sparse[0])})
+    values = [scores[ordinal] for ordinal in order]
+    assert values == sorted(values, reverse=True)
+    if len(dense[0]) and len(sparse[0]):
+        assert order == sorted(order, key=lambda ordinal: (-scores[ordinal], ordinal))
+
+
+@given(dense=leg(), sparse=leg(), weights=st.tuples(WEIGHT, WEIGHT))
+def test_range_scores_are_floored_above_zero_and_end_at_the_sum_of_weights(
+    dense: Leg, sparse: Leg, weights: tuple[float, float]
+) -> None:
+    _, scores = fuse("range", [dense, sparse], weights)
+    for ordinal, score in scores.items():
+        proposers = [w for w, (ordinals, _) in zip(weights, (dense, sparse), strict=True) if ordinal in ordinals]
+        assert FLOOR * min(proposers) * 0.999 <= score <= sum(weights) * 1.001
+
+
+@given(ordinal=st.integers(0, 9), score=SCORE, other=leg(minimum=2))
+def test_a_single_hit_is_not_zeroed(ordinal: int, score: float, other: Leg) -> None:
+    single = (np.array([ordinal]), np.array([score], np.float32))
+    _, scores = fuse("range", [single, other], (1.0, 1.0))
+    assert scores[ordinal] >= 1.0
+    _, paper = fuse("paper", [single, (np.array([99]), np.array([1.0]))], (1.0, 1.0))
+    assert paper == {ordinal: 0.0, 99: 0.0}
+
+
+@given(count=st.integers(1, 9), score=SCORE)
+def test_equal_scores_all_become_one(count: int, score: float) -> None:
+    tied = (np.arange(count)[::-1], np.full(count, score, np.float32))
+    order, scores = fuse("range", [tied], (1.0,))
+    assert order == list(range(count))
+    assert set(scores.values()) == {1.0}
+
+
+@given(dense=leg(minimum=1), sparse=leg(minimum=1), weights=st.tuples(WEIGHT, WEIGHT))
+def test_filled_scores_take_part_in_range_and_not_in_paper_or_rrf(
+    dense: Leg, sparse: Leg, weights: tuple[float, float]
+) -> None:
+    bare, filled = align([dense, sparse]), align([dense, sparse])
+    for row in (0, 1):
+        filled.fill(row, np.zeros(len(filled.missing(row)), np.float32))
+        assert not len(filled.missing(row))
+    for method in ("paper", "rrf"):
+        results = [
+            fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, "paper")
+            for table in (bare, filled)
+        ]
+        assert results[0].order.tolist() == results[1].order.tolist()
+        assert results[0].scores.tolist() == results[1].scores.tolist()
+    fused = fuse_linear(filled, weights)
+    for row, weight in enumerate(weights):
+        lowest, highest = filled.scores[row].argmin(), filled.scores[row].argmax()
+        if filled.scores[row][lowest] < filled.scores[row][highest]:
+            assert fused.scores[lowest] <= FLOOR * weight + weights[1 - row] * 1.000001
+        assert fused.scores[highest] >= weight * 0.999999
+
+
+@pytest.fixture(scope="module")
+def ranx() -> Iterator[ModuleType]:
+    """ranx, interpreted: compiling it takes a minute, and its formulas stay the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numba.config, "DISABLE_JIT", True)
+        yield importlib.import_module("ranx")
+
+
+def ranx_scores(ranx: ModuleType, legs: list[Leg], **how: object) -> dict[int, float]:
+    runs = []
+    for leg in legs:
+        by_ordinal = dict(zip(leg[0].tolist(), leg[1].astype(np.float64).tolist(), strict=True))
+        runs.append(ranx.Run({"q": {str(ordinal): by_ordinal[ordinal] for ordinal in in_leg_order(leg)}}))
+    return {int(key): value for key, value in ranx.fuse(runs, **how).run["q"].items()}
+
+
+@given(dense=leg(minimum=1), sparse=leg(minimum=1), weights=st.tuples(WEIGHT, WEIGHT))
+def test_paper_mode_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, weights: tuple[float, float]) -> None:
+    expected = ranx_scores(ranx, [dense, sparse], norm="min-max", method="wsum", params={"weights": list(weights)})
+    assert fuse("paper", [dense, sparse], weights)[1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+# Equal scores only without: ranx sorts them in no particular order.
+@given(dense=leg(minimum=1, ties=False), sparse=leg(minimum=1, ties=False), constant=st.integers(1, 100))
+def test_rrf_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, constant: int) -> None:
+    expected = ranx_scores(ranx, [dense, sparse], norm=None, method="rrf", params={"k": constant})
+    table = align([dense, sparse])
+    assert scores_by_ordinal(table, fuse_rrf(table, (1.0, 1.0), constant)) == pytest.approx(expected)
+
+
+def test_linear_by_hand() -> None:
+    table = align(
+        [
+            (np.array([4, 7, 1]), np.array([0.9, 0.5, 0.4])),
+            (np.array([7, 3]), np.array([20.0, 10.0])),
+        ]
+    )
+    assert table.ordinals.tolist() == [1, 3, 4, 7]
+    assert table.ranks.tolist() == [[3, 0, 1, 2], [0, 2, 0, 1]]
+    assert table.missing(0).tolist() == [3]
+    table.fill(0, np.array([0.1]))
+    fused = fuse_linear(table, (0.7, 0.3))
+    expected = [0.7 * (0.001 + 0.999 * 0.3 / 0.8), 0.7 * 0.001 + 0.3 * 0.001, 0.7, 0.7 * (0.001 + 0.999 * 0.5) + 0.3]
+    assert fused.scores == pytest.approx(expected)
+    assert ranking(table, fused) == [4, 7, 1, 3]
+    paper = fuse_linear(table, (0.7, 0.3), "paper")
+    assert paper.scores == pytest.approx([0.0, 0.0, 0.7, 0.7 * 0.2 + 0.3])
+
+
+def test_rrf_counts_ranks_from_one() -> None:
+    table = align([(np.array([4, 7]), np.array([0.9, 0.5])), (np.array([7]), np.array([20.0]))])
+    assert fuse_rrf(table, (1.0, 2.0), 60).scores == pytest.approx([1 / 61, 1 / 62 + 2 / 61])
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (np.nan, 1.0), (np.inf, 1.0), (1.0,), (1.0, 1.0, 1.0)])
+def test_bad_weights_are_refused(weights: tuple[float, ...]) -> None:
+    table = align([(np.array([1]), np.array([1.0])), (np.array([1]), np.array([1.0]))])
+    with pytest.raises(ValueError, match="weights"):
+        fuse_linear(table, weights)
+    with pytest.raises(ValueError, match="weights"):
+        fuse_rrf(table, weights)
+
+
+@pytest.mark.parametrize("constant", [-1.0, np.nan, np.inf])
+def test_bad_rank_constants_are_refused(constant: float) -> None:
+    with pytest.raises(ValueError, match="rank constant"):
+        fuse_rrf(align([(np.array([1]), np.array([1.0]))]), (1.0,), constant)
+
+
+def test_broken_legs_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 ordinals, but 1 scores"):
+        align([(np.array([1, 2]), np.array([1.0]))])
+    with pytest.raises(ValueError, match="more than once"):
+        align([(np.array([1, 1]), np.array([1.0, 2.0]))])
+    with pytest.raises(ValueError, match="not finite"):
+        align([(np.array([1]), np.array([np.nan]))])
+    table = align([(np.array([1]), np.array([1.0])), (np.array([2]), np.array([1.0]))])
+    with pytest.raises(ValueError, match="not finite"):
+        table.fill(0, np.array([np.inf]))
+
+
+def test_no_candidates_at_all() -> None:
+    nothing = (np.empty(0, np.int64), np.empty(0, np.float32))
+    for method in ("range", "paper", "rrf"):
+        assert fuse(method, [nothing, nothing], (0.7, 0.3)) == ([], {})
