@@ -1,0 +1,150 @@
+"""The offline commands of `lightretriever`: table, encode, index, build, verify and evaluate."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from artifacts.errors import BundleError, MissingExtraError
+from artifacts.recipe import Recipe, load_recipe
+
+__all__ = ["add_commands"]
+
+_console = Console(stderr=True)
+
+RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
+CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
+AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
+WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
+OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
+SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the offline commands on the console application."""
+    for command in (table, encode, index, build, verify, evaluate):
+        app.command()(command)
+
+
+def table(
+    recipe: RecipeArgument,
+    model: ModelOption = None,
+    adapter: AdapterOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+) -> None:
+    """Make the token table of every task: one row per token of the vocabulary."""
+    stages = _pipeline()
+    loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
+    for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
+        _console.print(f"{task}: {file}")
+
+
+def encode(
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    model: ModelOption = None,
+    adapter: AdapterOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+) -> None:
+    """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
+    stages = _pipeline()
+    loaded = _recipe(
+        recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, limit=limit, skip_bad=skip_bad
+    )
+    store = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
+    _console.print(f"{store.count()} shards in {store.path}")
+
+
+def index(
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    work: WorkOption = None,
+    output: OutputOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
+    loaded = _recipe(recipe, corpus=corpus, work=work, output=output, limit=limit, skip_bad=skip_bad)
+    _index(loaded, overwrite)
+
+
+def build(
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    model: ModelOption = None,
+    adapter: AdapterOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    output: OutputOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """All of it in one go: token tables, corpus encoding, indexes, bundle."""
+    stages = _pipeline()
+    loaded = _recipe(
+        recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, output=output, limit=limit,
+        skip_bad=skip_bad,
+    )
+    if loaded.output.exists() and not overwrite:
+        raise BundleError(f"{loaded.output}: exists already.", remedy="Pass --overwrite, or another --output.")
+    backbone = stages.load_recipe_backbone(loaded)
+    stages.run_tables(loaded, backbone)
+    stages.run_encode(loaded, backbone)
+    _index(loaded, overwrite)
+
+
+def verify(bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]) -> None:
+    """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
+    from artifacts.verify import verify_bundle
+
+    problems = verify_bundle(bundle)
+    for problem in problems:
+        typer.echo(str(problem))
+    if problems:
+        raise typer.Exit(1)
+    typer.echo(f"{bundle}: sound")
+
+
+def _index(recipe: Recipe, overwrite: bool) -> None:
+    from artifacts.build import build_bundle
+
+    bundle, skipped = build_bundle(recipe, overwrite=overwrite)
+    for reason in skipped.reasons:
+        _console.print(f"skipped: {reason}", highlight=False)
+    if skipped.count:
+        _console.print(f"{skipped.count} bad corpus lines were skipped")
+    size = sum(file.bytes for file in bundle.manifest.files.values()) / 1e6
+    _console.print(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB")
+
+
+def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
+    keys = {
+        "corpus": "corpus.path", "limit": "corpus.limit", "model": "model.path", "adapter": "model.adapter",
+        "device": "model.device", "work": "work", "output": "output",
+    }
+    overrides = {keys[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    return load_recipe(path, overrides | {"corpus.skip_bad": skip_bad or None})
+
+
+def _pipeline() -> Any:  # noqa: ANN401  (the module is imported only when its extra is installed)
+    try:
+        from artifacts.pipeline import stages
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"this command needs {error.name}, which is not installed.",
+            remedy="Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline.",
+        ) from error
+    return stages
+
+

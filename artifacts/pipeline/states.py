@@ -1,0 +1,103 @@
+"""Hidden states of single query tokens behind an instruction: the three equal ways to get them.
+
+e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`. `token_states_naive` runs that sequence for every token;
+`token_states_packed` runs one sequence `[bos] I [t1 <eos>] [t2 <eos>] …` under a block mask, as training does;
+`token_states_cached` computes the keys and values of `[bos] I` once and runs only `t <eos>` behind them, as the
+token table is made. Tests hold the three against each other.
+"""
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from artifacts.pipeline.model import Backbone
+
+__all__ = ["PrefixCache", "block_mask", "block_positions", "token_states_cached", "token_states_naive",
+           "token_states_packed"]
+
+
+def block_mask(prefix: int, blocks: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Additive attention mask (1, 1, P+2n, P+2n) for `I [t1 <eos>] [t2 <eos>] …`.
+
+    0 where a query position (row) may see a key position (column): the prefix causally, and inside a block the
+    block itself causally; the dtype's minimum everywhere else, so that no block sees another.
+    """
+    length = prefix + 2 * blocks
+    index = torch.arange(length, device=device)
+    block = torch.where(index < prefix, -1, (index - prefix) // 2)
+    causal = index[:, None] >= index[None, :]
+    visible = causal & ((block[None, :] == -1) | (block[:, None] == block[None, :]))
+    mask = torch.full((length, length), torch.finfo(dtype).min, dtype=dtype, device=device)
+    return mask.masked_fill_(visible, 0.0)[None, None]
+
+
+def block_positions(prefix: int, blocks: int, device: torch.device) -> torch.Tensor:
+    """Position ids (1, P+2n): the prefix counts up, every block starts again at P."""
+    pairs = torch.arange(2, device=device).repeat(blocks) + prefix
+    return torch.cat([torch.arange(prefix, device=device), pairs])[None]
+
+
+def token_states_naive(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
+    """e(t) by the plain forward pass of `prefix t <eos>`, one sequence per token. (n,) → (n, H)."""
+    head = torch.tensor(prefix, device=backbone.device).expand(len(tokens), -1)
+    end = torch.full((len(tokens), 1), backbone.eos_id, device=backbone.device)
+    ids = torch.cat([head, tokens.to(backbone.device)[:, None], end], dim=1)
+    states: torch.Tensor = backbone.decoder(input_ids=ids, use_cache=False)[0]
+    return states[:, -1]
+
+
+def token_states_packed(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
+    """e(t) of all tokens by one forward pass of one sequence under the block mask. (n,) → (n, H)."""
+    count, start = len(tokens), len(prefix)
+    pairs = torch.stack([tokens.to(backbone.device), torch.full_like(tokens, backbone.eos_id)], dim=1)
+    ids = torch.cat([torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype), pairs.flatten()])[None]
+    mask = block_mask(start, count, backbone.model.dtype, backbone.device)
+    states: torch.Tensor = backbone.decoder(
+        input_ids=ids,
+        attention_mask=_per_layer_type(backbone, mask),
+        position_ids=block_positions(start, count, backbone.device),
+        use_cache=False,
+    )[0]
+    return states[0, start + 1 :: 2]
+
+
+class PrefixCache:
+    """Keys and values of `[bos] I`, computed once; `expanded` lends them to a batch without copying."""
+
+    def __init__(self, backbone: Backbone, prefix: list[int]) -> None:
+        if not prefix:
+            raise ValueError("a prefix needs at least one token")
+        ids = torch.tensor([prefix], device=backbone.device)
+        cache = backbone.decoder(input_ids=ids, use_cache=True, past_key_values=DynamicCache())[1]
+        self._layers = [(layer.keys, layer.values) for layer in cache.layers]
+        self.length = len(prefix)
+
+    def expanded(self, batch: int) -> DynamicCache:
+        """A cache of `batch` rows."""
+        cache = DynamicCache()
+        for index, (keys, values) in enumerate(self._layers):
+            cache.update(keys.expand(batch, -1, -1, -1), values.expand(batch, -1, -1, -1), index)
+        return cache
+
+
+def token_states_cached(backbone: Backbone, cache: PrefixCache, tokens: torch.Tensor) -> torch.Tensor:
+    """e(t) by two positions per token behind the cached prefix. (n,) → (n, H)."""
+    batch, start = len(tokens), cache.length
+    end = torch.full((batch, 1), backbone.eos_id, device=backbone.device)
+    ids = torch.cat([tokens.to(backbone.device)[:, None], end], dim=1)
+    mask = block_mask(start, 1, backbone.model.dtype, backbone.device)[:, :, start:]
+    states: torch.Tensor = backbone.decoder(
+        input_ids=ids,
+        attention_mask=_per_layer_type(backbone, mask.expand(batch, -1, -1, -1)),
+        position_ids=torch.arange(start, start + 2, device=backbone.device).expand(batch, -1),
+        past_key_values=cache.expanded(batch),
+        use_cache=True,
+    )[0]
+    return states[:, 1]
+
+
+def _per_layer_type(backbone: Backbone, mask: torch.Tensor) -> Any:  # noqa: ANN401
+    """The mask as the model takes it: models with several kinds of attention layers take one mask per kind."""
+    kinds = set(getattr(backbone.model.config.get_text_config(), "layer_types", None) or [])
+    return dict.fromkeys(kinds, mask) if len(kinds) > 1 else mask

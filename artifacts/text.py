@@ -1,0 +1,75 @@
+"""The one tokenizer of a bundle: used for documents offline and for queries online."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Encoding, Tokenizer
+
+from artifacts.errors import BundleError
+
+__all__ = ["TextTokenizer", "document_text"]
+
+
+def document_text(title: str, text: str) -> str:
+    """The text that stands for a document everywhere: title and text, joined by one space."""
+    return f"{title.strip()} {text.strip()}".strip()
+
+
+class TextTokenizer:
+    """A `tokenizers` tokenizer without special tokens, padding or truncation.
+
+    Strings that look like special tokens (`<|endoftext|>` in a query) are ordinary text, so nobody can
+    put a control token into a query or a document. Text is lowercased first where the bundle says so.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, sha256: str, lowercase: bool = True) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        self.lowercase = lowercase
+        self.sha256 = sha256
+        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @classmethod
+    def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":
+        """Read a `tokenizer.json`. Raises BundleError when it is missing or can't be parsed."""
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise BundleError(f"{path}: the tokenizer can't be read: {error.strerror}.") from error
+        try:
+            tokenizer = Tokenizer.from_buffer(content)
+        except Exception as error:  # tokenizers raises bare Exception on bad content
+            raise BundleError(f"{path}: not a tokenizer.json: {error}.") from error
+        return cls(tokenizer, sha256=hashlib.sha256(content).hexdigest(), lowercase=lowercase)
+
+    def encode(self, text: str) -> npt.NDArray[np.int32]:
+        """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
+        return _ids(self._tokenizer.encode(self._prepare(text), add_special_tokens=False))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        """Token ids of every text, each of shape (n_i,), int32; uses all cores."""
+        prepared = [self._prepare(text) for text in texts]
+        return [_ids(encoding) for encoding in self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)]
+
+    def token(self, token_id: int) -> str:
+        """The vocabulary's own spelling of a token id. Raises KeyError for an id that has no token."""
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            raise KeyError(token_id)
+        return token
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a vocabulary entry, or None."""
+        return self._tokenizer.token_to_id(token)
+
+    def _prepare(self, text: str) -> str:
+        return text.lower() if self.lowercase else text
+
+
+def _ids(encoding: Encoding) -> npt.NDArray[np.int32]:
+    return np.asarray(encoding.ids, dtype=np.int32)
