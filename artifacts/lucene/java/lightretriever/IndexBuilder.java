@@ -1,0 +1,203 @@
+package lightretriever;
+
+import java.io.IOException;
+import java.nio.IntBuffer;
+import java.nio.file.Path;
+import java.util.Arrays;
+import org.apache.lucene.analysis.Analyzer;
+import org.apache.lucene.document.BinaryDocValuesField;
+import org.apache.lucene.document.Document;
+import org.apache.lucene.document.Field;
+import org.apache.lucene.document.FieldType;
+import org.apache.lucene.document.StoredField;
+import org.apache.lucene.document.StringField;
+import org.apache.lucene.index.DirectoryReader;
+import org.apache.lucene.index.IndexOptions;
+import org.apache.lucene.index.IndexWriter;
+import org.apache.lucene.index.IndexWriterConfig;
+import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.LogDocMergePolicy;
+import org.apache.lucene.index.SerialMergeScheduler;
+import org.apache.lucene.index.Terms;
+import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.store.MMapDirectory;
+import org.apache.lucene.util.ArrayUtil;
+import org.apache.lucene.util.BytesRef;
+
+/**
+ * Writes one index of one segment, documents in the order in which they came. The entry points are static and take the
+ * builder, because the Python bridge keeps the receiver of an instance method in a place that all threads share.
+ */
+public final class IndexBuilder {
+  static final String ID = "id";
+  static final String RAW = "raw";
+  static final String CONTENTS = "contents";
+
+  private static final FieldType IMPACTS = frequencies(true);
+  private static final FieldType WORDS = frequencies(false);
+
+  private final MMapDirectory directory;
+  private final IndexWriter writer;
+  private final ImpactTokens tokens = new ImpactTokens();
+  private int[] seen = new int[0];
+  private int stamp;
+
+  private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes) throws IOException {
+    directory = new MMapDirectory(path);
+    // Merges only neighbouring segments, so that the order of the documents survives; and none before the last one.
+    LogDocMergePolicy merges = new LogDocMergePolicy();
+    merges.setMergeFactor(1000);
+    merges.setNoCFSRatio(0.0);
+    IndexWriterConfig config = new IndexWriterConfig(analyzer);
+    config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
+    config.setMergePolicy(merges);
+    config.setMergeScheduler(new SerialMergeScheduler());
+    config.setRAMBufferSizeMB(bufferMegabytes);
+    config.setUseCompoundFile(false);
+    config.setCommitOnClose(false);
+    writer = new IndexWriter(directory, config);
+  }
+
+  private static FieldType frequencies(boolean omitNorms) {
+    FieldType type = new FieldType();
+    type.setTokenized(true);
+    type.setIndexOptions(IndexOptions.DOCS_AND_FREQS);
+    type.setOmitNorms(omitNorms);
+    type.freeze();
+    return type;
+  }
+
+  /** The analyzer splits the texts of addTexts; addImpacts needs none, and null will do. */
+  public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
+    return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes);
+  }
+
+  /**
+   * Adds n documents. idEnds, rawEnds and rowEnds hold, for each document, where its part of ids, of raws, and of terms
+   * and impacts ends. Nothing is added when a document names a term twice.
+   */
+  public static void addImpacts(
+      IndexBuilder builder,
+      byte[] ids,
+      byte[] idEnds,
+      byte[] raws,
+      byte[] rawEnds,
+      byte[] rowEnds,
+      byte[] terms,
+      byte[] impacts)
+      throws IOException {
+    Strings names = new Strings(ids, idEnds);
+    Strings texts = new Strings(raws, rawEnds);
+    IntBuffer rows = Packed.ints(rowEnds);
+    IntBuffer termIds = Packed.ints(terms);
+    builder.refuseRepeatedTerms(names, rows, termIds);
+    IntBuffer weights = Packed.ints(impacts);
+    int start = 0;
+    for (int i = 0; i < names.count(); i++) {
+      builder.tokens.set(termIds, weights, start, rows.get(i));
+      start = rows.get(i);
+      Document document = identified(names.get(i));
+      document.add(new StoredField(RAW, texts.get(i)));
+      document.add(new Field(CONTENTS, builder.tokens, IMPACTS));
+      builder.writer.addDocument(document);
+    }
+  }
+
+  /** Adds n documents whose words are indexed; nothing but the id is stored. */
+  public static void addTexts(IndexBuilder builder, byte[] ids, byte[] idEnds, byte[] texts, byte[] textEnds)
+      throws IOException {
+    Strings names = new Strings(ids, idEnds);
+    Strings contents = new Strings(texts, textEnds);
+    for (int i = 0; i < names.count(); i++) {
+      Document document = identified(names.get(i));
+      document.add(new Field(CONTENTS, contents.get(i), WORDS));
+      builder.writer.addDocument(document);
+    }
+  }
+
+  /** Merges to one segment, commits and closes. Returns the number of documents. */
+  public static int commit(IndexBuilder builder) throws IOException {
+    builder.writer.forceMerge(1);
+    int count;
+    try (DirectoryReader reader = DirectoryReader.open(builder.writer)) {
+      count = reader.maxDoc();
+      if (reader.leaves().size() > 1) {
+        throw new IllegalStateException("merging to one segment left " + reader.leaves().size());
+      }
+      for (LeafReaderContext leaf : reader.leaves()) {
+        refuseRepeatedIds(leaf.reader().terms(ID), count);
+      }
+    }
+    builder.writer.commit();
+    builder.writer.close();
+    builder.directory.close();
+    return count;
+  }
+
+  /** Forgets everything that was added, and removes the files. */
+  public static void rollback(IndexBuilder builder) throws IOException {
+    builder.writer.rollback();
+    builder.directory.close();
+  }
+
+  private static Document identified(String id) {
+    Document document = new Document();
+    document.add(new StringField(ID, id, Field.Store.YES));
+    // Anserini's searchers break ties by this column; ids() reads it too, which is faster than stored fields.
+    document.add(new BinaryDocValuesField(ID, new BytesRef(id)));
+    return document;
+  }
+
+  private void refuseRepeatedTerms(Strings ids, IntBuffer rowEnds, IntBuffer terms) {
+    int position = 0;
+    for (int i = 0; i < ids.count(); i++) {
+      stamp++;
+      if (stamp == Integer.MAX_VALUE) {
+        Arrays.fill(seen, 0);
+        stamp = 1;
+      }
+      for (; position < rowEnds.get(i); position++) {
+        int term = terms.get(position);
+        if (term >= seen.length) {
+          seen = ArrayUtil.grow(seen, term + 1);
+        }
+        if (seen[term] == stamp) {
+          throw new IllegalArgumentException("document '" + ids.get(i) + "' names term " + term + " twice");
+        }
+        seen[term] = stamp;
+      }
+    }
+  }
+
+  private static void refuseRepeatedIds(Terms ids, int count) throws IOException {
+    if (ids.size() == count) {
+      return;
+    }
+    TermsEnum each = ids.iterator();
+    for (BytesRef id = each.next(); id != null; id = each.next()) {
+      if (each.docFreq() > 1) {
+        throw new IllegalArgumentException(
+            "document id '" + id.utf8ToString() + "' was added " + each.docFreq() + " times");
+      }
+    }
+  }
+
+  /** Texts packed one after the other, with where each one ends. */
+  private static final class Strings {
+    private final byte[] bytes;
+    private final IntBuffer ends;
+
+    Strings(byte[] bytes, byte[] ends) {
+      this.bytes = bytes;
+      this.ends = Packed.ints(ends);
+    }
+
+    int count() {
+      return ends.limit();
+    }
+
+    String get(int index) {
+      return Packed.text(bytes, index == 0 ? 0 : ends.get(index - 1), ends.get(index));
+    }
+  }
+}

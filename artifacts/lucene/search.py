@@ -1,0 +1,172 @@
+"""Search in an impact index: exact inner products of a weighted query with the documents' impacts.
+
+    score(q, d) = sum over t of q[t] * impact[d, t]
+
+A query costs one call into Java, whatever the number of hits.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.errors import BundleError, JavaError
+from artifacts.lucene.jvm import java_call, java_class
+from artifacts.lucene.packed import from_java, pack_floats, pack_ints, pack_text, unpack_hits, unpack_texts
+
+__all__ = ["ImpactIndex", "LuceneIndex"]
+
+MAX_IMPACT: Final = 65_535
+"""Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
+
+
+class LuceneIndex:
+    """A Lucene index of one segment, open for reading. Any number of threads may use it at once.
+
+    The files are memory-mapped, so processes share them. `close()` may come while another thread searches: that search
+    ends well, every later call raises JavaError.
+    """
+
+    count: int
+    """Number of documents."""
+
+    def __init__(self, handle: Any, path: Path) -> None:  # noqa: ANN401
+        self.path = path
+        self._handle = handle
+        self._java = java_class("lightretriever.OpenIndex")
+        self.count = int(java_call(self._java.count, handle))
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the index in the directory `path`.
+
+        Raises BundleError when it is missing, damaged, or not of one segment, and JavaError when Java can't start.
+        """
+        java = java_class("lightretriever.OpenIndex")
+        try:
+            handle = java_call(java.open, bytearray(bytes(path.absolute())))
+        except (JavaError, ValueError) as error:
+            raise BundleError(
+                f"The Lucene index {path} can't be opened ({error}).",
+                remedy="Restore the directory from a copy, or build the bundle again.",
+            ) from error
+        return cls(handle, path)
+
+    def ids(self) -> list[str]:
+        """The ids of all documents, in ordinal order."""
+        packed = from_java(java_call(self._java.ids, self._handle))
+        return [text.decode() for text in unpack_texts(packed, self.count)]
+
+    def ordinal(self, document_id: str) -> int | None:
+        """The ordinal of the document with this id, None if there is no such document."""
+        try:
+            packed = pack_text("document id", document_id)
+        except ValueError:
+            return None  # an id that is no Unicode text can't have been indexed
+        found = int(java_call(self._java.ordinal, self._handle, packed, pass_by_reference=False))
+        return None if found < 0 else found
+
+    def check(self) -> None:
+        """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""
+        try:
+            java_call(self._java.check, self._handle)
+        except (JavaError, ValueError) as error:
+            raise JavaError(
+                f"The Lucene index {self.path} is damaged ({error}).",
+                remedy="Restore the directory from a copy, or build the bundle again.",
+            ) from error
+
+    def close(self) -> None:
+        """Close the index; a second time does nothing."""
+        java_call(self._java.close, self._handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ImpactIndex(LuceneIndex):
+    """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing."""
+
+    def __init__(self, handle: Any, path: Path) -> None:  # noqa: ANN401
+        super().__init__(handle, path)
+        self._impacts = java_class("lightretriever.ImpactSearch")
+
+    def search(
+        self, terms: npt.NDArray[np.integer[Any]], weights: npt.NDArray[np.floating[Any]], k: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The exact best `k` documents that share a term with the query.
+
+        `terms` (t,) are token ids, `weights` (t,) their weights, finite and not negative; a token that comes twice
+        weighs the sum, and weight 0 is as if the token were not there. Returns ordinals (m,) int64 and scores (m,)
+        float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments.
+        """
+        _check_query(terms, weights)
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be 1 or more.")
+        if len(terms) == 0 or self.count == 0:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        query = (pack_ints(terms), pack_floats(weights), min(k, self.count))
+        return unpack_hits(from_java(java_call(self._impacts.search, self._handle, *query, pass_by_reference=False)))
+
+    def scores(
+        self,
+        terms: npt.NDArray[np.integer[Any]],
+        weights: npt.NDArray[np.floating[Any]],
+        ordinals: npt.NDArray[np.integer[Any]],
+    ) -> npt.NDArray[np.float32]:
+        """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
+
+        Raises ValueError on bad arguments, such as an ordinal that no document has.
+        """
+        _check_query(terms, weights)
+        wanted = self._packed_ordinals(ordinals)
+        if len(terms) == 0 or not wanted:
+            return np.zeros(len(ordinals), np.float32)
+        arguments = (pack_ints(terms), pack_floats(weights), wanted)
+        packed = from_java(java_call(self._impacts.scores, self._handle, *arguments, pass_by_reference=False))
+        return np.frombuffer(packed, dtype="<f4").astype(np.float32)
+
+    def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
+        """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
+        wanted = self._packed_ordinals(ordinals)
+        if not wanted:
+            return []
+        packed = from_java(java_call(self._java.documents, self._handle, wanted, pass_by_reference=False))
+        return unpack_texts(packed, len(ordinals))
+
+    def _packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
+        _check_integers("ordinals", ordinals)
+        if len(ordinals) and not (int(ordinals.min()) >= 0 and int(ordinals.max()) < self.count):
+            raise ValueError(
+                f"ordinals must be 0 to {self.count - 1} in {self.path}; got {ordinals.min()} to {ordinals.max()}."
+            )
+        return pack_ints(ordinals)
+
+
+def _check_integers(name: str, values: npt.NDArray[Any]) -> None:
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
+
+
+def _check_query(terms: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
+    _check_integers("terms", terms)
+    if weights.shape != terms.shape or weights.dtype.kind != "f":
+        raise ValueError(
+            f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
+        )
+    if len(terms) == 0:
+        return
+    if int(terms.min()) < 0 or int(terms.max()) > np.iinfo(np.int32).max:
+        raise ValueError(f"terms must be 0 to {np.iinfo(np.int32).max}; got {terms.min()} to {terms.max()}.")
+    # A not-a-number fails the comparison too.
+    if not float(weights.min()) >= 0.0:
+        raise ValueError(f"weights must be finite and not negative; the smallest is {weights.min()}.")
+    if not float(weights.sum(dtype=np.float64)) * MAX_IMPACT < float(np.finfo(np.float32).max):
+        raise ValueError(f"weights are too large for a float32 score; the largest is {weights.max()}.")
