@@ -1,0 +1,45 @@
+# `make demo` and `make test` are all that a fresh checkout needs; each installs what it lacks into .venv.
+PORT ?= 8080
+PYTHON_IN_VENV := .venv/bin/python
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format typecheck pytest java lock clean
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
+
+install: ## Install what the service needs into .venv
+	@scripts/install runtime
+
+demo: install ## Serve the demo bundle on 127.0.0.1:8080 (PORT=8081 make demo for another port)
+	@$(PYTHON_IN_VENV) scripts/demo.py --port $(PORT)
+	.venv/bin/lightretriever serve demo/bundle --host 127.0.0.1 --port $(PORT)
+
+test: ## Install everything the tests need, then run all checks and tests
+	@scripts/install dev
+	@scripts/install-system
+	@$(MAKE) --no-print-directory lint typecheck java pytest
+
+lint: ## Check style and formatting
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+
+format: ## Apply the formatting
+	.venv/bin/ruff check --fix
+	.venv/bin/ruff format
+
+typecheck: ## Check the types
+	.venv/bin/mypy
+
+java: ## Check that the committed Java classes are those of the committed source
+	$(PYTHON_IN_VENV) -m artifacts.lucene.compile --check
+
+pytest: ## Run the tests only
+	.venv/bin/pytest
+
+lock: ## Pin the newest versions that pyproject.toml allows, in requirements/
+	$(PYTHON_IN_VENV) scripts/lock.py
+
+clean: ## Remove .venv, caches and the unpacked demo bundle
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo/bundle demo/.bundle.sha256

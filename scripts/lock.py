@@ -1,0 +1,82 @@
+"""Pin every package that an installation needs, one list per use, from the ranges in pyproject.toml.
+
+    python scripts/lock.py
+
+`requirements/runtime.txt` pins what `lightretriever serve` needs; `pipeline.txt`, `loadtest.txt` and `dev.txt` pin what
+the extra of that name adds to the lists before it. All come from one resolution, so they never contradict each other.
+pip resolves without installing anything, for the Python that runs this script: run it with the oldest supported one
+(3.11), whose needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["BUILD", "HELD", "WITHOUT_DEPENDENCIES", "main"]
+
+ROOT = Path(__file__).resolve().parents[1]
+LISTS = ("runtime", "pipeline", "loadtest", "dev")
+
+# Builds the project itself, and pyserini from its source archive.
+BUILD = ("setuptools",)
+
+# Needed at run time for a part only (pyserini: the Lucene jar); its own requirements are left out.
+WITHOUT_DEPENDENCIES = ("pyserini==1.6.0",)
+
+# Held back: torch's newest release has no CPU-only build for every machine that this project is tested on.
+HELD = ("torch==2.13.0",)
+
+HEADER = """\
+# {what}
+# Made by scripts/lock.py (make lock) from pyproject.toml: change the range there, not the pin here.
+"""
+
+
+def normalised(name: str) -> str:
+    """The name of a distribution as PEP 503 spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def resolve(requirements: Iterable[str], constraints: Iterable[str] = ()) -> dict[str, str]:
+    """Version by normalised name of all that `requirements` pull in, without local version parts such as +cpu."""
+    with tempfile.TemporaryDirectory() as folder:
+        constraint_file = Path(folder) / "constraints.txt"
+        constraint_file.write_text("\n".join(constraints) + "\n", encoding="utf-8")
+        options = ["--quiet", "--dry-run", "--ignore-installed", "--only-binary=:all:", "--report=-"]
+        command = [sys.executable, "-m", "pip", "install", *options, f"--constraint={constraint_file}", *requirements]
+        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    installed = json.loads(run.stdout)["install"]
+    return {normalised(item["metadata"]["name"]): item["metadata"]["version"].split("+")[0] for item in installed}
+
+
+def write_list(name: str, what: str, pins: Mapping[str, str], extra: Sequence[str] = ()) -> None:
+    """Write `requirements/NAME.txt`, sorted."""
+    lines = sorted([f"{package}=={version}" for package, version in pins.items()] + list(extra))
+    path = ROOT / "requirements" / f"{name}.txt"
+    path.write_text(HEADER.format(what=what) + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{path.relative_to(ROOT)}: {len(lines)} packages")
+
+
+def main() -> None:
+    """Resolve all uses together, then give each list what it is the first to need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    direct = {"runtime": project["dependencies"], **project["optional-dependencies"]}
+    everything = resolve([*BUILD, *(requirement for use in LISTS for requirement in direct[use])], HELD)
+    pinned = [f"{name}=={version}" for name, version in everything.items()]
+    done = resolve(BUILD, pinned)
+    write_list("build", "Builds this project and pyserini; installed first.", done)
+    for use in LISTS:
+        needed = resolve([*direct["runtime"], *direct[use]], pinned)
+        added = {name: version for name, version in needed.items() if name not in done}
+        what = "What `lightretriever serve` needs." if use == "runtime" else f"What the extra `{use}` adds."
+        write_list(use, what, added, WITHOUT_DEPENDENCIES if use == "runtime" else ())
+        done |= added
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The demo bundle's archive: the same bundle gives the same bytes, and unpacking is safe and all or nothing."""
+
+import io
+import os
+import random
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from scripts import demo
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "lucene").mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    (folder / "lucene" / "segments_1").write_bytes(bytes(range(256)) * 40)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_round_trip(bundle: Path, tmp_path: Path) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    demo.pack(bundle, archive)
+    assert demo.unpack(archive, target)
+    assert contents(target) == contents(bundle)
+
+
+def test_same_bundle_gives_same_bytes(bundle: Path, tmp_path: Path) -> None:
+    demo.pack(bundle, tmp_path / "first")
+    for path in bundle.rglob("*"):
+        os.utime(path, (0, 12345))
+    demo.pack(bundle, tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+def test_unpacks_again_only_when_the_archive_changed(bundle: Path, tmp_path: Path) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    demo.pack(bundle, archive)
+    demo.unpack(archive, target)
+    assert not demo.unpack(archive, target)
+    (bundle / "lucene" / "segments_1").rename(bundle / "lucene" / "segments_2")
+    demo.pack(bundle, archive)
+    assert demo.unpack(archive, target)
+    assert contents(target) == contents(bundle)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.linkname = "/etc/passwd"
+    return info
+
+
+@pytest.mark.parametrize(
+    "bad", [member("../outside"), member("/absolute"), member("link", tarfile.SYMTYPE), member("hard", tarfile.LNKTYPE)]
+)
+def test_a_bad_member_leaves_everything_as_it_was(bundle: Path, tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    demo.pack(bundle, archive)
+    demo.unpack(archive, target)
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.addfile(member("good"), io.BytesIO(b""))
+        tar.addfile(bad)
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="not a plain file"):
+        demo.unpack(archive, target)
+    assert contents(target) == contents(bundle)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_truncated_archive_leaves_nothing(bundle: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "bundle.tar.xz"
+    (bundle / "tables.npy").write_bytes(random.Random(0).randbytes(100_000))
+    demo.pack(bundle, archive)
+    archive.write_bytes(archive.read_bytes()[:60_000])
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises((tarfile.TarError, EOFError)):
+        demo.unpack(archive, tmp_path / "bundle")
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert demo.main(["--port", str(port)]) == 1
+    assert str(port) in capsys.readouterr().err
+    assert demo.port_is_free(port)

@@ -1,0 +1,67 @@
+"""The pinned lists: complete, within the ranges of pyproject.toml, free of contradictions."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from scripts import lock
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DIRECT: dict[str, list[str]] = {"runtime": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+# What scripts/install takes for each use.
+CHAINS = {
+    "runtime": ("build", "runtime"),
+    "pipeline": ("build", "runtime", "pipeline"),
+    "loadtest": ("build", "runtime", "loadtest"),
+    "dev": ("build", "runtime", "pipeline", "loadtest", "dev"),
+}
+
+
+def pins(name: str) -> dict[str, Version]:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    requirements = [Requirement(line) for line in lines if not line.startswith("#")]
+    found: dict[str, Version] = {}
+    for requirement in requirements:
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", f"{name}.txt: {requirement} is no exact pin"
+        found[canonicalize_name(requirement.name)] = Version(specifier.version)
+    assert len(found) == len(requirements), f"{name}.txt names a package twice"
+    return found
+
+
+def test_every_extra_has_a_list() -> None:
+    assert set(DIRECT) == set(CHAINS)
+    assert {path.stem for path in (ROOT / "requirements").iterdir()} == set(DIRECT) | {"build"}
+
+
+def test_no_package_is_in_two_lists() -> None:
+    names = [name for use in CHAINS["dev"] for name in pins(use)]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("use", CHAINS)
+def test_direct_dependencies_are_pinned_within_their_range(use: str) -> None:
+    available = {name: version for part in CHAINS[use] for name, version in pins(part).items()}
+    for requirement in map(Requirement, DIRECT[use]):
+        assert available[canonicalize_name(requirement.name)] in requirement.specifier, str(requirement)
+
+
+def test_the_runtime_list_has_no_model_software() -> None:
+    assert not {"torch", "transformers", "peft", "accelerate"} & set(pins("runtime"))
+
+
+def test_pyserini_is_pinned_and_no_dependency() -> None:
+    (pyserini,) = map(Requirement, lock.WITHOUT_DEPENDENCIES)
+    assert pins("runtime")["pyserini"] in pyserini.specifier
+    assert "pyserini" not in {Requirement(text).name for use in DIRECT.values() for text in use}
+
+
+def test_held_back_versions_are_those_pinned() -> None:
+    everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
+    for requirement in map(Requirement, lock.HELD):
+        assert everything[canonicalize_name(requirement.name)] in requirement.specifier
