@@ -1,0 +1,131 @@
+"""Checks of a bundle's parts against its manifest. Each yields what it found instead of raising."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.dense import DenseIndex
+from artifacts.errors import BundleError
+from artifacts.lucene.search import ImpactIndex
+from artifacts.manifest import MANIFEST_FILE, Manifest
+from artifacts.table import TokenTable
+from artifacts.text import TextTokenizer
+
+__all__ = [
+    "Problem",
+    "check_dense",
+    "check_file",
+    "check_hash",
+    "check_sparse",
+    "check_table",
+    "check_tokenizer",
+    "check_unlisted",
+    "differs",
+    "raise_first",
+]
+
+_FETCH = "Fetch or build the bundle again."
+# Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
+_LOCK_FILE = "write.lock"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One inconsistency: the file (relative to the bundle), what is wrong, both values, and what to do."""
+
+    file: str
+    message: str
+    expected: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}: expected {self.expected}, found {self.found}. {self.remedy}"
+
+
+def raise_first(root: Path, problems: Iterator[Problem]) -> None:
+    """Raise BundleError for the first problem, if there is one."""
+    for problem in problems:
+        raise BundleError(
+            f"{root / problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}.",
+            remedy=problem.remedy,
+        )
+
+
+def differs(file: str, message: str, expected: object, found: object, remedy: str = _FETCH) -> Iterator[Problem]:
+    """A problem when the two values are not equal."""
+    if expected != found:
+        yield Problem(file, message, str(expected), str(found), remedy)
+
+
+def check_file(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
+    """Whether a listed file is there, inside the bundle, a regular file, and as long as it should be."""
+    path = root / file
+    size = manifest.files[file].bytes
+    if not path.resolve().is_relative_to(root.resolve()):
+        yield Problem(
+            file, "a link leaves the bundle", f"a file below {root}", str(path.resolve()), "Copy the file itself there."
+        )
+    elif not path.exists():
+        yield Problem(file, "the file is missing", f"{size} bytes", "no file", _FETCH)
+    elif not path.is_file():
+        yield Problem(file, "not a regular file", f"{size} bytes", "something else", _FETCH)
+    else:
+        yield from differs(file, "wrong size", f"{size} bytes", f"{path.stat().st_size} bytes")
+
+
+def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Files that lie in the bundle's folder but are not part of it."""
+    for folder, _, names in os.walk(root):
+        for name in sorted(names):
+            file = (Path(folder) / name).relative_to(root).as_posix()
+            is_lock = file == f"{manifest.sparse.directory}/{_LOCK_FILE}"
+            if file not in manifest.files and file != MANIFEST_FILE and not is_lock:
+                yield Problem(file, "the manifest does not list it", "no such file", "a file", "Remove the file.")
+
+
+def check_hash(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
+    """Whether the content of a file is the one the manifest was written for."""
+    try:
+        with (root / file).open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
+        return
+    yield from differs(file, "wrong SHA-256, the content was changed", manifest.files[file].sha256, found)
+
+
+def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
+    """Whether a token table has the shape and the number type that the manifest says."""
+    info = manifest.tasks[task]
+    try:
+        table = TokenTable.open(root / info.file)
+    except BundleError as error:
+        yield Problem(info.file, error.message.rstrip("."), f"a table of {info.dtype}", "none", _FETCH)
+        return
+    shape = (manifest.vocab_size, manifest.dimension)
+    yield from differs(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
+    yield from differs(info.file, "wrong number type", info.dtype, table.dtype)
+
+
+def check_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:
+    """Whether the tokenizer is the one the tables were made with: its hash, and one table row per token id."""
+    file = manifest.tokenizer.file
+    yield from differs(file, "wrong SHA-256, another tokenizer", manifest.tokenizer.sha256, tokenizer.sha256)
+    tables = ", ".join(sorted(task.file for task in manifest.tasks.values()))
+    yield from differs(
+        file, f"token ids and rows of {tables} are not equally many", manifest.vocab_size, tokenizer.vocab_size
+    )
+
+
+def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:
+    """Whether the Faiss index has the manifest's documents and dimension."""
+    yield from differs(manifest.dense.file, "wrong number of documents", manifest.documents, index.count)
+    yield from differs(manifest.dense.file, "wrong dimension", manifest.dimension, index.dimension)
+
+
+def check_sparse(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
+    """Whether the Lucene index has the manifest's number of documents."""
+    yield from differs(manifest.sparse.directory, "wrong number of documents", manifest.documents, index.count)

@@ -1,0 +1,242 @@
+"""`manifest.json`: what a bundle is, and what it is made of."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from artifacts.errors import BundleError
+from artifacts.table import TableDtype
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_FILE",
+    "CorpusInfo",
+    "DenseInfo",
+    "FileInfo",
+    "Manifest",
+    "ModelInfo",
+    "SparseInfo",
+    "TaskInfo",
+    "TokenizerInfo",
+    "generator",
+    "ids_sha256",
+    "parse_manifest",
+    "read_manifest",
+    "table_file",
+]
+
+FORMAT_VERSION: Final = 1
+MANIFEST_FILE: Final = "manifest.json"
+_FORMAT: Final = "lightretriever-bundle"
+_TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_REBUILD: Final = "Fetch or build the bundle again."
+
+
+def _inside(path: str) -> str:
+    """A relative path in POSIX spelling that can't leave the bundle. A bundle may come from a stranger."""
+    parts = path.split("/")
+    if not path or "\\" in path or "\0" in path or ":" in path or any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{path!r} is not a plain relative path inside the bundle")
+    if path == MANIFEST_FILE:
+        raise ValueError(f"{MANIFEST_FILE} can't be listed in itself")
+    return path
+
+
+def _task_name(name: str) -> str:
+    if not _TASK_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no task name (letters, digits, '_' and '-', at most 64, no '-' or '_' first)")
+    return name
+
+
+def table_file(task: str) -> str:
+    """Where the table of a task lies in a bundle. Raises ValueError for a name that can't be a file name."""
+    return f"tables/{_task_name(task)}.npy"
+
+
+InsidePath = Annotated[str, AfterValidator(_inside)]
+TaskName = Annotated[str, AfterValidator(_task_name)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelInfo(_Part):
+    """The language model that made the vectors: hidden size H, and whether an adapter was trained for retrieval."""
+
+    name: str
+    sha256: Sha256 | None = None
+    adapter: str | None = None
+    hidden_size: int = Field(ge=1)
+    trained: bool
+    licence: str | None = None
+
+
+class CorpusInfo(_Part):
+    """The corpus: its name, licence and the SHA-256 of its file."""
+
+    name: str
+    licence: str | None = None
+    sha256: Sha256 | None = None
+
+
+class TokenizerInfo(_Part):
+    """The tokenizer's file, and whether texts are lowercased before it."""
+
+    file: InsidePath = "tokenizer.json"
+    sha256: Sha256
+    lowercase: bool
+
+
+class TaskInfo(_Part):
+    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type."""
+
+    file: InsidePath
+    instruction: str
+    dtype: TableDtype
+
+
+class DenseInfo(_Part):
+    """The Faiss index: its file, how it was built, and the search parameters set when it is opened."""
+
+    file: InsidePath = "dense.faiss"
+    factory: str
+    parameters: dict[str, float] = Field(default_factory=dict)
+
+
+class SparseInfo(_Part):
+    """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all)."""
+
+    directory: InsidePath = "lucene"
+    quantization: int = Field(default=100, ge=1)
+    top_k: int | None = Field(default=None, ge=1)
+    query_weights: Literal["count"] = "count"
+
+
+class FileInfo(_Part):
+    """Size in bytes and SHA-256 of a file."""
+
+    bytes: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Manifest(_Part):
+    """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
+
+    `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
+    in the bundle but the manifest, by POSIX path.
+    """
+
+    format: Literal["lightretriever-bundle"] = _FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    name: str
+    created: str
+    generator: str
+    model: ModelInfo
+    corpus: CorpusInfo
+    vocab_size: int = Field(ge=1)
+    dimension: int = Field(ge=1)
+    documents: int = Field(ge=1)
+    tokenizer: TokenizerInfo
+    default_task: TaskName
+    tasks: dict[TaskName, TaskInfo]
+    dense: DenseInfo
+    sparse: SparseInfo
+    ids_sha256: Sha256
+    files: dict[InsidePath, FileInfo]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.default_task not in self.tasks:
+            raise ValueError(
+                f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
+            )
+        named = [self.tokenizer.file, self.dense.file, *(task.file for task in self.tasks.values())]
+        for file in named:
+            if file not in self.files:
+                raise ValueError(f"{file} is used but not listed in files")
+        if not any(PurePosixPath(self.sparse.directory) in PurePosixPath(file).parents for file in self.files):
+            raise ValueError(f"{self.sparse.directory} is used but no file in it is listed in files")
+        listed = self.files[self.tokenizer.file].sha256
+        if listed != self.tokenizer.sha256:
+            raise ValueError(f"tokenizer.sha256 is {self.tokenizer.sha256}, but files has {listed}")
+        return self
+
+    def to_bytes(self) -> bytes:
+        """The text of `manifest.json`, UTF-8."""
+        return (json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the manifest, hence over every file of the bundle: the identity of this version."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def generator() -> str:
+    """Name and version of the software, for `Manifest.generator`."""
+    name = "lightretriever-search"
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return name
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+def read_manifest(bundle: Path) -> Manifest:
+    """Read and validate BUNDLE/manifest.json.
+
+    Raises BundleError when it is missing, not a manifest, of a newer format version, or inconsistent in itself.
+    """
+    path = Path(bundle) / MANIFEST_FILE
+    if not Path(bundle).is_dir():
+        raise BundleError(f"{bundle}: there is no such folder.", remedy="Give the folder that holds manifest.json.")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BundleError(
+            f"{path}: the manifest can't be read: {error.strerror}.", remedy="Give the folder that holds manifest.json."
+        ) from error
+    return parse_manifest(content, path)
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest:
+    """Validate the bytes of a manifest; `path` is for the messages. Raises BundleError."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: not JSON: {error}.", remedy=_REBUILD) from error
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {found!r}.', remedy="This is no bundle.")
+    _check_version(record, path)
+    try:
+        return Manifest.model_validate(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise BundleError(
+            f"{path}: {place}: {first['msg']} ({error.error_count()} problem(s) in all).", remedy=_REBUILD
+        ) from error
+
+
+def _check_version(record: dict[str, Any], path: Path) -> None:
+    """A newer format may have other fields, so its version is looked at before anything else."""
+    found = record.get("format_version")
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise BundleError(f"{path}: format_version must be a positive integer, found {found!r}.", remedy=_REBUILD)
+    if found > FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: format_version is {found}, this software reads up to {FORMAT_VERSION}.",
+            remedy="Upgrade lightretriever-search, or fetch a bundle of the older format.",
+        )

@@ -1,0 +1,308 @@
+"""The dense index: real Faiss indexes of every family against plain numpy."""
+
+import threading
+from pathlib import Path
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts.dense import DenseIndex, build_dense_index, choose_factory, default_parameters, write_dense_index
+from artifacts.errors import BundleError, CorpusError, RecipeError
+
+FACTORIES = (
+    "Flat",
+    "SQ8",
+    "HNSW32,Flat",
+    "HNSW32,SQ8",
+    "IVF16,Flat",
+    "IVF16,PQ8x4fs,Refine(SQ8)",
+    "OPQ8,IVF8,PQ8x4fs,RFlat",
+)
+EXACT_SCORES = ("Flat", "HNSW32,Flat", "IVF16,Flat", "OPQ8,IVF8,PQ8x4fs,RFlat")
+COUNT, DIMENSION = 1000, 16
+
+Vectors = npt.NDArray[np.float32]
+
+
+def unit(count: int, dimension: int = DIMENSION, seed: int = 3) -> Vectors:
+    vectors = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Vectors:
+    return unit(COUNT)
+
+
+@pytest.fixture(scope="module", params=FACTORIES)
+def opened(
+    request: pytest.FixtureRequest, vectors: Vectors, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, DenseIndex]:
+    path = tmp_path_factory.mktemp("dense") / "dense.faiss"
+    index = build_dense_index(vectors, request.param)
+    write_dense_index(index, path)
+    return request.param, DenseIndex.open(path, default_parameters(index))
+
+
+def test_count_and_dimension(opened: tuple[str, DenseIndex]) -> None:
+    assert (opened[1].count, opened[1].dimension) == (COUNT, DIMENSION)
+
+
+def test_scores_descend_and_ties_are_by_ordinal(opened: tuple[str, DenseIndex]) -> None:
+    for query in unit(5, seed=9):
+        ordinals, scores = opened[1].search(query, 100)
+        assert ordinals.dtype == np.int64
+        assert scores.dtype == np.float32
+        assert len(set(ordinals.tolist())) == len(ordinals)
+        assert sorted(zip(-scores, ordinals, strict=True)) == list(zip(-scores, ordinals, strict=True))
+
+
+def test_most_of_the_true_neighbours_are_found(opened: tuple[str, DenseIndex], vectors: Vectors) -> None:
+    """Wide searches: a parameter that is not applied, or L2 in place of inner product, would show here."""
+    found = 0
+    for query in unit(20, seed=9):
+        true = np.argsort(-(vectors @ query))[:10]
+        found += len(set(true.tolist()) & set(opened[1].search(query, 10)[0].tolist()))
+    assert found >= (200 if opened[0] == "Flat" else 60 if opened[0].startswith(("IVF", "OPQ")) else 185)
+
+
+def test_scores_of_given_documents_are_those_of_the_search(opened: tuple[str, DenseIndex], vectors: Vectors) -> None:
+    factory, index = opened
+    for query in unit(5, seed=9):
+        ordinals, scores = index.search(query, 50)
+        np.testing.assert_allclose(index.scores(query, ordinals), scores, atol=1e-5)
+        every = index.scores(query, np.arange(COUNT))
+        assert every.dtype == np.float32
+        np.testing.assert_allclose(every, vectors @ query, atol=1e-5 if factory in EXACT_SCORES else 2e-2)
+
+
+def test_flat_equals_numpy(vectors: Vectors, tmp_path: Path) -> None:
+    write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "f")
+    index = DenseIndex.open(tmp_path / "f")
+    for query in unit(20, seed=9):
+        expected = vectors @ query
+        order = np.lexsort((np.arange(COUNT), -expected))
+        for k in (1, 10, 150):
+            ordinals, scores = index.search(query, k)
+            np.testing.assert_allclose(scores, expected[order[:k]], atol=1e-6)
+            np.testing.assert_allclose(scores, expected[ordinals], atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 7, 99, 100, 101, 400])
+def test_flat_breaks_ties_by_ordinal_even_at_the_last_place(k: int, tmp_path: Path) -> None:
+    distinct = unit(4)
+    vectors = distinct[np.arange(500) % 4]
+    write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "f")
+    query = unit(1, seed=9)[0]
+    place = np.argsort(np.argsort(-(distinct @ query)))
+    expected = np.lexsort((np.arange(500), place[np.arange(500) % 4]))[:k]
+    np.testing.assert_array_equal(DenseIndex.open(tmp_path / "f").search(query, k)[0], expected)
+
+
+def test_k_above_the_number_of_documents(opened: tuple[str, DenseIndex]) -> None:
+    ordinals, scores = opened[1].search(unit(1, seed=9)[0], 10 * COUNT)
+    assert len(ordinals) == len(scores) <= COUNT
+    assert (ordinals >= 0).all()
+    assert np.isfinite(scores).all()
+    assert np.abs(scores).max() < 1.1
+    if opened[0] in ("Flat", "SQ8"):
+        np.testing.assert_array_equal(np.sort(ordinals), np.arange(COUNT))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_query_that_is_not_finite_is_an_error(opened: tuple[str, DenseIndex], value: float) -> None:
+    query = unit(1)[0]
+    query[2] = value
+    with pytest.raises(ValueError, match="not finite"):
+        opened[1].search(query, 3)
+    with pytest.raises(ValueError, match="not finite"):
+        opened[1].scores(query, np.array([0]))
+
+
+def test_bad_arguments_are_errors(opened: tuple[str, DenseIndex]) -> None:
+    query = unit(1)[0]
+    with pytest.raises(ValueError, match=r"shape \(16,\), found \(15,\)"):
+        opened[1].search(query[:-1], 3)
+    with pytest.raises(ValueError, match="k must be at least 1, found 0"):
+        opened[1].search(query, 0)
+    for ordinal in (-1, COUNT):
+        with pytest.raises(ValueError, match=rf"document {ordinal} is outside 0\.\.999"):
+            opened[1].scores(query, np.array([5, ordinal]))
+
+
+def test_scores_of_no_documents(opened: tuple[str, DenseIndex]) -> None:
+    assert opened[1].scores(unit(1)[0], np.array([], dtype=np.int64)).shape == (0,)
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factory: str) -> None:
+    before = faiss.omp_get_max_threads()
+    built = []
+    try:
+        for threads in (1, 2, 4):
+            faiss.omp_set_num_threads(threads)
+            built.append(faiss.serialize_index(build_dense_index(vectors, factory)).tobytes())
+    finally:
+        faiss.omp_set_num_threads(before)
+    assert built[0] == built[1] == built[2]
+
+
+def test_opening_does_not_read_the_vectors(tmp_path: Path) -> None:
+    from tests.artifacts.test_table import mapped_bytes
+
+    for factory in ("Flat", "SQ8", "IVF16,Flat"):
+        path = tmp_path / factory
+        write_dense_index(build_dense_index(unit(20_000, 64), factory), path)
+        index = DenseIndex.open(path)
+        size, resident = mapped_bytes(path)
+        assert size >= path.stat().st_size
+        assert resident < path.stat().st_size / 2
+        assert index.count == 20_000
+
+
+def test_searches_from_many_threads_agree(opened: tuple[str, DenseIndex]) -> None:
+    queries = unit(40, seed=11)
+    expected = [opened[1].search(query, 10) for query in queries]
+    wrong: list[int] = []
+
+    def search() -> None:
+        for number, query in enumerate(queries):
+            ordinals, scores = opened[1].search(query, 10)
+            if not (np.array_equal(ordinals, expected[number][0]) and np.array_equal(scores, expected[number][1])):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=search) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, DenseIndex]) -> None:
+    seen: list[int] = []
+
+    def search() -> None:
+        opened[1].search(unit(1)[0], 3)
+        seen.append(faiss.omp_get_max_threads())
+
+    for _ in range(2):
+        thread = threading.Thread(target=search)
+        thread.start()
+        thread.join()
+    assert seen == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "dimension", "factory"),
+    [
+        (1, 16, "Flat"),
+        (20_000, 1024, "Flat"),
+        (20_001, 1024, "HNSW32,Flat"),
+        (100_000, 256, "HNSW32,Flat"),
+        (100_001, 256, "HNSW32,SQ8"),
+        (999_999, 256, "HNSW32,SQ8"),
+        (1_000_000, 256, "IVF1024,PQ128x4fs,Refine(SQ8)"),
+        (5_000_000, 576, "IVF2048,PQ288x4fs,Refine(SQ8)"),
+        (1_000_000, 63, "IVF1024,PQ21x4fs,Refine(SQ8)"),
+        (1_000_000, 7, "IVF1024,PQ1x4fs,Refine(SQ8)"),
+        (1_000_000, 1, "IVF1024,PQ1x4fs,Refine(SQ8)"),
+    ],
+)
+def test_the_factory_follows_the_size(count: int, dimension: int, factory: str) -> None:
+    assert choose_factory(count, dimension) == factory
+    faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)  # Faiss takes it
+    lists = int(factory.split(",")[0][3:]) if factory.startswith("IVF") else 0
+    assert lists * 39 <= count
+
+
+def test_parameters_suit_the_index(vectors: Vectors) -> None:
+    assert default_parameters(build_dense_index(vectors, "Flat")) == {}
+    assert default_parameters(build_dense_index(vectors, "HNSW32,SQ8")) == {"efSearch": 128}
+    refined = build_dense_index(vectors, "OPQ8,IVF16,PQ8x4fs,Refine(SQ8)")
+    assert default_parameters(refined) == {"nprobe": 1, "k_factor_rf": 4}
+
+
+def test_graphs_are_built_wider_than_faiss_does_by_itself(vectors: Vectors) -> None:
+    assert build_dense_index(vectors, "HNSW32,SQ8").hnsw.efConstruction == 200
+
+
+def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -> None:
+    write_dense_index(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)"), tmp_path / "i")
+    query = unit(1, seed=9)[0]
+    narrow = DenseIndex.open(tmp_path / "i", {"nprobe": 1}).search(query, COUNT)[0]
+    wide = DenseIndex.open(tmp_path / "i", {"nprobe": 16, "k_factor_rf": 2}).search(query, COUNT)[0]
+    assert len(narrow) < len(wide) == COUNT
+
+
+def test_an_unknown_parameter_is_an_error(vectors: Vectors, tmp_path: Path) -> None:
+    write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "i")
+    with pytest.raises(BundleError, match=r'i: .* search parameter "efSearch" \(value 64\)'):
+        DenseIndex.open(tmp_path / "i", {"efSearch": 64})
+
+
+@pytest.mark.parametrize("factory", ["Bogus", "HNSW32,,SQ8", "IVF8,PQ7x4fs", "LSH", "IDMap,Flat", "HNSW32,PQ4x4"])
+def test_a_factory_that_does_not_work_is_named(vectors: Vectors, factory: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        build_dense_index(vectors, factory)
+    assert f'"{factory}"' in str(caught.value)
+    assert caught.value.remedy
+    assert "virtual" not in str(caught.value)
+
+
+def test_too_few_documents_for_the_clusters_are_an_error(vectors: Vectors) -> None:
+    with pytest.raises(RecipeError, match=r'"IVF64,Flat" has 64 centroids and needs at least 2496 .* found 1000\.'):
+        build_dense_index(vectors, "IVF64,Flat")
+    with pytest.raises(RecipeError, match="256 centroids and needs at least 9984"):
+        build_dense_index(vectors, "IVF4,PQ8,RFlat")
+
+
+@pytest.mark.parametrize("factory", ["IVF16,PQ8x4fs", "PCA8,Flat"])
+def test_a_factory_whose_scores_can_not_be_computed_again_is_refused(vectors: Vectors, factory: str) -> None:
+    with pytest.raises(RecipeError, match="Append a refinement"):
+        build_dense_index(vectors, factory)
+
+
+@pytest.mark.parametrize(("value", "norm"), [(0.0, "0"), (np.nan, "nan"), (np.inf, "inf"), (2.0, "8")])
+def test_vectors_that_are_not_normalised_are_refused(value: float, norm: str) -> None:
+    vectors = unit(10)
+    vectors[4] = value
+    with pytest.raises(CorpusError, match=f"document 4: the vector's norm is {norm}, expected 1"):
+        build_dense_index(vectors, "Flat")
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (4,)])
+def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(CorpusError, match=r"shape \(N, D\)"):
+        build_dense_index(np.zeros(shape, dtype=np.float32), "Flat")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"none\.faiss: the file is missing"):
+        DenseIndex.open(tmp_path / "none.faiss")
+
+
+@pytest.mark.parametrize("content", [b"", b"IxF", b"not an index, but long enough to be read as one" * 10])
+def test_a_file_that_is_no_index_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "dense.faiss").write_bytes(content)
+    with pytest.raises(BundleError, match=r"dense\.faiss: not a Faiss index"):
+        DenseIndex.open(tmp_path / "dense.faiss")
+
+
+def test_a_truncated_index_is_an_error(vectors: Vectors, tmp_path: Path) -> None:
+    for factory in FACTORIES:
+        path = tmp_path / "dense.faiss"
+        write_dense_index(build_dense_index(vectors, factory), path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(BundleError, match="not a Faiss index"):
+            DenseIndex.open(path)
+
+
+def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path) -> None:
+    index = faiss.IndexFlatL2(DIMENSION)
+    index.add(vectors)
+    write_dense_index(index, tmp_path / "l2")
+    with pytest.raises(BundleError, match=r"Faiss metric 1, expected 0 \(inner product\)"):
+        DenseIndex.open(tmp_path / "l2")

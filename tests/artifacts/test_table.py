@@ -1,0 +1,216 @@
+"""Token tables: what is written comes back, memory-mapped, within the bounds of the number type."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from artifacts.errors import BundleError
+from artifacts.table import TableDtype, TokenTable, scale_path, write_table
+
+DTYPES: tuple[TableDtype, ...] = ("float16", "float32", "int8")
+TINY = float(np.finfo(np.float32).tiny)
+
+
+def rows_of(count: int = 300, dimension: int = 24, seed: int = 1) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_written_table_opens_with_its_shape_and_type(tmp_path: Path, dtype: TableDtype) -> None:
+    rows = rows_of()
+    files = write_table(tmp_path / "t.npy", rows, dtype)
+    table = TokenTable.open(tmp_path / "t.npy")
+    assert table.shape == rows.shape
+    assert table.dtype == dtype
+    assert sorted(files) == sorted(tmp_path.iterdir())
+    assert len(files) == (2 if dtype == "int8" else 1)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 2e-3), ("int8", 2e-2)])
+def test_rows_come_back(tmp_path: Path, dtype: TableDtype, tolerance: float) -> None:
+    rows = rows_of()
+    write_table(tmp_path / "t.npy", rows, dtype)
+    ids = np.array([0, 299, 5, 5], dtype=np.int32)
+    found = TokenTable.open(tmp_path / "t.npy").rows(ids)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, rows[ids], atol=tolerance)
+
+
+@given(
+    arrays(
+        np.float32,
+        array_shapes(min_dims=2, max_dims=2, max_side=12),
+        elements=st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=True),
+    )
+)
+def test_int8_is_off_by_at_most_half_a_scale(
+    tmp_path_factory: pytest.TempPathFactory, rows: npt.NDArray[np.float32]
+) -> None:
+    path = tmp_path_factory.mktemp("int8") / "t.npy"
+    write_table(path, rows, "int8")
+    scales = np.load(scale_path(path)).astype(np.float64)
+    found = np.load(path).astype(np.float64) * scales[:, None]
+    slack = 1 + 1e-4  # the division by the scale is rounded to float32 before it is rounded to an integer
+    assert (np.abs(found - rows) <= scales[:, None] / 2 * slack).all()
+    assert (scales >= TINY).all()
+
+
+def test_int8_keeps_rows_of_zeros(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.npy", np.zeros((3, 4), dtype=np.float32), "int8")
+    assert not TokenTable.open(tmp_path / "t.npy").rows(np.arange(3)).any()
+
+
+def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
+    rows = rows_of(count=8192 * 2 + 5, dimension=3)
+    for dtype in DTYPES:
+        write_table(tmp_path / f"{dtype}.npy", rows, dtype)
+        found = TokenTable.open(tmp_path / f"{dtype}.npy").rows(np.arange(len(rows)))
+        np.testing.assert_allclose(found, rows, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(ids=st.lists(st.integers(0, 299), min_size=1, max_size=50))
+def test_mean_is_the_mean_of_the_rows(
+    tmp_path_factory: pytest.TempPathFactory, dtype: TableDtype, ids: list[int]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"mean-{dtype}.npy"
+    if not path.exists():
+        write_table(path, rows_of(), dtype)
+    table = TokenTable.open(path)
+    token_ids = np.array(ids, dtype=np.int32)
+    expected = table.rows(token_ids).astype(np.float64).mean(axis=0)
+    found = table.mean(token_ids)
+    assert found.dtype == np.float32
+    assert found.shape == (24,)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_rows_are_not_normalised_before_the_mean(tmp_path: Path) -> None:
+    rows = np.array([[3.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+    write_table(tmp_path / "t.npy", rows, "float32")
+    mean = TokenTable.open(tmp_path / "t.npy").mean(np.array([0, 1]))
+    np.testing.assert_array_equal(mean, np.array([1.5, 0.5], dtype=np.float32))
+
+
+def test_the_mean_of_no_tokens_is_an_error(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.npy", rows_of(), "float16")
+    with pytest.raises(ValueError, match="no tokens"):
+        TokenTable.open(tmp_path / "t.npy").mean(np.array([], dtype=np.int32))
+
+
+@pytest.mark.parametrize("token_id", [-1, 300, 2**31 - 1])
+def test_ids_outside_the_table_are_an_error(tmp_path: Path, token_id: int) -> None:
+    write_table(tmp_path / "t.npy", rows_of(), "float16")
+    with pytest.raises(ValueError, match=rf"token id {token_id} is outside the table's 0\.\.299"):
+        TokenTable.open(tmp_path / "t.npy").mean(np.array([3, token_id]))
+
+
+def mapped_bytes(path: Path) -> tuple[int, int]:
+    """Mapped and resident bytes of a file in this process, from the kernel's own account."""
+    size = resident = 0
+    inside = False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if re.match(r"^[0-9a-f]+-[0-9a-f]+ ", line):
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Size:"):
+            size += int(line.split()[1]) * 1024
+        elif inside and line.startswith("Rss:"):
+            resident += int(line.split()[1]) * 1024
+    return size, resident
+
+
+def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) -> None:
+    path = tmp_path / "large.npy"
+    table_bytes = 64 << 20
+    with path.open("wb") as file:  # a sparse file: a header, and then nothing but a hole
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (table_bytes // 4096, 1024)}
+        )
+        file.truncate(file.tell() + table_bytes)
+    table = TokenTable.open(path)
+    assert not table.mean(np.array([0, 9_000])).any()
+    size, resident = mapped_bytes(path)
+    assert size >= table_bytes
+    assert resident < table_bytes / 8
+
+
+def test_a_mapped_table_is_read_only(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.npy", rows_of(), "float32")
+    before = (tmp_path / "t.npy").read_bytes()
+    found = TokenTable.open(tmp_path / "t.npy").rows(np.array([1]))
+    found += 1  # a copy, not the file
+    assert (tmp_path / "t.npy").read_bytes() == before
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, dtype: TableDtype, value: float) -> None:
+    rows = rows_of()
+    rows[7, 3] = value
+    with pytest.raises(BundleError, match="row 7 holds"):
+        write_table(tmp_path / "t.npy", rows, dtype)
+
+
+def test_a_value_too_large_for_float16_is_refused(tmp_path: Path) -> None:
+    rows = rows_of()
+    rows[299, 0] = 70_000
+    with pytest.raises(BundleError, match=r"t\.npy: row 299 holds 70000\.0, which float16 can't hold"):
+        write_table(tmp_path / "t.npy", rows, "float16")
+    write_table(tmp_path / "t.npy", rows, "float32")
+
+
+@pytest.mark.parametrize("shape", [(5,), (0, 4), (4, 0), (2, 2, 2)])
+def test_what_is_no_table_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(BundleError, match=r"shape \(V, D\)"):
+        write_table(tmp_path / "t.npy", np.ones(shape, dtype=np.float32), "float32")
+    np.save(tmp_path / "t.npy", np.ones(shape, dtype=np.float32))
+    with pytest.raises(BundleError):
+        TokenTable.open(tmp_path / "t.npy")
+
+
+def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match='unknown table dtype "int4"'):
+        write_table(tmp_path / "t.npy", rows_of(), "int4")  # type: ignore[arg-type]
+
+
+def test_opening_names_the_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"t\.npy: the file is missing"):
+        TokenTable.open(tmp_path / "t.npy")
+    write_table(tmp_path / "t.npy", rows_of(), "int8")
+    scale_path(tmp_path / "t.npy").unlink()
+    with pytest.raises(BundleError, match=r"t\.scale\.npy: the file is missing"):
+        TokenTable.open(tmp_path / "t.npy")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array at all", b"\x80\x04]\x94."])
+def test_opening_names_the_file_that_is_no_array(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t.npy").write_bytes(content)
+    with pytest.raises(BundleError, match=r"t\.npy: not a NumPy array"):
+        TokenTable.open(tmp_path / "t.npy")
+
+
+def test_a_truncated_table_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.npy", rows_of(), "float16")
+    content = (tmp_path / "t.npy").read_bytes()
+    (tmp_path / "t.npy").write_bytes(content[:-100])
+    with pytest.raises(BundleError, match=r"t\.npy"):
+        TokenTable.open(tmp_path / "t.npy")
+
+
+def test_another_number_type_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "t.npy", np.ones((3, 4)))
+    with pytest.raises(BundleError, match="the rows are float64, expected one of float16, float32, int8"):
+        TokenTable.open(tmp_path / "t.npy")
+
+
+def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.npy", rows_of(), "int8")
+    np.save(scale_path(tmp_path / "t.npy"), np.ones(299, dtype=np.float32))
+    with pytest.raises(BundleError, match="expected 300 float32 scales"):
+        TokenTable.open(tmp_path / "t.npy")

@@ -1,0 +1,19 @@
+"""Fixtures for all tests: the tiny bundle, built once."""
+
+from pathlib import Path
+
+import pytest
+
+from artifacts.bundle import Bundle
+from tests.support.tiny import make_tiny_bundle
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A whole small bundle. Read only: who changes files copies it first."""
+    return make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
+
+
+@pytest.fixture
+def tiny_path(tiny_bundle: Bundle) -> Path:
+    return tiny_bundle.path

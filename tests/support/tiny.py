@@ -1,0 +1,172 @@
+"""A small but whole bundle: real tokenizer, real Faiss, real Lucene, only the vectors are random."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from artifacts.batches import EncodedBatch
+from artifacts.bundle import Bundle, TableInput, write_bundle
+from artifacts.manifest import CorpusInfo, ModelInfo
+from artifacts.table import TableDtype
+from artifacts.text import TextTokenizer, document_text
+
+__all__ = ["TASKS", "TinyDocument", "make_tiny_bundle", "tiny_batches", "tiny_documents", "train_tokenizer"]
+
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TASKS = {
+    "default": "Given a web search query, retrieve relevant passages that answer the query",
+    "fact": "Given a scientific claim, retrieve documents that support or refute the claim",
+}
+QUANTIZATION = 100
+
+_HAND_WRITTEN = (
+    ("music", "Terminal music player", "Plays music files from the terminal, with playlists and a small library."),
+    ("editor", "Text editor", "A modal text editor with syntax highlighting and many plugins."),
+    ("unicode", "Zażółć gęślą jaźń", "Übergröße, façade, naïve: words with accents — and an emoji 🎵."),
+    ("greek", "Ελληνικά", "Η γρήγορη καφέ αλεπού πηδά πάνω από το τεμπέλικο σκυλί."),
+    ("cjk", "日本語の文書", "これは検索エンジンのための短い文書です。"),
+    ("cyrillic", "", "Съешь ещё этих мягких французских булок, да выпей чаю."),
+    ("no-title", "", "A document without a title still has a text."),
+    ("no-text", "A document that has only its title", ""),
+    ("special", "Control tokens", "The string <|endoftext|> in a text is ordinary text, not a token."),
+    ('odd id/with "quotes" & ünï', "Odd identifiers", "Identifiers may hold spaces, slashes and quotes."),
+    ("repeat", "Repeat", "music music music music music player player terminal"),
+    ("long", "A long one", "search engine retrieval document query " * 40),
+)
+_SUBJECTS = ("A library", "The tool", "This package", "A daemon", "The compiler", "A small game", "The parser")
+_VERBS = ("reads", "converts", "plays", "searches", "compresses", "displays", "measures")
+_OBJECTS = ("music files", "scientific papers", "network traffic", "large images", "text documents", "chess games")
+_PLACES = ("from the terminal", "over the network", "in the background", "with few dependencies", "on every machine")
+
+
+@dataclass(frozen=True)
+class TinyDocument:
+    """A corpus line."""
+
+    id: str
+    title: str
+    text: str
+    year: int
+
+    @property
+    def raw(self) -> bytes:
+        """The line as JSON, with one field that only this corpus has."""
+        record = {"_id": self.id, "title": self.title, "text": self.text, "year": self.year}
+        return json.dumps(record, ensure_ascii=False).encode()
+
+    @property
+    def full_text(self) -> str:
+        return document_text(self.title, self.text)
+
+
+def tiny_documents(count: int = 120, *, seed: int = 7) -> list[TinyDocument]:
+    """`count` documents: some hand-written with scripts, accents and odd ids, the others generated sentences."""
+    random = np.random.default_rng(seed)
+    documents = [TinyDocument(*written, year=2000) for written in _HAND_WRITTEN[:count]]
+    while len(documents) < count:
+        words = [part[random.integers(len(part))] for part in (_SUBJECTS, _VERBS, _OBJECTS, _PLACES)]
+        number = len(documents)
+        text = f"{' '.join(words)}. Release {number} also {words[1]} {_OBJECTS[number % len(_OBJECTS)]}."
+        documents.append(TinyDocument(f"doc-{number}", f"{words[0]} number {number}", text, 2000 + number % 25))
+    return documents
+
+
+def train_tokenizer(path: Path, texts: Sequence[str], *, vocab_size: int = 400) -> None:
+    """Train a byte-level BPE on `texts` and write its `tokenizer.json`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([text.lower() for text in texts], trainer)
+    tokenizer.save(str(path))
+
+
+def tiny_batches(
+    documents: Sequence[TinyDocument],
+    tokenizer: TextTokenizer,
+    *,
+    dimension: int = 16,
+    seed: int = 7,
+    batch_size: int = 50,
+) -> Iterator[EncodedBatch]:
+    """The documents as an encoder would give them: random unit vectors; impacts from token counts plus some random
+    terms that the text does not have (expansion)."""
+    random = np.random.default_rng(seed)
+    for start in range(0, len(documents), batch_size):
+        part = documents[start : start + batch_size]
+        dense = random.standard_normal((len(part), dimension)).astype(np.float32)
+        rows = [_impacts(tokenizer, document, random) for document in part]
+        yield EncodedBatch(
+            ids=[document.id for document in part],
+            documents=[document.raw for document in part],
+            dense=dense / np.linalg.norm(dense, axis=1, keepdims=True),
+            indptr=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
+            terms=np.array([term for row in rows for term in row], dtype=np.int32),
+            impacts=np.array([impact for row in rows for impact in row.values()], dtype=np.uint16),
+        )
+
+
+def _impacts(tokenizer: TextTokenizer, document: TinyDocument, random: np.random.Generator) -> dict[int, int]:
+    tokens, counts = np.unique(tokenizer.encode(document.full_text), return_counts=True)
+    impacts = {
+        int(token): round(QUANTIZATION * float(np.log1p(count))) for token, count in zip(tokens, counts, strict=True)
+    }
+    for token in random.integers(0, tokenizer.vocab_size, size=8):
+        impacts.setdefault(int(token), int(random.integers(1, QUANTIZATION)))
+    return dict(sorted(impacts.items()))
+
+
+def make_tiny_bundle(
+    path: Path,
+    *,
+    documents: Sequence[TinyDocument] | int = 120,
+    dimension: int = 16,
+    tasks: Sequence[str] = tuple(TASKS),
+    table_dtype: TableDtype = "float16",
+    factory: str | None = None,
+    top_k: int | None = None,
+    seed: int = 7,
+    overwrite: bool = False,
+) -> Bundle:
+    """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
+    the same vectors."""
+    corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
+    tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    train_tokenizer(tokenizer_file, [document.full_text for document in tiny_documents()])
+    tokenizer = TextTokenizer.from_file(tokenizer_file)
+    bundle = write_bundle(
+        path,
+        name="tiny",
+        model=ModelInfo(name="tiny-random", hidden_size=dimension, trained=False, licence="Apache-2.0"),
+        corpus=CorpusInfo(name="tiny", licence="CC0-1.0"),
+        tokenizer_file=tokenizer_file,
+        lowercase=True,
+        tables={
+            task: TableInput(TASKS[task], _rows(tokenizer.vocab_size, dimension, seed + i))
+            for i, task in enumerate(tasks)
+        },
+        default_task=tasks[0],
+        table_dtype=table_dtype,
+        documents=tiny_batches(corpus, tokenizer, dimension=dimension, seed=seed),
+        dimension=dimension,
+        factory=factory,
+        top_k=top_k,
+        overwrite=overwrite,
+    )
+    tokenizer_file.unlink()
+    return bundle
+
+
+def _rows(vocab_size: int, dimension: int, seed: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((vocab_size, dimension)).astype(np.float32)
