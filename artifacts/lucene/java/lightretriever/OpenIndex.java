@@ -89,6 +89,9 @@ public final class OpenIndex {
           for (int i = 0; i < wanted.limit(); i++) {
             RawText raw = new RawText();
             stored.document(wanted.get(i), raw);
+            if (raw.text == null) {
+              throw new IllegalStateException("document " + wanted.get(i) + " has no stored field " + IndexBuilder.RAW);
+            }
             texts.add(raw.text.getBytes(StandardCharsets.UTF_8));
           }
           return Packed.parts(texts);
@@ -107,6 +110,9 @@ public final class OpenIndex {
               BytesRef id = BytesRef.deepCopyOf(values.binaryValue());
               ids.add(id.bytes);
             }
+          }
+          if (ids.size() != index.reader.maxDoc()) {
+            throw new IllegalStateException(ids.size() + " of " + index.reader.maxDoc() + " documents have an id");
           }
           return Packed.parts(ids);
         });
@@ -188,7 +194,7 @@ public final class OpenIndex {
   }
 
   private static final class RawText extends StoredFieldVisitor {
-    private String text = "";
+    private String text;
 
     @Override
     public Status needsField(FieldInfo field) {
