@@ -57,7 +57,6 @@ __all__ = ["Bundle", "EncodedBatch", "TableInput", "write_bundle"]
 _TOKENIZER_FILE = "tokenizer.json"
 _DENSE_FILE = "dense.faiss"
 _SPARSE_FOLDER = "lucene"
-_LOCK_FILE = "write.lock"
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,6 @@ def _vectors_file(folder: Path) -> Path:
 
 
 def _list_files(folder: Path) -> dict[str, FileInfo]:
-    (folder / _SPARSE_FOLDER / _LOCK_FILE).unlink(missing_ok=True)
     return {path.relative_to(folder).as_posix(): _file_info(path) for path in _files(folder)}
 
 

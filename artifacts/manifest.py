@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from artifacts.errors import BundleError
-from artifacts.table import TableDtype
+from artifacts.table import TableDtype, scale_path
 
 __all__ = [
     "FORMAT_VERSION",
@@ -158,7 +158,11 @@ class Manifest(_Part):
             raise ValueError(
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
-        named = [self.tokenizer.file, self.dense.file, *(task.file for task in self.tasks.values())]
+        named = [self.tokenizer.file, self.dense.file]
+        for task in self.tasks.values():
+            named += (
+                [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]
+            )
         for file in named:
             if file not in self.files:
                 raise ValueError(f"{file} is used but not listed in files")

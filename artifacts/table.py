@@ -4,8 +4,8 @@
 `normalise(mean_i E[t_i])`. Rows are stored as they come from the model: they are *not* normalised.
 """
 
-from pathlib import Path
-from typing import Final, Literal, get_args
+from pathlib import Path, PurePath
+from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,13 @@ from artifacts.errors import BundleError
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
 
 TableDtype = Literal["float16", "float32", "int8"]
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
 _INT8_LIMIT: Final = 127
 
 
-def scale_path(path: Path) -> Path:
+def scale_path(path: AnyPath) -> AnyPath:
     """Where the row scales of an int8 table lie: `NAME.scale.npy` beside `NAME.npy`."""
     return path.with_suffix(".scale.npy")
 

@@ -10,6 +10,7 @@ import pytest
 
 from artifacts.dense import DenseIndex, build_dense_index, choose_factory, default_parameters, write_dense_index
 from artifacts.errors import BundleError, CorpusError, RecipeError
+from tests.support.memory import mapped_bytes
 
 FACTORIES = (
     "Flat",
@@ -28,7 +29,8 @@ Vectors = npt.NDArray[np.float32]
 
 def unit(count: int, dimension: int = DIMENSION, seed: int = 3) -> Vectors:
     vectors = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +152,6 @@ def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factor
 
 
 def test_opening_does_not_read_the_vectors(tmp_path: Path) -> None:
-    from tests.artifacts.test_table import mapped_bytes
-
     for factory in ("Flat", "SQ8", "IVF16,Flat"):
         path = tmp_path / factory
         write_dense_index(build_dense_index(unit(20_000, 64), factory), path)

@@ -1,6 +1,5 @@
 """Token tables: what is written comes back, memory-mapped, within the bounds of the number type."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from artifacts.errors import BundleError
 from artifacts.table import TableDtype, TokenTable, scale_path, write_table
+from tests.support.memory import mapped_bytes
 
 DTYPES: tuple[TableDtype, ...] = ("float16", "float32", "int8")
 TINY = float(np.finfo(np.float32).tiny)
@@ -109,20 +109,6 @@ def test_ids_outside_the_table_are_an_error(tmp_path: Path, token_id: int) -> No
     write_table(tmp_path / "t.npy", rows_of(), "float16")
     with pytest.raises(ValueError, match=rf"token id {token_id} is outside the table's 0\.\.299"):
         TokenTable.open(tmp_path / "t.npy").mean(np.array([3, token_id]))
-
-
-def mapped_bytes(path: Path) -> tuple[int, int]:
-    """Mapped and resident bytes of a file in this process, from the kernel's own account."""
-    size = resident = 0
-    inside = False
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
-        if re.match(r"^[0-9a-f]+-[0-9a-f]+ ", line):
-            inside = line.endswith(str(path))
-        elif inside and line.startswith("Size:"):
-            size += int(line.split()[1]) * 1024
-        elif inside and line.startswith("Rss:"):
-            resident += int(line.split()[1]) * 1024
-    return size, resident
 
 
 def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) -> None:

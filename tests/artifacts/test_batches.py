@@ -1,0 +1,99 @@
+"""Encoded documents are checked, cut and normalised before they become part of a bundle."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
+from artifacts.errors import CorpusError
+
+
+def batch_of(rows: list[dict[int, int]], dimension: int = 8) -> EncodedBatch:
+    return EncodedBatch(
+        ids=[f"d{i}" for i in range(len(rows))],
+        documents=[b"{}"] * len(rows),
+        dense=np.random.default_rng(0).standard_normal((len(rows), dimension)).astype(np.float32),
+        indptr=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
+        terms=np.array([term for row in rows for term in row], dtype=np.int32),
+        impacts=np.array([impact for row in rows for impact in row.values()], dtype=np.uint16),
+    )
+
+
+def rows_of(batch: EncodedBatch) -> list[list[tuple[int, int]]]:
+    pairs = list(zip(batch.terms.tolist(), batch.impacts.tolist(), strict=True))
+    return [pairs[batch.indptr[i] : batch.indptr[i + 1]] for i in range(len(batch.indptr) - 1)]
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 30), st.integers(1, 65_535) | st.integers(1, 3), max_size=12), max_size=8),
+    st.none() | st.integers(1, 14),
+)
+def test_top_terms_are_those_of_highest_impact_then_lowest_id(rows: list[dict[int, int]], top_k: int | None) -> None:
+    expected = [sorted(sorted(row.items(), key=lambda pair: (-pair[1], pair[0]))[:top_k]) for row in rows]
+    kept = keep_top_terms(batch_of(rows), top_k)
+    assert rows_of(kept) == expected
+    assert kept.indptr.dtype == np.int64
+    assert kept.terms.dtype == np.int32
+
+
+def test_a_prefix_is_normalised_again() -> None:
+    batch = batch_of([{1: 1}] * 5)
+    prefix = dense_prefix(batch, 3, first=0)
+    assert prefix.shape == (5, 3)
+    assert prefix.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(prefix, axis=1), 1, atol=1e-6)
+    cut = batch.dense[:, :3]
+    np.testing.assert_allclose(prefix, cut / np.linalg.norm(cut, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_half_precision_vectors_are_normalised_in_single_precision() -> None:
+    batch = batch_of([{1: 1}] * 5)
+    half = dataclasses.replace(batch, dense=batch.dense.astype(np.float16))
+    prefix = dense_prefix(half, 8, first=0)
+    assert prefix.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(prefix, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(("value", "norm"), [(0.0, "0"), (np.nan, "nan"), (np.inf, "inf")])
+def test_vectors_without_a_direction_are_refused(value: float, norm: str) -> None:
+    batch = batch_of([{1: 1}] * 5)
+    batch.dense[3, :4] = value
+    with pytest.raises(CorpusError, match=rf'document "d3" \(number 103\): the first 4 .* the norm {norm}, expected'):
+        dense_prefix(batch, 4, first=100)
+
+
+GOOD: dict[str, Any] = {"vocab_size": 50, "dimension": 8, "first": 0}
+
+
+def test_a_good_batch_passes() -> None:
+    check_batch(batch_of([{0: 1, 49: 65_535}, {}, {3: 2}]), **GOOD)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ids": ["a"]}, "documents 0..0: 1 ids, 2 documents, 2 dense and 2 sparse"),
+        ({"documents": []}, "2 ids, 0 documents"),
+        ({"dense": np.ones((3, 8))}, "3 dense"),
+        ({"dense": np.ones((2, 7))}, r"shape \(2, 7\), expected at least 8"),
+        ({"dense": np.ones(2)}, r"shape \(2,\)"),
+        ({"indptr": np.array([0, 2])}, "1 sparse"),
+        ({"indptr": np.array([1, 2, 3])}, "rise from 0"),
+        ({"indptr": np.array([0, 4, 3])}, "rise from 0"),
+        ({"indptr": np.array([0, 2, 4])}, "from 0 to 4, with 3 terms and 3 impacts"),
+        ({"impacts": np.array([1, 2])}, "3 terms and 2 impacts"),
+        ({"terms": np.array([1, 2, 50])}, 'document "d1": token id 50 is outside 0..49'),
+        ({"terms": np.array([-1, 2, 5])}, 'document "d0": token id -1 is outside'),
+        ({"impacts": np.array([1, 0, 5])}, 'document "d0": impact 0 is outside 1..65535'),
+        ({"impacts": np.array([1, 2, 65_536])}, 'document "d1": impact 65536'),
+        ({"terms": np.array([7, 7, 7])}, 'document "d0": token id 7 occurs twice'),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    batch = dataclasses.replace(batch_of([{1: 1, 2: 2}, {1: 3}]), **change)
+    with pytest.raises(CorpusError, match=message):
+        check_batch(batch, **GOOD)

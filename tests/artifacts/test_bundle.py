@@ -1,0 +1,340 @@
+"""Writing and opening bundles: what goes in comes out, whole or not at all."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts.bundle import Bundle, EncodedBatch, TableInput, write_bundle
+from artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
+from artifacts.manifest import CorpusInfo, ModelInfo
+from artifacts.table import TableDtype
+from artifacts.text import TextTokenizer
+from artifacts.verify import verify_bundle
+from tests.support.tampering import copy_of, edit_manifest, resign
+from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, train_tokenizer
+
+Rows = npt.NDArray[np.float32]
+Write = Callable[..., Bundle]
+
+HIDDEN, DIMENSION = 24, 16
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    train_tokenizer(path, [document.full_text for document in tiny_documents()])
+    return path
+
+
+@pytest.fixture(scope="module")
+def batches(tokenizer_file: Path) -> list[EncodedBatch]:
+    tokenizer = TextTokenizer.from_file(tokenizer_file)
+    return list(tiny_batches(tiny_documents(30), tokenizer, dimension=HIDDEN, batch_size=13))
+
+
+@pytest.fixture(scope="module")
+def rows(tokenizer_file: Path) -> Rows:
+    vocab_size = TextTokenizer.from_file(tokenizer_file).vocab_size
+    return np.random.default_rng(0).standard_normal((vocab_size, HIDDEN)).astype(np.float32)
+
+
+@pytest.fixture
+def write(tokenizer_file: Path, batches: list[EncodedBatch], rows: Rows) -> Write:
+    def _write(target: Path, **changes: object) -> Bundle:
+        arguments: dict[str, Any] = {
+            "name": "b",
+            "model": ModelInfo(name="m", hidden_size=HIDDEN, trained=True),
+            "corpus": CorpusInfo(name="c"),
+            "tokenizer_file": tokenizer_file,
+            "lowercase": True,
+            "tables": {"default": TableInput("Find it", rows)},
+            "default_task": "default",
+            "table_dtype": "float32",
+            "documents": iter(batches),
+            "dimension": DIMENSION,
+        }
+        return write_bundle(target, **(arguments | changes))
+
+    return _write
+
+
+def test_ids_and_documents_keep_their_order(tiny_bundle: Bundle) -> None:
+    documents = tiny_documents()
+    index = tiny_bundle.sparse()
+    try:
+        assert index.ids() == [document.id for document in documents]
+        assert index.documents(np.arange(len(documents))) == [document.raw for document in documents]
+        assert [index.ordinal(document.id) for document in documents] == list(range(len(documents)))
+    finally:
+        index.close()
+
+
+def test_the_manifest_says_what_is_there(tiny_bundle: Bundle) -> None:
+    manifest = tiny_bundle.manifest
+    assert (manifest.documents, manifest.vocab_size, manifest.dimension) == (120, 400, 16)
+    files = {path.relative_to(tiny_bundle.path).as_posix() for path in tiny_bundle.path.rglob("*") if path.is_file()}
+    assert set(manifest.files) == files - {"manifest.json"}
+    assert manifest.tokenizer.sha256 == manifest.files["tokenizer.json"].sha256
+    assert tiny_bundle.tokenizer().vocab_size == manifest.vocab_size
+    assert tiny_bundle.dense().count == manifest.documents
+
+
+def test_a_written_bundle_is_sound(tiny_bundle: Bundle) -> None:
+    assert verify_bundle(tiny_bundle.path) == []
+
+
+def test_several_tasks_have_their_own_tables(tiny_bundle: Bundle) -> None:
+    ids = np.arange(5)
+    assert not np.allclose(tiny_bundle.table("default").rows(ids), tiny_bundle.table("fact").rows(ids))
+    assert tiny_bundle.manifest.tasks["fact"].instruction.startswith("Given a scientific claim")
+    with pytest.raises(BundleError, match=r'there is no task "other"\. Use one of: default, fact'):
+        tiny_bundle.table("other")
+
+
+def test_vectors_and_rows_are_cut_to_the_dimension(
+    write: Write, batches: list[EncodedBatch], rows: Rows, tmp_path: Path
+) -> None:
+    bundle = write(tmp_path / "b")
+    np.testing.assert_array_equal(bundle.table("default").rows(np.arange(9)), rows[:9, :DIMENSION])
+    prefix = np.concatenate([batch.dense for batch in batches])[:, :DIMENSION]
+    expected = prefix / np.linalg.norm(prefix, axis=1, keepdims=True)
+    np.testing.assert_allclose(bundle.dense().vectors(np.arange(30)), expected, atol=1e-6)
+
+
+def test_only_the_best_terms_are_kept(write: Write, batches: list[EncodedBatch], tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b", top_k=3)
+    assert bundle.manifest.sparse.top_k == 3
+    index = bundle.sparse()
+    try:
+        ordinal = 0
+        for batch in batches:
+            for start, end in zip(batch.indptr[:-1], batch.indptr[1:], strict=True):
+                terms, impacts = batch.terms[start:end], batch.impacts[start:end].astype(int)
+                best = np.lexsort((terms, -impacts))[:3]
+                scores = [
+                    index.scores(terms[i : i + 1], np.ones(1, dtype=np.float32), np.array([ordinal]))[0]
+                    for i in range(len(terms))
+                ]
+                assert scores == [impacts[i] if i in best else 0 for i in range(len(terms))]
+                ordinal += 1
+    finally:
+        index.close()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_every_table_type_makes_a_sound_bundle(tmp_path: Path, dtype: TableDtype) -> None:
+    bundle = make_tiny_bundle(tmp_path / "b", documents=12, table_dtype=dtype)
+    assert verify_bundle(bundle.path) == []
+    assert bundle.table("fact").dtype == dtype
+
+
+@pytest.mark.parametrize("factory", ["HNSW32,SQ8", "IVF1,Flat"])
+def test_a_factory_can_be_chosen(tmp_path: Path, factory: str) -> None:
+    bundle = make_tiny_bundle(tmp_path / "b", documents=60, factory=factory)
+    assert bundle.manifest.dense.factory == factory
+    assert verify_bundle(bundle.path) == []
+    assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
+
+
+def test_the_same_input_gives_the_same_tables_and_vectors(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    again = make_tiny_bundle(tmp_path / "again")
+    assert again.manifest.ids_sha256 == tiny_bundle.manifest.ids_sha256
+    for file in ("tokenizer.json", "dense.faiss", "tables/default.npy", "tables/fact.npy"):
+        assert again.manifest.files[file] == tiny_bundle.manifest.files[file]
+
+
+def test_an_existing_target_is_not_touched(write: Write, tmp_path: Path) -> None:
+    target = tmp_path / "b"
+    target.mkdir()
+    (target / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(BundleError, match="exists already"):
+        write(target)
+    with pytest.raises(BundleError, match=r"not a folder with a manifest\.json, so it is not overwritten"):
+        write(target, overwrite=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["b", "thesis.txt"]
+
+
+def test_overwriting_swaps_the_bundles(write: Write, tmp_path: Path) -> None:
+    write(tmp_path / "b")
+    new = write(tmp_path / "b", name="newer", overwrite=True)
+    assert Bundle.open(tmp_path / "b").manifest.name == new.manifest.name == "newer"
+    assert verify_bundle(tmp_path / "b") == []
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_failure_half_way_leaves_the_old_bundle_and_no_rubbish(
+    write: Write, batches: list[EncodedBatch], tmp_path: Path
+) -> None:
+    def failing() -> Iterator[EncodedBatch]:
+        yield batches[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "b", documents=failing())
+    assert list(tmp_path.iterdir()) == []
+    old = write(tmp_path / "b")
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "b", documents=failing(), overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert Bundle.open(tmp_path / "b").manifest == old.manifest
+    assert verify_bundle(tmp_path / "b") == []
+
+
+def test_missing_parent_folders_are_made(write: Write, tmp_path: Path) -> None:
+    assert verify_bundle(write(tmp_path / "a" / "b" / "c").path) == []
+
+
+def changed(batches: list[EncodedBatch], number: int, changes: dict[str, Any]) -> list[EncodedBatch]:
+    return [dataclasses.replace(batch, **changes) if i == number else batch for i, batch in enumerate(batches)]
+
+
+def test_an_id_used_twice_is_an_error(write: Write, batches: list[EncodedBatch], tmp_path: Path) -> None:
+    ids = [batches[0].ids[4], *batches[1].ids[1:]]
+    with pytest.raises(CorpusError, match='"cjk" is used by the documents 4 and 13'):
+        write(tmp_path / "b", documents=changed(batches, 1, {"ids": ids}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+def test_a_bad_vector_is_an_error(write: Write, batches: list[EncodedBatch], tmp_path: Path, value: float) -> None:
+    dense = batches[1].dense.copy()
+    dense[2] = value
+    with pytest.raises(CorpusError, match=r'document "doc-15" \(number 15\)'):
+        write(tmp_path / "b", documents=changed(batches, 1, {"dense": dense}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="There are no documents"):
+        write(tmp_path / "b", documents=iter([]))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"default_task": "other"}, RecipeError, '"other" has no token table. Use one of: default'),
+        ({"dimension": 0}, RecipeError, "Dimension 0 does not fit"),
+        ({"dimension": HIDDEN + 1}, RecipeError, "Dimension 25 does not fit"),
+        ({"top_k": 0}, RecipeError, "top_k is 0"),
+        ({"factory": "Nonsense"}, RecipeError, '"Nonsense"'),
+        ({"factory": "IVF64,Flat"}, RecipeError, "needs at least 2496 documents to train them, found 30"),
+        ({"table_dtype": "int4"}, BundleError, "unknown table dtype"),
+        ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError, r"/nowhere/tokenizer\.json: .* read"),
+    ],
+)
+def test_settings_that_do_not_fit_are_errors(
+    write: Write, tmp_path: Path, changes: dict[str, Any], error: type[LightRetrieverError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        write(tmp_path / "b", **changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_of_another_tokenizer_is_an_error(write: Write, rows: Rows, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match='"default" has 399 rows, but the tokenizer has 400'):
+        write(tmp_path / "b", tables={"default": TableInput("", rows[:-1])})
+    with pytest.raises(RecipeError, match=r"'a\.b' is no task name"):
+        write(tmp_path / "b", tables={"a.b": TableInput("", rows)}, default_task="a.b")
+
+
+# ---- opening what is damaged: the cheap checks ----
+
+
+def opening_fails(path: Path) -> str:
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(path)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def test_opening_names_a_missing_and_a_truncated_file(tiny_path: Path, tmp_path: Path) -> None:
+    for file in Bundle.open(tiny_path).manifest.files:
+        path = copy_of(tiny_path, tmp_path / file.replace("/", "-"))
+        size = (path / file).stat().st_size
+        (path / file).write_bytes((path / file).read_bytes()[:-1])
+        assert f"{file}: wrong size: expected {size} bytes, found {size - 1} bytes" in opening_fails(path)
+        (path / file).unlink()
+        assert f"{file}: the file is missing: expected {size} bytes" in opening_fails(path)
+        (path / file).mkdir()
+        assert f"{file}: not a regular file" in opening_fails(path)
+
+
+@pytest.mark.parametrize("file", ["extra.txt", "lucene/segments_9", "tables/more.npy"])
+def test_opening_names_a_file_that_is_not_listed(tiny_path: Path, tmp_path: Path, file: str) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    (path / file).write_bytes(b"x")
+    assert f"{file}: the manifest does not list it" in opening_fails(path)
+
+
+def test_lucene_s_own_lock_file_does_not_matter(tiny_path: Path, tmp_path: Path) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    (path / "lucene" / "write.lock").touch()
+    assert Bundle.open(path).manifest.name == "tiny"
+
+
+def test_links_may_not_leave_the_bundle(tiny_path: Path, tmp_path: Path) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    (path / "dense.faiss").unlink()
+    (path / "dense.faiss").symlink_to(tiny_path / "dense.faiss")
+    assert "dense.faiss: a link leaves the bundle" in opening_fails(path)
+    (path / "dense.faiss").unlink()
+    (path / "tables").rename(tmp_path / "tables")
+    (path / "tables").symlink_to(tmp_path / "tables")
+    edit_manifest(
+        path, lambda record: record["files"].pop("dense.faiss") and record["dense"].update(file="tokenizer.json")
+    )
+    assert "tables/default.npy: a link leaves the bundle" in opening_fails(path)
+
+
+def test_a_bundle_may_itself_be_a_link(tiny_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tiny_path)
+    assert Bundle.open(tmp_path / "link").dense().count == 120
+
+
+def test_opening_checks_the_shape_of_every_table(tiny_path: Path, tmp_path: Path) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    np.save(path / "tables" / "fact.npy", np.ones((399, 16), dtype=np.float16))
+    resign(path)
+    assert "tables/fact.npy: wrong shape (token ids, dimension): expected (400, 16), found (399, 16)" in opening_fails(
+        path
+    )
+    np.save(path / "tables" / "fact.npy", np.ones((400, 16), dtype=np.float32))
+    resign(path)
+    assert "tables/fact.npy: wrong number type: expected float16, found float32" in opening_fails(path)
+
+
+def test_parts_are_checked_when_they_are_opened(tiny_path: Path, tmp_path: Path) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    edit_manifest(path, lambda record: record.update(documents=121))
+    bundle = Bundle.open(path)
+    with pytest.raises(BundleError, match=r"dense\.faiss: wrong number of documents: expected 121, found 120"):
+        bundle.dense()
+    with pytest.raises(BundleError, match="lucene: wrong number of documents: expected 121, found 120"):
+        bundle.sparse()
+
+
+def test_the_tokenizer_of_another_model_is_refused(tiny_path: Path, tmp_path: Path) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    file = path / "tokenizer.json"
+    train_tokenizer(file, [document.full_text for document in tiny_documents()], vocab_size=380)
+    edit_manifest(path, lambda record: record["files"]["tokenizer.json"].update(bytes=file.stat().st_size))
+    with pytest.raises(BundleError, match=r"tokenizer\.json: wrong SHA-256, another tokenizer"):
+        Bundle.open(path).tokenizer()
+    resign(path)
+    message = r"tokenizer\.json: token ids and rows of tables/default\.npy, .* expected 400, found 380"
+    with pytest.raises(BundleError, match=message):
+        Bundle.open(path).tokenizer()
+
+
+def test_the_manifest_is_readable_json_with_unicode_as_it_is(write: Write, tmp_path: Path) -> None:
+    write(tmp_path / "b", name="Wörterbuch")
+    text = (tmp_path / "b" / "manifest.json").read_text(encoding="utf-8")
+    assert '"name": "Wörterbuch"' in text
+    assert json.loads(text)["files"]

@@ -1,0 +1,302 @@
+"""`verify_bundle` finds every inconsistency, and says file, both values and the remedy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts.bundle import Bundle
+from artifacts.lucene.index import ImpactIndexWriter
+from artifacts.table import TableDtype
+from artifacts.verify import Problem, verify_bundle
+from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
+from tests.support.tiny import make_tiny_bundle, tiny_documents, train_tokenizer
+
+
+@pytest.fixture
+def damaged(tiny_path: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny bundle, to be damaged."""
+    return copy_of(tiny_path, tmp_path)
+
+
+def found_in(path: Path) -> list[Problem]:
+    problems = verify_bundle(path)
+    for problem in problems:
+        assert problem.file
+        assert problem.message
+        assert problem.expected
+        assert problem.found
+        assert problem.remedy
+        assert str(problem) == (
+            f"{problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}. {problem.remedy}"
+        )
+    return problems
+
+
+def test_a_sound_bundle_has_no_problems(damaged: Path) -> None:
+    assert found_in(damaged) == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_every_file_missing_truncated_or_flipped_is_found(tmp_path: Path, dtype: TableDtype) -> None:
+    bundle = make_tiny_bundle(tmp_path / "b", documents=30, table_dtype=dtype)
+    for file, info in bundle.manifest.files.items():
+        path = bundle.path / file
+        content = path.read_bytes()
+
+        for place in (0.0, 0.5, 1.0):
+            flip_bit(path, place)
+            (problem,) = found_in(bundle.path)
+            assert (problem.file, problem.expected) == (file, info.sha256)
+            assert problem.message == "wrong SHA-256, the content was changed"
+            assert len(problem.found) == 64
+            path.write_bytes(content)
+
+        for size in (0, info.bytes // 2, info.bytes - 1, info.bytes + 1):
+            path.write_bytes((content + b"\0")[:size])
+            (problem,) = found_in(bundle.path)
+            assert problem.message == "wrong size"
+            assert (problem.file, problem.expected, problem.found) == (file, f"{info.bytes} bytes", f"{size} bytes")
+
+        path.unlink()
+        (problem,) = found_in(bundle.path)
+        assert (problem.file, problem.message, problem.found) == (file, "the file is missing", "no file")
+        path.write_bytes(content)
+    assert found_in(bundle.path) == []
+
+
+def test_a_damaged_file_does_not_hide_another(damaged: Path) -> None:
+    flip_bit(damaged / "dense.faiss")
+    (damaged / "tables" / "fact.npy").unlink()
+    (damaged / "notes.txt").touch()
+    edit_manifest(damaged, lambda record: record.update(ids_sha256="0" * 64))
+    assert {problem.file for problem in found_in(damaged)} == {"dense.faiss", "tables/fact.npy", "notes.txt", "lucene"}
+
+
+def test_a_newer_format_is_named_with_both_numbers(damaged: Path) -> None:
+    edit_manifest(damaged, lambda record: record.update(format_version=7, invented="later"))
+    (problem,) = found_in(damaged)
+    assert problem.file == "manifest.json"
+    assert problem.expected == "a manifest of format version 1"
+    assert "format_version is 7, this software reads up to 1" in problem.found
+    assert "Upgrade" in problem.remedy
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"null", b"\xff", b'{"format": "lightretriever-bundle"}'])
+def test_a_damaged_manifest_is_a_problem(damaged: Path, content: bytes) -> None:
+    (damaged / "manifest.json").write_bytes(content)
+    (problem,) = found_in(damaged)
+    assert problem.file == "manifest.json"
+
+
+def test_a_missing_bundle_is_a_problem(tmp_path: Path) -> None:
+    (problem,) = found_in(tmp_path / "none")
+    assert "there is no such folder" in problem.found
+    (problem,) = found_in(tmp_path)
+    assert "can't be read" in problem.found
+
+
+def test_a_file_that_is_not_listed_is_a_problem(damaged: Path) -> None:
+    (damaged / "tables" / "more.npy").write_bytes(b"old")
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("tables/more.npy", "the manifest does not list it")
+
+
+def test_a_commit_of_lucene_that_is_not_listed_is_a_problem(damaged: Path) -> None:
+    """Lucene would open it in place of the listed one."""
+    (damaged / "lucene" / "segments_2").write_bytes(b"newer")
+    assert [problem.file for problem in found_in(damaged)] == ["lucene/segments_2", "lucene"]
+
+
+def test_a_link_out_of_the_bundle_is_a_problem(damaged: Path, tiny_path: Path) -> None:
+    (damaged / "tokenizer.json").unlink()
+    (damaged / "tokenizer.json").symlink_to(tiny_path / "tokenizer.json")
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("tokenizer.json", "a link leaves the bundle")
+
+
+# ---- all hashes are right from here on: only what is inside the files is wrong ----
+
+
+@pytest.mark.parametrize(
+    ("rows", "message", "expected", "found"),
+    [
+        (np.ones((401, 16), np.float16), "wrong shape (token ids, dimension)", "(400, 16)", "(401, 16)"),
+        (np.ones((400, 8), np.float16), "wrong shape (token ids, dimension)", "(400, 16)", "(400, 8)"),
+        (np.ones((400, 16), np.float32), "wrong number type", "float16", "float32"),
+    ],
+)
+def test_a_table_of_another_shape(
+    damaged: Path, rows: npt.NDArray[np.generic], message: str, expected: str, found: str
+) -> None:
+    np.save(damaged / "tables" / "fact.npy", rows)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("tables/fact.npy", message)
+    assert (problem.expected, problem.found) == (expected, found)
+
+
+@pytest.mark.parametrize("rows", [np.ones(5), np.ones((400, 16)), np.array([b"text"])])
+def test_a_table_that_is_none(damaged: Path, rows: npt.NDArray[np.generic]) -> None:
+    np.save(damaged / "tables" / "fact.npy", rows)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert problem.file == "tables/fact.npy"
+    assert "tables/fact.npy" in problem.message
+
+
+def test_a_table_with_a_value_that_is_not_finite(damaged: Path) -> None:
+    rows = np.load(damaged / "tables" / "fact.npy")
+    rows[17, 3] = np.nan
+    np.save(damaged / "tables" / "fact.npy", rows)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("tables/fact.npy", "row 17 is not finite")
+
+
+@pytest.mark.parametrize("vocab_size", [399, 350])
+def test_a_foreign_tokenizer(damaged: Path, vocab_size: int) -> None:
+    texts = [document.full_text for document in tiny_documents()]
+    train_tokenizer(damaged / "tokenizer.json", texts, vocab_size=vocab_size)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert problem.file == "tokenizer.json"
+    assert "tables/default.npy, tables/fact.npy" in problem.message
+    assert (problem.expected, problem.found) == ("400", str(vocab_size))
+
+
+def test_a_tokenizer_that_is_none(damaged: Path) -> None:
+    (damaged / "tokenizer.json").write_text("{}", encoding="utf-8")
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert problem.file == "tokenizer.json"
+    assert "not a tokenizer.json" in problem.found
+
+
+def write_vectors(path: Path, count: int, dimension: int) -> None:
+    index = faiss.IndexFlatIP(dimension)
+    index.add(np.full((count, dimension), dimension**-0.5, dtype=np.float32))
+    faiss.write_index(index, str(path))
+
+
+def test_faiss_with_another_number_of_documents(damaged: Path) -> None:
+    write_vectors(damaged / "dense.faiss", 119, 16)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("dense.faiss", "wrong number of documents")
+    assert (problem.expected, problem.found) == ("120", "119")
+
+
+def test_faiss_with_another_dimension(damaged: Path) -> None:
+    write_vectors(damaged / "dense.faiss", 120, 8)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("dense.faiss", "wrong dimension")
+    assert (problem.expected, problem.found) == ("16", "8")
+
+
+def test_faiss_that_is_no_index(damaged: Path) -> None:
+    (damaged / "dense.faiss").write_bytes(b"IxFI" + b"\xff" * 100)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert problem.file == "dense.faiss"
+    assert "not a Faiss index" in problem.found
+
+
+def rewrite_lucene(bundle: Path, ids: list[str], documents: list[bytes]) -> None:
+    for file in (bundle / "lucene").iterdir():
+        file.unlink()
+    count = len(ids)
+    with ImpactIndexWriter(bundle / "lucene") as writer:
+        writer.add(
+            ids, documents, np.arange(count + 1), np.arange(count, dtype=np.int32), np.ones(count, dtype=np.int32)
+        )
+    resign(bundle)
+
+
+Change = Callable[[list[str], list[bytes]], object]
+
+
+def drop_last(ids: list[str], documents: list[bytes]) -> None:
+    ids.pop()
+    documents.pop()
+
+
+def swap_two(ids: list[str], documents: list[bytes]) -> None:
+    ids[0], ids[1] = ids[1], ids[0]
+    documents[0], documents[1] = documents[1], documents[0]
+
+
+def swap_documents(ids: list[str], documents: list[bytes]) -> None:
+    documents[3], documents[4] = documents[4], documents[3]
+
+
+def break_document(ids: list[str], documents: list[bytes]) -> None:
+    documents[3] = b"[1, 2"
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "expected", "found"),
+    [
+        (drop_last, "wrong number of documents", "120", "119"),
+        (drop_last, "ids or their order differ (SHA-256 of all ids)", None, None),
+        (swap_two, "ids or their order differ (SHA-256 of all ids)", None, None),
+        (swap_documents, "document 3 is stored under another id, or is no JSON object", "greek", "'cjk'"),
+        (break_document, "document 3 is stored under another id, or is no JSON object", "greek", "b'[1, 2'"),
+    ],
+)
+def test_lucene_with_other_documents(
+    damaged: Path, change: Change, message: str, expected: str | None, found: str | None
+) -> None:
+    documents = tiny_documents()
+    ids, raws = [document.id for document in documents], [document.raw for document in documents]
+    change(ids, raws)
+    rewrite_lucene(damaged, ids, raws)
+    problems = {problem.message: problem for problem in found_in(damaged)}
+    assert problems[message].file == "lucene"
+    if expected is not None:
+        assert (problems[message].expected, problems[message].found) == (expected, found)
+    else:
+        assert problems[message].expected == json.loads((damaged / "manifest.json").read_bytes())["ids_sha256"]
+
+
+def test_lucene_damaged_inside(damaged: Path) -> None:
+    """The manifest was signed after the damage, but Lucene has checksums of its own."""
+    (postings,) = (damaged / "lucene").glob("*.doc")
+    flip_bit(postings)
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert problem.file == "lucene"
+    assert postings.name in problem.found
+
+
+def test_lucene_without_its_segments(damaged: Path) -> None:
+    (damaged / "lucene" / "segments_1").unlink()
+    resign(damaged)
+    (problem,) = found_in(damaged)
+    assert problem.file == "lucene"
+    assert "can't be opened" in problem.message
+
+
+def test_a_manifest_with_another_number_of_documents(damaged: Path) -> None:
+    edit_manifest(damaged, lambda record: record.update(documents=7))
+    problems = found_in(damaged)
+    assert {problem.file for problem in problems} == {"dense.faiss", "lucene"}
+    assert {(problem.expected, problem.found) for problem in problems} == {("7", "120")}
+
+
+def test_a_search_parameter_that_the_index_does_not_know(damaged: Path) -> None:
+    edit_manifest(damaged, lambda record: record["dense"].update(parameters={"efSearch": 64}))
+    (problem,) = found_in(damaged)
+    assert problem.file == "dense.faiss"
+    assert '"efSearch"' in problem.found
+
+
+def test_verifying_leaves_the_bundle_as_it_was(tiny_bundle: Bundle) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tiny_bundle.path.rglob("*")}
+    assert verify_bundle(tiny_bundle.path) == []
+    assert {path: path.stat().st_mtime_ns for path in tiny_bundle.path.rglob("*")} == before
