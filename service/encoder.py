@@ -1,0 +1,66 @@
+"""The query encoder: a tokenizer and a table lookup, no model.
+
+dense:   q = normalise(mean_i E[t_i])
+sparse:  q[t] = count of t in the query
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.table import TokenTable
+from artifacts.text import TextTokenizer
+from service.errors import NoDirectionError, NoTokensError
+from service.telemetry import StageClock
+
+__all__ = ["EncodedQuery", "QueryEncoder"]
+
+# A shorter vector is rounding noise; dividing by its length would make a direction out of it.
+_SHORTEST = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQuery:
+    """A query as the two legs need it.
+
+    ids: (n,) int32, tokens in order. terms: (t,) int32, different tokens ascending. counts: (t,) float32.
+    dense: (D,) float32 of length 1, None where it was not asked for.
+    """
+
+    ids: npt.NDArray[np.int32]
+    terms: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32] | None
+
+
+class QueryEncoder:
+    """Encodes queries with one tokenizer and the token table of each task."""
+
+    def __init__(self, tokenizer: TextTokenizer, tables: Mapping[str, TokenTable]) -> None:
+        self.tokenizer = tokenizer
+        self.tables = tables
+
+    def encode(self, text: str, task: str, clock: StageClock, *, dense: bool = True) -> EncodedQuery:
+        """Encode a text for a task (KeyError if there is no such task), without the dense vector if `dense` is false.
+
+        NoTokensError for a text without tokens; NoDirectionError where the mean of the tokens' rows is zero.
+        """
+        with clock.measure("tokenize"):
+            ids = self.tokenizer.encode(text)
+            if ids.size == 0:
+                raise NoTokensError("The tokenizer finds no token in this text. Use words, numbers or signs.")
+            terms, counts = np.unique(ids, return_counts=True)
+        if not dense:
+            return EncodedQuery(ids, terms, counts.astype(np.float32), None)
+        with clock.measure("encode"):
+            mean = self.tables[task].mean(ids)
+            length = float(np.linalg.norm(mean))
+            if length < _SHORTEST:
+                raise NoDirectionError(
+                    "The mean of the tokens' vectors is zero, so no document is nearer than another. "
+                    "Use other words, or search with mode 'sparse'."
+                )
+            vector = mean / np.float32(length)
+        return EncodedQuery(ids, terms, counts.astype(np.float32), vector)

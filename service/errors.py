@@ -1,0 +1,240 @@
+"""Every error the service answers with: one closed table of kinds, each with its status, title and documentation.
+
+LightRetrieverError
+├── SettingsError                 a setting is wrong; the service doesn't start
+└── ServiceError                  answered as application/problem+json (RFC 9457)
+    ├── InvalidJsonError          400  the body is not JSON
+    ├── RouteNotFoundError        404  there is no such path
+    ├── DocumentNotFoundError     404  no document has this id
+    ├── MethodNotAllowedError     405  the path exists, for another method
+    ├── BodyTooLargeError         413  the body is over the limit
+    ├── MediaTypeError            415  the body is not declared as plain JSON
+    ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
+    ├── NoTokensError             422  the tokenizer finds nothing in the query
+    ├── NoDirectionError          422  the query's vector is zero, so no document is nearer than another
+    ├── SearchFailedError         500  no leg, or a leg that was required, could answer
+    ├── InternalError             500  a mistake of the service
+    ├── NotReadyError             503  the service still warms up, or its threads are stuck
+    └── DeadlineError             504  the answer was not there in time
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
+
+from artifacts.errors import LightRetrieverError
+
+__all__ = [
+    "KINDS",
+    "BodyTooLargeError",
+    "DeadlineError",
+    "DocumentNotFoundError",
+    "FieldError",
+    "InternalError",
+    "InvalidJsonError",
+    "InvalidRequestError",
+    "MediaTypeError",
+    "MethodNotAllowedError",
+    "NoDirectionError",
+    "NoTokensError",
+    "NotReadyError",
+    "RouteNotFoundError",
+    "SearchFailedError",
+    "ServiceError",
+    "SettingsError",
+    "field_errors",
+    "problem",
+]
+
+# An answer must stay small whatever the request was.
+_MOST_FIELD_ERRORS = 20
+_LONGEST_ECHO = 100
+
+
+class SettingsError(LightRetrieverError):
+    """A setting is unknown or has a value that can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """What is wrong with one field. `field` is its path (`fusion.weights.dense`), `value` a JSON-safe echo."""
+
+    field: str
+    message: str
+    value: str | int | float | bool | None = None
+
+
+class ServiceError(LightRetrieverError):
+    """Base class. `detail` says what is wrong with this request and what to do, `errors` names the fields."""
+
+    kind: ClassVar[str]
+    status: ClassVar[int]
+    title: ClassVar[str]
+
+    def __init__(self, detail: str, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = tuple(errors)
+
+
+class InvalidJsonError(ServiceError):
+    """The body is not JSON."""
+
+    kind, status, title = "invalid_json", 400, "The body is not JSON"
+
+
+class RouteNotFoundError(ServiceError):
+    """There is no such path."""
+
+    kind, status, title = "route_not_found", 404, "There is no such path"
+
+
+class DocumentNotFoundError(ServiceError):
+    """No document has this id."""
+
+    kind, status, title = "document_not_found", 404, "No document has this id"
+
+
+class MethodNotAllowedError(ServiceError):
+    """The path exists, for another method."""
+
+    kind, status, title = "method_not_allowed", 405, "The method is not allowed here"
+
+
+class BodyTooLargeError(ServiceError):
+    """The body is over the limit."""
+
+    kind, status, title = "body_too_large", 413, "The body is too large"
+
+
+class MediaTypeError(ServiceError):
+    """The body is not declared as plain JSON."""
+
+    kind, status, title = "unsupported_media_type", 415, "The body must be application/json"
+
+
+class InvalidRequestError(ServiceError):
+    """A field is missing, unknown, malformed or out of range."""
+
+    kind, status, title = "invalid_request", 422, "The request is not valid"
+
+    @classmethod
+    def of(cls, *errors: FieldError) -> "InvalidRequestError":
+        """Make the error of one or more fields; the first of them becomes the detail."""
+        first = errors[0]
+        more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+        return cls(f"{first.field}: {first.message}{more}", errors)
+
+
+class NoTokensError(ServiceError):
+    """The tokenizer finds nothing in the query."""
+
+    kind, status, title = "query_without_tokens", 422, "The query has no tokens"
+
+
+class NoDirectionError(ServiceError):
+    """The query's vector is zero, so no document is nearer than another."""
+
+    kind, status, title = "query_without_direction", 422, "The query's vector is zero"
+
+
+class SearchFailedError(ServiceError):
+    """No leg, or a leg that was required, could answer."""
+
+    kind, status, title = "search_failed", 500, "The search failed"
+
+
+class InternalError(ServiceError):
+    """A mistake of the service."""
+
+    kind, status, title = "internal_error", 500, "The service made a mistake"
+
+
+class NotReadyError(ServiceError):
+    """The service still warms up, or its threads are stuck."""
+
+    kind, status, title = "not_ready", 503, "The service is not ready"
+
+
+class DeadlineError(ServiceError):
+    """The answer was not there in time."""
+
+    kind, status, title = "deadline_exceeded", 504, "The deadline passed"
+
+
+KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
+    {
+        error.kind: error
+        for error in (
+            InvalidJsonError,
+            RouteNotFoundError,
+            DocumentNotFoundError,
+            MethodNotAllowedError,
+            BodyTooLargeError,
+            MediaTypeError,
+            InvalidRequestError,
+            NoTokensError,
+            NoDirectionError,
+            SearchFailedError,
+            InternalError,
+            NotReadyError,
+            DeadlineError,
+        )
+    }
+)
+"""Every kind of error the service can answer with."""
+
+
+def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
+    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this very server."""
+    errors: list[dict[str, Any]] = []
+    for item in error.errors:
+        named = {"field": item.field, "message": item.message}
+        errors.append(named if item.value is None else named | {"value": item.value})
+    return {
+        "type": f"/docs#error-{error.kind}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        "instance": _shortened(instance),
+        "kind": error.kind,
+        "request_id": request_id,
+        "errors": errors,
+    }
+
+
+def field_errors(error: ValidationError, *, prefix: str = "") -> list[FieldError]:
+    """Turn pydantic's list into ours. Paths are dotted, without the tags of unions; values are cut to a short echo."""
+    found: list[FieldError] = []
+    for item in error.errors(include_url=False, include_context=False)[:_MOST_FIELD_ERRORS]:
+        path = [str(part) for part in item["loc"] if part not in _UNION_TAGS or item["loc"].index(part) == 0]
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "there is no such field"
+        elif item["type"] == "missing":
+            message = "the field is required"
+        name = _shortened(".".join([prefix, *path] if prefix else path) or "body")
+        value = None if item["type"] == "missing" else _echo(item["input"])
+        found.append(FieldError(name, message, value))
+    return found
+
+
+# Pydantic names the chosen member of a tagged union in the path (fusion.linear.weights); no request has such a field.
+_UNION_TAGS = frozenset({"linear", "rrf"})
+
+
+def _echo(value: object) -> str | int | float | bool | None:
+    if isinstance(value, bool | float | None):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)
+    if isinstance(value, str):
+        return _shortened(value)
+    return None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_ECHO else text[: _LONGEST_ECHO - 1] + "…"

@@ -1,0 +1,61 @@
+"""The two legs of a search: dense in Faiss, sparse in Lucene."""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.dense import DenseIndex
+from artifacts.lucene.search import ImpactIndex
+from service.encoder import EncodedQuery
+
+__all__ = ["DenseLeg", "Found", "Leg", "SparseLeg"]
+
+Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
+"""Ordinals (m,) int64 and scores (m,) float32, best first, ties by ordinal."""
+
+
+class Leg(Protocol):
+    """Something that proposes documents for a query, and scores given ones. Called from several threads at once."""
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        """Find the best `count` documents, or fewer if it has no more."""
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Score given documents (m,) as `search` would: (m,) float32."""
+
+
+class DenseLeg:
+    """Cosine of the query's and the document's vector. Needs a query with a dense vector."""
+
+    def __init__(self, index: DenseIndex) -> None:
+        self._index = index
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        """Find the best `count` documents."""
+        return self._index.search(_vector(query), count)
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Score given documents."""
+        return self._index.scores(_vector(query), ordinals)
+
+
+class SparseLeg:
+    """Sum over the query's tokens of count times impact. Documents that share no token are not found."""
+
+    def __init__(self, index: ImpactIndex) -> None:
+        self._index = index
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        """Find the best `count` documents."""
+        return self._index.search(query.terms, query.counts, count)
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Score given documents, 0.0 where no token is shared."""
+        return self._index.scores(query.terms, query.counts, ordinals)
+
+
+def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
+    if query.dense is None:
+        raise ValueError("the query was encoded without its dense vector")
+    return query.dense

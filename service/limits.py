@@ -1,0 +1,78 @@
+"""What a request may ask for, given the bundle and the settings: everything the schema alone can't know."""
+
+from collections.abc import Collection, Iterator
+
+from service.errors import FieldError, InvalidRequestError
+from service.schemas import EncodeRequest, SearchRequest
+from service.settings import Settings
+
+__all__ = ["RequestLimits"]
+
+
+class RequestLimits:
+    """Checks requests. Every complaint of a request is in the one error that is raised."""
+
+    def __init__(self, settings: Settings, *, tasks: Collection[str], fields: Collection[str]) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._fields = fields
+
+    def check_search(self, request: SearchRequest) -> None:
+        """Raise InvalidRequestError unless the search can be answered."""
+        _raise_all(self._of_search(request))
+
+    def check_batch(self, requests: Collection[SearchRequest]) -> None:
+        """Raise InvalidRequestError unless every search can be answered and there are not too many of them."""
+        most = self._settings.max_batch
+        if len(requests) > most:
+            message = f"a batch has at most {most} searches; send the others in another request"
+            raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
+        _raise_all(
+            FieldError(f"searches.{position}.{error.field}", error.message, error.value)
+            for position, request in enumerate(requests)
+            for error in self._of_search(request)
+        )
+
+    def check_encode(self, request: EncodeRequest) -> None:
+        """Raise InvalidRequestError unless the text can be encoded."""
+        _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
+
+    def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
+        yield from self._of_text("query", request.query)
+        yield from self._of_task(request.task)
+        yield from self._of_window(request)
+        for name in request.fields or ():
+            if name not in self._fields:
+                known = ", ".join(self._fields)
+                yield FieldError("fields", f"documents have no such field; they have: {known}", name[:100])
+        most = self._settings.deadline_ms
+        if request.deadline_ms is not None and request.deadline_ms > most:
+            yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
+
+    def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
+        most = self._settings.max_candidates
+        window = self._settings.candidates if request.candidates is None else request.candidates
+        if window > most:
+            yield FieldError("candidates", f"at most {most} candidates are possible", window)
+        elif request.offset + request.k > window:
+            yield FieldError(
+                "k",
+                f"offset + k is {request.offset + request.k}, but there are only {window} candidates: ask for fewer "
+                f"hits, or for more candidates with the field 'candidates' (at most {most})",
+                request.k,
+            )
+
+    def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
+        most = self._settings.max_query_chars
+        if len(text) > most:
+            yield FieldError(field, f"the text has {len(text)} characters, at most {most} are possible: shorten it")
+
+    def _of_task(self, task: str | None) -> Iterator[FieldError]:
+        if task is not None and task not in self._tasks:
+            yield FieldError("task", f"the bundle has no such task; it has: {', '.join(self._tasks)}", task[:100])
+
+
+def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:
+    found = list(errors)
+    if found:
+        raise InvalidRequestError.of(*found)

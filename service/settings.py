@@ -1,0 +1,113 @@
+"""The service's settings: one table of name, default and help, with the unit in the name.
+
+A setting comes from, in this order: the caller (command line), the environment (`LIGHTRETRIEVER_` + the name in upper
+case), a YAML file (`--config`, or the path in `LIGHTRETRIEVER_CONFIG`), the default below.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from service.errors import SettingsError
+
+__all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
+
+ENV_PREFIX = "LIGHTRETRIEVER_"
+CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
+
+
+class Settings(BaseSettings):
+    """Settings of one service process."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    deadline_ms: float = Field(
+        default=1000.0,
+        gt=0,
+        le=600_000,
+        description="Time a request may take. The two legs get the first 80 % of it, fusion and documents the rest. "
+        "A request may ask for less, not for more.",
+    )
+    candidates: int = Field(
+        default=100, ge=1, le=100_000, description="Candidates each leg proposes when the request doesn't say."
+    )
+    max_candidates: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Most candidates a request may ask for; offset + k is bounded by it too.",
+    )
+    max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
+    max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
+    max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
+    search_threads: int = Field(
+        default=8,
+        ge=1,
+        le=1024,
+        description="Requests worked on at once. Each leg and the document store have as many threads of their own.",
+    )
+    warm_up_queries: int = Field(
+        default=300,
+        ge=1,
+        description="Searches made before the service calls itself ready; the JVM gets fast on the way.",
+    )
+    shutdown_grace_s: float = Field(
+        default=10.0, ge=0, description="Time that requests in flight have to finish after SIGTERM or SIGINT."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info",
+        description="Least severe line that is logged. `info` has one line per request, without the query.",
+    )
+
+
+def load_settings(config: Path | None = None, **overrides: object) -> Settings:
+    """Read the settings: `overrides` (None: not given), the environment, the YAML file, the defaults.
+
+    Raises SettingsError naming the setting, the value and the remedy.
+    """
+    path = config if config is not None else _config_from_environment()
+    values = _read_yaml(path) if path is not None else {}
+    values |= EnvSettingsSource(Settings)()
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            raise SettingsError(
+                f"There is no setting {name!r}.", remedy=f"The settings are: {', '.join(Settings.model_fields)}."
+            ) from error
+        raise SettingsError(
+            f"Setting {name!r} can't be {first['input']!r}: {first['msg']}.",
+            remedy=f"Correct it in the environment ({ENV_PREFIX}{name.upper()}), the file or the command line.",
+        ) from error
+    if settings.candidates > settings.max_candidates:
+        raise SettingsError(
+            f"Setting 'candidates' is {settings.candidates}, 'max_candidates' {settings.max_candidates}.",
+            remedy="Raise max_candidates or lower candidates.",
+        )
+    return settings
+
+
+def _config_from_environment() -> Path | None:
+    path = os.environ.get(CONFIG_VARIABLE)
+    return Path(path) if path else None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"{path}: the settings can't be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())}.") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path}: expected lines of `name: value`, found a {type(content).__name__}.")
+    return {str(name): value for name, value in content.items()}
