@@ -1,0 +1,82 @@
+"""The documentation against the code: links, commands, recipe keys, decisions, version."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from artifacts.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_mentioned_files_exist(page: Path) -> None:
+    """A path in backticks below one of the repository's folders is there."""
+    mentioned = re.findall(
+        r"`((?:artifacts|service|scripts|docs|requirements|tests)/[\w./-]+)`", page.read_text("utf-8")
+    )
+    assert [path for path in mentioned if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_make_targets_exist(page: Path) -> None:
+    known = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    mentioned = set(
+        re.findall(r"(?:^|`)(?:PORT=\d+ )?make (\w+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    assert mentioned <= known
+
+
+def test_make_alone_lists_every_target() -> None:
+    run = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert phony is not None
+    assert sorted(line.split()[1] for line in run.stdout.splitlines()) == sorted(phony[1].split())
+
+
+def recipe_keys(model: type[BaseModel], prefix: str = "") -> set[str]:
+    keys = set()
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys |= recipe_keys(section, f"{prefix}{name}.")
+        else:
+            keys.add(prefix + name)
+    return keys
+
+
+def test_every_recipe_key_is_documented() -> None:
+    text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    table = text[text.index("## The recipe") :]
+    assert set(re.findall(r"^\| `([\w.]+)`", table, flags=re.MULTILINE)) == recipe_keys(Recipe)
+
+
+@pytest.mark.parametrize("record", DECISIONS, ids=page_name)
+def test_a_decision_has_context_decision_and_consequences(record: Path) -> None:
+    text = record.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == ["Context", "Decision", "Consequences"]
+    title = re.match(r"# (\d{4}): (.*)\n", text)
+    assert title is not None
+    assert record.name.startswith(title[1])
+    assert f"| [{title[1]}]({record.name}) | {title[2]} |" in (record.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_version_is_in_the_changelog() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

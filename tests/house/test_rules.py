@@ -1,0 +1,103 @@
+"""The house rules of CONTRIBUTING.md that a machine can check."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = {
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for package in ("artifacts", "service", "loadtest", "scripts")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(module: ast.AST) -> list[Function]:
+    return [node for node in ast.walk(module) if isinstance(node, Function)]
+
+
+def importers(*packages: str) -> Iterator[str]:
+    """The modules that import one of `packages` or something below, anywhere."""
+    for name, module in MODULES.items():
+        imported: list[str] = []
+        for node in ast.walk(module):
+            if isinstance(node, ast.Import):
+                imported += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported += [f"{node.module}.{alias.name}" for alias in node.names]
+        if any(f"{what}.".startswith(f"{package}.") for what in imported for package in packages):
+            yield name
+
+
+def test_the_rules_see_the_packages() -> None:
+    assert {"artifacts/text.py", "service/engine.py", "scripts/lock.py"} <= set(MODULES)
+
+
+def test_modules_are_short() -> None:
+    lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in MODULES}
+    assert {name: length for name, length in lengths.items() if length >= 300} == {}
+
+
+def test_functions_are_short() -> None:
+    """Counts the lines of the body, not those of signature and docstring."""
+    long = {}
+    for name, module in MODULES.items():
+        for function in functions(module):
+            body = function.body[1:] if ast.get_docstring(function) else function.body
+            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+            if lines > 40:
+                long[f"{name}: {function.name}"] = lines
+    assert long == {}
+
+
+def test_public_names_are_listed() -> None:
+    def listed(module: ast.Module) -> list[str]:
+        for node in module.body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
+            ):
+                return list(ast.literal_eval(node.value))
+        return []
+
+    for name, module in MODULES.items():
+        public = [
+            node.name for node in module.body if isinstance(node, Function | ast.ClassDef) and node.name[0] != "_"
+        ]
+        assert listed(module) or not public, f"{name} has no __all__"
+        assert len(listed(module)) == len(set(listed(module))), f"{name} lists a name twice"
+
+
+def test_only_the_pipeline_imports_model_software() -> None:
+    assert [name for name in importers(*MODEL_SOFTWARE) if not name.startswith("artifacts/pipeline/")] == []
+
+
+def test_only_the_evaluation_imports_the_service() -> None:
+    found = [name for name in importers("service") if name.startswith("artifacts/")]
+    assert [name for name in found if not name.startswith("artifacts/evaluat")] == []
+
+
+def test_the_service_imports_no_pipeline() -> None:
+    assert [name for name in importers("artifacts.pipeline") if name.startswith("service/")] == []
+
+
+def test_the_environment_is_not_read_at_import() -> None:
+    reads = []
+    for name, module in MODULES.items():
+        inside = {id(node) for function in functions(module) for node in ast.walk(function)}
+        for node in ast.walk(module):
+            if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"} and id(node) not in inside:
+                reads.append(f"{name}:{node.lineno}")
+    assert reads == []
+
+
+def test_asserts_check_no_input() -> None:
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+    ]
+    assert found == []
