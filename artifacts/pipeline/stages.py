@@ -1,10 +1,10 @@
 """The pipeline's stages that need the LLM, each a function of the recipe and its work directory.
 
-    WORK/model/              a GGUF model, converted (only then)
-    WORK/backbone.json       what the later stages need to know of the model
-    WORK/tokenizer/          tokenizer.json
-    WORK/tables/TASK/        token table of a task, (V, H) float32
-    WORK/encode/             encoded documents in shards
+WORK/model/              a GGUF model, converted (only then)
+WORK/backbone.json       what the later stages need to know of the model
+WORK/tokenizer/          tokenizer.json
+WORK/tables/TASK/        token table of a task, (V, H) float32
+WORK/encode/             encoded documents in shards
 """
 
 import json

@@ -13,8 +13,14 @@ from transformers import DynamicCache
 
 from artifacts.pipeline.model import Backbone
 
-__all__ = ["PrefixCache", "block_mask", "block_positions", "token_states_cached", "token_states_naive",
-           "token_states_packed"]
+__all__ = [
+    "PrefixCache",
+    "block_mask",
+    "block_positions",
+    "token_states_cached",
+    "token_states_naive",
+    "token_states_packed",
+]
 
 
 def block_mask(prefix: int, blocks: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

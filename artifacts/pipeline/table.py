@@ -83,5 +83,3 @@ def _save(path: Path, rows: npt.NDArray[np.float32]) -> None:
     with partial.open("wb") as file:
         np.save(file, rows)
     partial.replace(path)
-
-

@@ -1,0 +1,24 @@
+"""Fixtures: loaded tiny models of every family."""
+
+from pathlib import Path
+
+import pytest
+
+from artifacts.pipeline.model import Backbone, load_backbone
+from tests.support.models import CONFIGS, save_model
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "llama", "llama")
+
+
+@pytest.fixture(scope="session")
+def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    return load_backbone(str(model_folder), work=tmp_path_factory.mktemp("work"), device="cpu")
+
+
+@pytest.fixture(scope="session", params=sorted(CONFIGS))
+def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    folder = save_model(tmp_path_factory.mktemp("models") / request.param, request.param)
+    return load_backbone(str(folder), work=tmp_path_factory.mktemp("work"), device="cpu")

@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+from artifacts.pipeline.model import Backbone
+from artifacts.pipeline.states import (
+    PrefixCache,
+    block_mask,
+    block_positions,
+    token_states_cached,
+    token_states_naive,
+    token_states_packed,
+)
+from artifacts.pipeline.table import instruction_prefix
+
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+TOKENS = torch.tensor([5, 17, 17, 200, 3, 96, 41])
+
+
+def test_one_pass_under_the_block_mask_equals_token_by_token(any_backbone: Backbone) -> None:
+    prefix = instruction_prefix(any_backbone, INSTRUCTION)
+    with torch.inference_mode():
+        naive = token_states_naive(any_backbone, prefix, TOKENS)
+        packed = token_states_packed(any_backbone, prefix, TOKENS)
+    torch.testing.assert_close(packed, naive, atol=2e-5, rtol=1e-4)
+    assert (naive[1] == naive[2]).all()
+    assert (naive[0] - naive[1]).abs().max() > 1e-2  # tokens do differ: equality above is no accident
+
+
+def test_cached_prefix_equals_token_by_token(any_backbone: Backbone) -> None:
+    prefix = instruction_prefix(any_backbone, INSTRUCTION)
+    with torch.inference_mode():
+        cache = PrefixCache(any_backbone, prefix)
+        naive = token_states_naive(any_backbone, prefix, TOKENS)
+        for _ in range(2):  # a batch leaves the cache as it was
+            torch.testing.assert_close(token_states_cached(any_backbone, cache, TOKENS), naive, atol=2e-5, rtol=1e-4)
+
+
+def test_without_the_mask_the_states_would_differ(backbone: Backbone) -> None:
+    prefix = instruction_prefix(backbone, INSTRUCTION)
+    pairs = torch.stack([TOKENS, torch.full_like(TOKENS, backbone.eos_id)], dim=1).flatten()
+    ids = torch.cat([torch.tensor(prefix), pairs])[None]
+    with torch.inference_mode():
+        causal = backbone.decoder(input_ids=ids, use_cache=False)[0][0, len(prefix) + 1 :: 2]
+        naive = token_states_naive(backbone, prefix, TOKENS)
+    assert (causal[1:] - naive[1:]).abs().max() > 1e-2
+
+
+def test_mask_and_positions_by_hand() -> None:
+    seen = (block_mask(2, 2, torch.float32, torch.device("cpu"))[0, 0] == 0).int().tolist()
+    assert seen == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],
+        [1, 1, 0, 0, 1, 1],
+    ]
+    assert block_positions(2, 2, torch.device("cpu")).tolist() == [[0, 1, 2, 3, 2, 3]]
+
+
+def test_prefix_is_bos_and_the_instruction(backbone: Backbone) -> None:
+    prefix = instruction_prefix(backbone, "Find it")
+    tokenizer = backbone.tokenizer
+    assert prefix == [backbone.bos_id, *tokenizer.encode("Instruct: Find it\nQuery: ").tolist()]
+    assert instruction_prefix(backbone, "") == [backbone.bos_id]
+
+
+def test_an_empty_prefix_is_refused(backbone: Backbone) -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        PrefixCache(backbone, [])

@@ -1,0 +1,69 @@
+"""Tiny real transformers, made in memory and saved as Hugging Face directories."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+from tests.support.tiny import tiny_documents, train_tokenizer
+
+SHAPE = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.4,
+}
+CONFIGS: dict[str, Callable[..., PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "qwen2": Qwen2Config,
+    "gemma": lambda **shape: GemmaConfig(head_dim=8, **shape),
+    "gemma3": lambda **shape: Gemma3TextConfig(
+        head_dim=8,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        **shape,
+    ),
+}
+
+
+def save_model(folder: Path, kind: str) -> Path:
+    """Save a seeded random model of the given family, with a real tokenizer, and return its folder."""
+    folder.mkdir(parents=True)
+    train_tokenizer(folder / "tokenizer.json", [document.full_text for document in tiny_documents(40)])
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = {name: tokenizer.token_to_id(token) for name, token in (("bos", "<|im_start|>"), ("eos", "<|im_end|>"))}
+    config = CONFIGS[kind](
+        vocab_size=tokenizer.get_vocab_size() + 5,  # as in real models: more rows than ids
+        bos_token_id=ids["bos"],
+        eos_token_id=ids["eos"],
+        pad_token_id=0,
+        tie_word_embeddings=False,
+        **SHAPE,
+    )
+    torch.manual_seed(7)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>"
+    ).save_pretrained(folder)
+    return folder
+
+
+def write_corpus(path: Path, count: int) -> Path:
+    """A BEIR corpus file of the tiny documents."""
+    lines = [json.dumps(json.loads(document.raw)) for document in tiny_documents(count)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
