@@ -1,0 +1,110 @@
+"""The web application around a search engine."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from artifacts.bundle import Bundle
+from service.engine import SearchEngine
+from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError
+from service.http import problem_response
+from service.middleware import Envelope
+from service.openapi import openapi
+from service.routes import router
+from service.settings import Settings
+from service.versions import package_version
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger(__name__)
+_WARM_UP_PAUSE_S: Final = 1.0
+
+
+def create_app(
+    source: Path | SearchEngine, settings: Settings | None = None, *, on_ready: Callable[[], None] | None = None
+) -> FastAPI:
+    """Make the application that serves a bundle.
+
+    `source` is the folder of a bundle, opened and closed with the application, or an engine, which stays the caller's
+    and brings its own settings. `on_ready` is called after the warm-up.
+    """
+    chosen = source.settings if isinstance(source, SearchEngine) else settings or Settings()
+    app = FastAPI(
+        title="LightRetriever Search",
+        version=package_version("lightretriever-search"),
+        lifespan=partial(_lifespan, source=source, settings=chosen, on_ready=on_ready),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(router)
+    app.add_middleware(Envelope, metrics=lambda: app.state.engine.metrics)
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(HTTPException, _routing_error)
+    app.openapi_schema = openapi(app, chosen)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(
+    app: FastAPI, *, source: Path | SearchEngine, settings: Settings, on_ready: Callable[[], None] | None
+) -> AsyncIterator[None]:
+    owned = None if isinstance(source, SearchEngine) else SearchEngine.open(Bundle.open(source), settings)
+    app.state.engine = source if owned is None else owned
+    # Each of these threads waits for lanes, never longer than a deadline.
+    app.state.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
+    warm_up = asyncio.create_task(_warm_up(app, on_ready))
+    try:
+        yield
+    finally:
+        warm_up.cancel()
+        with suppress(asyncio.CancelledError):
+            await warm_up
+        if owned is not None:
+            owned.close()
+        app.state.executor.shutdown()
+
+
+async def _warm_up(app: FastAPI, on_ready: Callable[[], None] | None) -> None:
+    engine: SearchEngine = app.state.engine
+    while True:
+        try:
+            await asyncio.get_running_loop().run_in_executor(app.state.executor, engine.warm_up)
+        except ServiceError as error:
+            _log.error("warm-up failed: %s", error)
+            await asyncio.sleep(_WARM_UP_PAUSE_S)
+        else:
+            break
+    if on_ready is not None:
+        on_ready()
+
+
+async def _service_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ServiceError):
+        raise error
+    return _answer(request, error)
+
+
+async def _routing_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == MethodNotAllowedError.status:
+        allowed = (error.headers or {}).get("Allow", "")
+        detail = f"{request.method} is not possible here" + (f", only {allowed}." if allowed else ".")
+        return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
+    if error.status_code == RouteNotFoundError.status:
+        return _answer(request, RouteNotFoundError("There is no such path. The paths are listed at /docs."))
+    return _answer(request, InternalError(str(error.detail)))
+
+
+def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
+    request.app.state.engine.metrics.errors.labels(error.kind).inc()
+    return problem_response(error, instance=request.url.path, request_id=request.state.request_id, headers=headers)

@@ -1,0 +1,84 @@
+"""Reading requests and writing answers: JSON in, JSON or a problem out."""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import orjson
+from fastapi import Request, Response
+from pydantic import BaseModel, ValidationError
+
+from service.errors import (
+    BodyTooLargeError,
+    InvalidJsonError,
+    InvalidRequestError,
+    MediaTypeError,
+    ServiceError,
+    field_errors,
+    problem,
+)
+
+__all__ = ["JSON", "PROBLEM_JSON", "json_response", "problem_response", "read_model"]
+
+JSON: Final = "application/json"
+PROBLEM_JSON: Final = "application/problem+json"
+
+M = TypeVar("M", bound=BaseModel)
+
+
+async def read_model(request: Request, model: type[M], *, max_body_bytes: int) -> M:
+    """Read the body as JSON into a model.
+
+    MediaTypeError unless it is declared as JSON, BodyTooLargeError over the limit (announced or streamed),
+    InvalidJsonError for what is no JSON (bad UTF-8, NaN, lone surrogates and too deep nesting among them),
+    InvalidRequestError where it does not fit the model.
+    """
+    _check_media_type(request)
+    body = await _read_body(request, max_body_bytes)
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJsonError(f"The body is not JSON: {error}.") from error
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise InvalidRequestError.of(*field_errors(error)) from error
+
+
+def json_response(answer: BaseModel, status: int = 200) -> Response:
+    """Give a model as JSON."""
+    return Response(answer.model_dump_json(), status, media_type=JSON)
+
+
+def problem_response(
+    error: ServiceError, *, instance: str, request_id: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Give an error as application/problem+json."""
+    body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
+    return Response(body, error.status, headers, media_type=PROBLEM_JSON)
+
+
+def _check_media_type(request: Request) -> None:
+    declared = request.headers.get("content-type", "")
+    if declared.partition(";")[0].strip().lower() != JSON:
+        shown = repr(declared[:100]) if declared else "missing"
+        raise MediaTypeError(f"The header Content-Type is {shown}; send the body as application/json.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body without encoding.")
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    # The server has refused anything but digits; a body longer than announced never gets here.
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once.")

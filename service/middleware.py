@@ -1,0 +1,102 @@
+"""What every answer gets: a request id, security headers, a metric, a log line, and a problem instead of a crash."""
+
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import InternalError
+from service.http import problem_response
+from service.telemetry import Metrics
+
+__all__ = ["Envelope"]
+
+_log = logging.getLogger("lightretriever.access")
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+)
+_CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+
+
+class Envelope:
+    """ASGI middleware. `metrics` is called per request, because the engine opens after the app is made."""
+
+    def __init__(self, app: ASGIApp, metrics: Callable[[], Metrics]) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, send)
+        metrics = self._metrics()
+        metrics.in_flight.inc()
+        try:
+            await self._app(scope, receive, exchange.send)
+        except ClientDisconnect:
+            exchange.status = 499
+        except Exception as error:
+            _log.exception("request failed", extra={"request_id": exchange.request_id, "error": type(error).__name__})
+            if exchange.status:
+                raise  # half of an answer is out: the server must cut the connection
+            metrics.errors.labels(InternalError.kind).inc()
+            sorry = InternalError("The reason is in the log, under this request id.")
+            answer = problem_response(sorry, instance=scope["path"], request_id=exchange.request_id)
+            await answer(scope, receive, exchange.send)
+        finally:
+            metrics.in_flight.dec()
+            metrics.requests.labels(exchange.route(), str(exchange.status)).observe(exchange.seconds)
+            exchange.log()
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.status = 0
+        self.seconds = 0.0
+        self._scope = scope
+        self._send = send
+        self._arrived = perf_counter()
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        scope.setdefault("state", {}).update(arrived=self._arrived, request_id=self.request_id)
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on, adding the headers to the answer's start."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.seconds = perf_counter() - self._arrived
+            headers = [*message["headers"], *_HEADERS, (b"x-request-id", self.request_id.encode())]
+            if not any(name == _CSP[0] for name, _ in headers):
+                headers.append(_CSP)
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    def route(self) -> str:
+        """Give the route's pattern: a path itself could be anything, and would make a metric of its own."""
+        return getattr(self._scope.get("route"), "path", "unknown")
+
+    def log(self) -> None:
+        """Write the access line. The query is in the body and stays out of it."""
+        _log.info(
+            "request",
+            extra={
+                "request_id": self.request_id,
+                "method": self._scope["method"],
+                "path": self._scope["path"],
+                "status": self.status,
+                "ms": round(self.seconds * 1e3, 3),
+            },
+        )

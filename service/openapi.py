@@ -1,0 +1,135 @@
+"""The OpenAPI description: what FastAPI can't see because the routes read and write their JSON themselves."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service import schemas
+from service.errors import (
+    KINDS,
+    BodyTooLargeError,
+    DeadlineError,
+    DocumentNotFoundError,
+    FieldError,
+    InternalError,
+    InvalidJsonError,
+    InvalidRequestError,
+    MediaTypeError,
+    NoDirectionError,
+    NoTokensError,
+    NotReadyError,
+    SearchFailedError,
+    ServiceError,
+    problem,
+)
+from service.examples import ANSWERS, REQUESTS
+from service.http import JSON, PROBLEM_JSON
+from service.settings import Settings
+
+__all__ = ["DOCUMENT_ERRORS", "ENCODE_ERRORS", "SEARCH_ERRORS", "describe", "openapi"]
+
+_BODY_ERRORS: Final = (InvalidJsonError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
+ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError)
+SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, DeadlineError)
+DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError)
+
+_REQUESTS: Final = (schemas.SearchRequest, schemas.BatchRequest, schemas.EncodeRequest)
+_ANSWERS: Final = (
+    schemas.SearchResponse,
+    schemas.BatchResponse,
+    schemas.EncodeResponse,
+    schemas.Document,
+    schemas.Status,
+    schemas.Info,
+    schemas.Problem,
+)
+_ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
+
+- **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
+  ranks counted from 1).
+- **Errors** are `application/problem+json` (RFC 9457): `kind` is the stable name of an error, `errors` has the fields.
+- **Degraded answers:** when one of the two legs fails or is late, the other one answers and `degraded` names the
+  missing one; with `allow_partial: false` it is an error instead.
+"""
+
+
+def describe(
+    summary: str,
+    *,
+    answer: type[BaseModel] | str,
+    request: type[BaseModel] | None = None,
+    errors: Sequence[type[ServiceError]] = (),
+    path_parameter: str = "",
+) -> dict[str, Any]:
+    """Give the keyword arguments of a FastAPI route. `answer` is a model, or the media type of another answer."""
+    responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": _content(answer)}}
+    for status, kinds in _by_status((*errors, InternalError, NotReadyError)).items():
+        examples = {kind.kind: {"summary": kind.title, "value": _example(kind)} for kind in kinds}
+        responses[status] = {
+            "description": ". ".join(kind.title for kind in kinds) + ".",
+            "content": {PROBLEM_JSON: {"schema": _ref(schemas.Problem), "examples": examples}},
+        }
+    extra: dict[str, Any] = {}
+    if request is not None:
+        content = {JSON: {"schema": _ref(request), "examples": REQUESTS[request]}}
+        extra["requestBody"] = {"required": True, "content": content}
+    if path_parameter:
+        parameter = {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}
+        extra["parameters"] = [parameter | {"example": "doc-1", "description": "Id, percent-encoded."}]
+    return {"summary": summary, "responses": responses, "openapi_extra": extra}
+
+
+def openapi(app: FastAPI, settings: Settings) -> dict[str, Any]:
+    """Give the description of an app, with the limits that its settings put on requests."""
+    document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    modes = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _ANSWERS]
+    _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    document["components"] = {"schemas": definitions["$defs"]}
+    _set_limits(definitions["$defs"], settings)
+    document["x-error-kinds"] = [
+        {"kind": kind, "status": error.status, "title": error.title, "description": error.__doc__}
+        for kind, error in KINDS.items()
+    ]
+    return document
+
+
+def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
+    search = definitions["SearchRequest"]["properties"]
+    search["query"]["maxLength"] = settings.max_query_chars
+    search["k"]["maximum"] = settings.max_candidates
+    search["offset"]["maximum"] = settings.max_candidates - 1
+    search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
+    search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
+    definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
+    definitions["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
+
+
+def _content(answer: type[BaseModel] | str) -> dict[str, Any]:
+    if isinstance(answer, str):
+        return {answer: {"schema": {"type": "string"}}}
+    return {JSON: {"schema": _ref(answer), "example": ANSWERS[answer]}}
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _by_status(kinds: Sequence[type[ServiceError]]) -> dict[int, list[type[ServiceError]]]:
+    table: dict[int, list[type[ServiceError]]] = {}
+    for kind in kinds:
+        table.setdefault(kind.status, []).append(kind)
+    return table
+
+
+def _example(kind: type[ServiceError]) -> dict[str, Any]:
+    if kind is InvalidRequestError:
+        error: ServiceError = InvalidRequestError.of(
+            FieldError("fusion.weights.dense", "Input should be greater than or equal to 0", -1)
+        )
+    else:
+        error = kind(str(kind.__doc__))
+    return problem(error, instance="/search", request_id="9f86d081884c7d65")

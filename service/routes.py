@@ -1,0 +1,160 @@
+"""The routes. Each reads its JSON, lets the engine work in a thread, and writes its JSON."""
+
+import asyncio
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from service.engine import SearchEngine
+from service.http import json_response, read_model
+from service.openapi import DOCUMENT_ERRORS, ENCODE_ERRORS, SEARCH_ERRORS, describe
+from service.pages import Page
+from service.schemas import (
+    BatchRequest,
+    BatchResponse,
+    BundleFacts,
+    Document,
+    EncodeRequest,
+    EncodeResponse,
+    Info,
+    Limits,
+    SearchRequest,
+    SearchResponse,
+    Status,
+)
+from service.versions import package_version
+
+__all__ = ["router"]
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+router = APIRouter(default_response_class=Response)
+
+_PAGE: Final = Page.read(Path(__file__).with_name("page.html"))
+_DOCS: Final = Page.read(Path(__file__).with_name("docs.html"))
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
+
+
+@router.post(
+    "/search", **describe("Search", request=SearchRequest, answer=SearchResponse, errors=SEARCH_ERRORS), tags=["search"]
+)
+async def search(request: Request) -> Response:
+    """Find documents for one query. The two legs run at the same time, under one deadline."""
+    body = await _read(request, SearchRequest)
+    engine, arrived = _engine(request), request.state.arrived
+    return json_response(await _work(request, lambda: engine.search(body, arrived=arrived)))
+
+
+@router.post(
+    "/search/batch",
+    **describe("Search for several queries", request=BatchRequest, answer=BatchResponse, errors=SEARCH_ERRORS),
+    tags=["search"],
+)
+async def search_batch(request: Request) -> Response:
+    """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
+    body = await _read(request, BatchRequest)
+    engine, arrived = _engine(request), request.state.arrived
+    results = await _work(request, lambda: engine.search_batch(body.searches, arrived=arrived))
+    return json_response(BatchResponse(results=results))
+
+
+@router.post(
+    "/encode", **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=ENCODE_ERRORS), tags=["search"]
+)
+async def encode(request: Request) -> Response:
+    """Give a text as the legs see it: its dense vector and its token counts."""
+    body = await _read(request, EncodeRequest)
+    engine = _engine(request)
+    return json_response(await _work(request, lambda: engine.encode(body)))
+
+
+@router.get(
+    "/documents/{id:path}",
+    **describe("Read a document", answer=Document, errors=DOCUMENT_ERRORS, path_parameter="id"),
+    tags=["search"],
+)
+async def document(request: Request) -> Response:
+    """Give a stored document by its id."""
+    engine, document_id = _engine(request), request.path_params["id"]
+    return json_response(await _work(request, lambda: engine.document(document_id)))
+
+
+@router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
+async def livez(request: Request) -> Response:
+    """Answer as long as the process can answer at all."""
+    return json_response(Status(status="alive"))
+
+
+@router.get("/readyz", **describe("Should it get requests?", answer=Status), tags=["operation"])
+async def readyz(request: Request) -> Response:
+    """Answer 200 after a search went through both legs, and 503 before, and when the threads of a leg are stuck."""
+    _engine(request).require_ready()
+    return json_response(Status(status="ready"))
+
+
+@router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
+async def info(request: Request) -> Response:
+    """Give the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
+    return json_response(_info(_engine(request)))
+
+
+@router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
+async def metrics(request: Request) -> Response:
+    """Give all metrics in Prometheus' text format."""
+    return Response(_engine(request).metrics.text(), media_type=_METRICS_TYPE)
+
+
+@router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
+async def page(request: Request) -> Response:
+    """Give a page that searches as you type."""
+    return _PAGE.response()
+
+
+@router.get("/docs", **describe("API documentation", answer="text/html"), tags=["pages"])
+async def docs(request: Request) -> Response:
+    """Give this description as a page."""
+    return _DOCS.response()
+
+
+def _engine(request: Request) -> SearchEngine:
+    engine: SearchEngine = request.app.state.engine
+    return engine
+
+
+async def _read(request: Request, model: type[M]) -> M:
+    return await read_model(request, model, max_body_bytes=_engine(request).settings.max_body_bytes)
+
+
+async def _work(request: Request, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(request.app.state.executor, work)
+
+
+def _info(engine: SearchEngine) -> Info:
+    manifest, settings = engine.bundle.manifest, engine.settings
+    return Info(
+        bundle=BundleFacts(
+            name=manifest.name,
+            version=manifest.digest,
+            created=manifest.created,
+            generator=manifest.generator,
+            model=manifest.model.name,
+            trained=manifest.model.trained,
+            corpus=manifest.corpus.name,
+            corpus_licence=manifest.corpus.licence,
+            documents=manifest.documents,
+            dimension=manifest.dimension,
+            vocab_size=manifest.vocab_size,
+            dense_index=manifest.dense.factory,
+        ),
+        default_task=manifest.default_task,
+        tasks={name: task.instruction for name, task in manifest.tasks.items()},
+        fields=engine.fields,
+        limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
+        versions={"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
+    )

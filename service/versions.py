@@ -1,0 +1,13 @@
+"""Versions of installed packages."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["package_version"]
+
+
+def package_version(name: str) -> str:
+    """Give the version of a distribution, "not installed" for one that runs from a bare checkout."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
