@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Final
 
 from artifacts.errors import JavaError, LightRetrieverError
-from artifacts.lucene.jvm import CLASSES, anserini_jar
+from artifacts.lucene.jvm import anserini_jar
 
 __all__ = ["check_classes", "check_sums", "compile_classes", "main"]
 
 FOLDER: Final = Path(__file__).parent
+CLASSES: Final = FOLDER / "classes"
 SUMS: Final = CLASSES / "SHA256SUMS"
 
 _OPTIONS: Final = (

@@ -69,7 +69,13 @@ class LuceneWriter:
             self._call(self._java.rollback)
         finally:
             self._handle = None
-        (self.path / "write.lock").unlink(missing_ok=True)
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
+        for path in self.path.iterdir():
+            if path.name.startswith(("_", "segments", "pending_segments", "write.lock")):
+                path.unlink()
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()
 
@@ -87,6 +93,7 @@ class LuceneWriter:
     def _call(self, function: JavaObject, *arguments: bytearray) -> None:
         if self._handle is None:
             raise ValueError(f"The writer of {self.path} is closed.")
+        java_call(self._java.reserve, self._handle, sum(map(len, arguments)))
         java_call(function, self._handle, *arguments)
 
 

@@ -10,6 +10,7 @@ pyjnius (1.9) shapes what stands here:
 """
 
 import importlib
+import locale
 import os
 import re
 import threading
@@ -176,8 +177,6 @@ def _options(heap_mb: int) -> list[str]:
         "-XX:+UseSerialGC",  # as fast as the others here, with the least memory
         "-XX:-UsePerfData",  # no files in /tmp
         "-Djava.awt.headless=true",
-        "-Dfile.encoding=UTF-8",
-        "-Dsun.jnu.encoding=UTF-8",  # file names, whatever the locale says
         "-Dlog4j2.level=ERROR",
     ]
 
@@ -206,14 +205,21 @@ def _java_home() -> Path:
 
 @contextmanager
 def _environment(java_home: Path) -> Iterator[None]:
-    """pyjnius finds the JVM by these variables; they are put back so that child processes don't get our choice."""
-    saved = {name: os.environ.pop(name, None) for name in ("JAVA_HOME", "JVM_PATH")}
-    os.environ["JAVA_HOME"] = str(java_home)
+    """What pyjnius and Java read while the JVM starts; it is put back so that nobody else gets our choice.
+
+    Java takes the encoding of file names from the locale, once and for all, and sets the process's locale to do so.
+    """
+    names = ("JAVA_HOME", "JVM_PATH", "LC_ALL")
+    saved = {name: os.environ.pop(name, None) for name in names}
+    spoken = locale.setlocale(locale.LC_ALL)
+    os.environ.update(JAVA_HOME=str(java_home), LC_ALL="C.UTF-8")
     try:
         yield
     finally:
-        del os.environ["JAVA_HOME"]
+        for name in names:
+            os.environ.pop(name, None)
         os.environ.update({name: value for name, value in saved.items() if value is not None})
+        locale.setlocale(locale.LC_ALL, spoken)
 
 
 def _mark_forked() -> None:

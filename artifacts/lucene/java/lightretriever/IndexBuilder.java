@@ -41,6 +41,7 @@ public final class IndexBuilder {
   private final ImpactTokens tokens = new ImpactTokens();
   private int[] seen = new int[0];
   private int stamp;
+  private volatile byte[] reserved;
 
   private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes) throws IOException {
     directory = new MMapDirectory(path);
@@ -70,6 +71,15 @@ public final class IndexBuilder {
   /** The analyzer splits the texts of addTexts; addImpacts needs none, and null will do. */
   public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
     return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes);
+  }
+
+  /**
+   * Throws OutOfMemoryError when an array of so many bytes does not fit into the heap. The bridge copies its arguments
+   * without looking whether there was room, and would take the whole process down.
+   */
+  public static void reserve(IndexBuilder builder, int bytes) {
+    builder.reserved = new byte[bytes];
+    builder.reserved = null;
   }
 
   /**

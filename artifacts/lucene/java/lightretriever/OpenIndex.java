@@ -5,6 +5,8 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -72,7 +74,12 @@ public final class OpenIndex {
   }
 
   public static OpenIndex open(byte[] path) throws IOException {
-    return new OpenIndex(Path.of(Packed.text(path)));
+    Path directory = Path.of(Packed.text(path));
+    // Lucene would make the directory.
+    if (!Files.isDirectory(directory)) {
+      throw new NotDirectoryException(directory.toString());
+    }
+    return new OpenIndex(directory);
   }
 
   public static int count(OpenIndex index) {

@@ -1,0 +1,276 @@
+"""What is written comes back: order, ids, documents; and what must not be written is refused without a trace."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts.errors import BundleError, JavaError
+from artifacts.lucene.index import MAX_DOCUMENT_BYTES, ImpactIndexWriter
+from artifacts.lucene.search import ImpactIndex
+from tests.lucene.support import Collection, query, rows
+
+Array = npt.NDArray[Any]
+
+IDS = [
+    "plain",
+    "with space",
+    "ümläut",
+    "中文",
+    "🦀 emoji 🏴‍☠️",
+    'quo"te\\',
+    "new\nline",
+    "nul\0byte",
+    "\U0010ffff",
+    "a" * 32_766,
+]
+TEXTS = [f'{{"_id": "{n}", "text": "{t}"}}'.encode() for n, t in enumerate([*IDS[:-1], "long 🦀 " * 5000])]
+
+
+def test_order_ids_and_documents_survive(index: ImpactIndex, collection: Collection) -> None:
+    assert index.count == 1500
+    assert index.ids() == collection.ids
+    assert index.documents(np.arange(1500)) == collection.documents
+    assert index.documents(np.array([], np.int64)) == []
+    assert index.documents(np.array([9, 2, 9])) == [collection.documents[i] for i in (9, 2, 9)]
+    assert [index.ordinal(name) for name in ("doc-00000", "doc-01499", "doc-01500", "", "\ud800")] == [0, 1499] + [
+        None
+    ] * 3
+
+
+def test_unicode_survives(tmp_path: Path) -> None:
+    path = tmp_path / "ünïcode 🦀"
+    with ImpactIndexWriter(path) as writer:
+        writer.add(IDS, TEXTS, *rows(*[{1: 1}] * len(IDS)))
+    with ImpactIndex.open(path) as index:
+        assert index.ids() == IDS
+        assert index.documents(np.arange(len(IDS))) == TEXTS
+        assert [index.ordinal(name) for name in IDS] == list(range(len(IDS)))
+
+
+def test_the_index_is_one_segment_and_nothing_else(written: Path) -> None:
+    names = {path.name for path in written.iterdir()}
+    segments = {re.split("[_.]", name)[1] for name in names if name.startswith("_")}
+    assert len(segments) == 1
+    assert {name for name in names if not name.startswith("_")} == {"segments_1"}
+
+
+def test_order_survives_the_merge_of_many_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("artifacts.lucene.index._BUFFER_MB", 0.2)
+    count = 6000
+    ids = [f"{i * 7919 % count}" for i in range(count)]
+    with ImpactIndexWriter(tmp_path / "merged") as writer:
+        for start in range(0, count, 500):
+            part = range(start, start + 500)
+            impacts = rows(*[{i % 50: i % 9 + 1, 50 + i % 700: 3} for i in part])
+            writer.add([ids[i] for i in part], [b"x" * 100 for _ in part], *impacts)
+        assert len(list((tmp_path / "merged").glob("*.si"))) > 3
+        assert writer.count == count
+    with ImpactIndex.open(tmp_path / "merged") as index:
+        assert index.ids() == ids
+        assert len(list((tmp_path / "merged").glob("*.si"))) == 1
+        ordinals, _ = index.search(*query({7: 1.0}), count)
+        assert set(ordinals.tolist()) == {i for i in range(count) if i % 50 == 7}
+
+
+def test_documents_without_terms_keep_their_place(tmp_path: Path) -> None:
+    with ImpactIndexWriter(tmp_path / "gaps") as writer:
+        writer.add(["a", "b", "c"], [b"A", b"", b"C"], *rows({}, {3: 7}, {}))
+    with ImpactIndex.open(tmp_path / "gaps") as index:
+        assert index.search(*query({3: 1.0}), 5)[0].tolist() == [1]
+        assert index.documents(np.array([0, 1, 2])) == [b"A", b"", b"C"]
+
+
+def test_an_index_without_documents(tmp_path: Path) -> None:
+    with ImpactIndexWriter(tmp_path / "none") as writer:
+        writer.add([], [], *rows())
+    with ImpactIndex.open(tmp_path / "none") as index:
+        assert (index.count, index.ids(), index.ordinal("a")) == (0, [], None)
+        assert len(index.search(*query({3: 1.0}), 5)[0]) == 0
+        index.check()
+
+
+def test_unsigned_and_wide_types_are_taken(tmp_path: Path) -> None:
+    indptr, terms, impacts = rows({1: 40_000}, {1: 65_535})
+    with ImpactIndexWriter(tmp_path / "types") as writer:
+        writer.add(["a", "b"], [b"", b""], indptr.astype(np.uint64), terms.astype(np.uint32), impacts.astype(np.uint16))
+    with ImpactIndex.open(tmp_path / "types") as index:
+        assert index.search(*query({1: 1.0}), 5)[1].tolist() == [65_535.0, 40_000.0]
+
+
+def test_large_batches_are_cut_into_chunks(tmp_path: Path) -> None:
+    document = b"y" * (6 << 20)
+    with ImpactIndexWriter(tmp_path / "chunks") as writer:
+        writer.add(["a", "b", "c", "d"], [document] * 4, *rows({1: 1}, {2: 2, 3: 3}, {}, {1: 4}))
+    with ImpactIndex.open(tmp_path / "chunks") as index:
+        assert index.documents(np.array([3, 0])) == [document, document]
+        assert index.search(*query({1: 1.0, 3: 1.0}), 5)[0].tolist() == [3, 1, 0]
+
+
+GOOD = rows({1: 1}, {2: 2})
+
+
+@pytest.mark.parametrize(
+    ("ids", "documents", "arrays", "message"),
+    [
+        (["a"], [b"", b""], GOOD, "1 ids and 2 documents"),
+        (["a", "b"], [b"", b""], rows({1: 0}, {2: 2}), "impacts must be 1 to 65535; got 0 to 2"),
+        (["a", "b"], [b"", b""], rows({1: 65_536}, {2: 2}), "impacts must be 1 to 65535; got 2 to 65536"),
+        (["a", "b"], [b"", b""], rows({1: -4}, {2: 2}), "got -4 to 2"),
+        (["a", "b"], [b"", b""], rows({-1: 1}, {2: 2}), "terms must be 0 to 16777215; got -1 to 2"),
+        (["a", "b"], [b"", b""], rows({1 << 24: 1}, {2: 2}), "got 2 to 16777216"),
+        (["a", "b"], [b"", b""], (GOOD[0][1:], *GOOD[1:]), "indptr must be 3 ascending numbers from 0"),
+        (["a", "b"], [b"", b""], (np.array([0, 2, 1]), *GOOD[1:]), "indptr must be 3 ascending"),
+        (["a", "b"], [b"", b""], (np.array([1, 1, 2]), *GOOD[1:]), "indptr must be 3 ascending"),
+        (["a", "b"], [b"", b""], (np.array([0, 1, 3]), *GOOD[1:]), "indptr ends at 3; there are 2 terms and 2 impacts"),
+        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][:1]), "2 terms and 1 impacts"),
+        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1].astype(float), GOOD[2]), "terms must be integers of shape"),
+        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][None]), r"impacts must be integers of shape \(n,\)"),
+        (["a", "b"], [b"", b""], (np.array([0, 0, 2]), np.array([3, 3]), GOOD[2]), "document 'b' names term 3 twice"),
+        (["a", ""], [b"", b""], GOOD, "document id b'' has 0 bytes"),
+        (["a", "b" * 32_767], [b"", b""], GOOD, "has 32767 bytes"),
+        (["a", "\ud800"], [b"", b""], GOOD, r"document id '\\ud800' is not valid Unicode"),
+        (["a", "b"], [b"", b"\xff"], GOOD, "not valid UTF-8"),
+        (["a", "b"], [b"", b"\xed\xa0\x80"], GOOD, "not valid UTF-8"),
+        (["a", "b"], [b"", bytes(MAX_DOCUMENT_BYTES + 1)], GOOD, "document b'b' has 67108865 bytes"),
+        (["a", "a"], [b"", b""], GOOD, "document id 'a' was added 2 times"),
+    ],
+)
+def test_bad_batches_are_refused_without_a_trace(
+    tmp_path: Path, ids: list[str], documents: list[bytes], arrays: tuple[Array, Array, Array], message: str
+) -> None:
+    path = tmp_path / "bad"
+
+    def write() -> None:
+        with ImpactIndexWriter(path) as writer:
+            writer.add(["before"], [b"before"], *rows({1: 1}))
+            writer.add(ids, documents, *arrays)
+
+    with pytest.raises(ValueError, match=message):
+        write()
+    assert not path.exists()
+
+
+def test_an_exception_rolls_back(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+
+    def write(path: Path) -> None:
+        with ImpactIndexWriter(path) as writer:
+            writer.add(["a"], [b"a"], *rows({1: 1}))
+            raise KeyboardInterrupt
+
+    for path in (given, tmp_path / "made"):
+        with pytest.raises(KeyboardInterrupt):
+            write(path)
+    assert list(tmp_path.iterdir()) == [given]
+    assert list(given.iterdir()) == []
+
+
+def test_nothing_can_be_read_before_the_end(tmp_path: Path) -> None:
+    writer = ImpactIndexWriter(tmp_path / "early")
+    writer.add(["a"], [b"a"], *rows({1: 1}))
+    with pytest.raises(BundleError, match="early can't be opened"):
+        ImpactIndex.open(tmp_path / "early")
+    writer.close()
+    writer.close()
+    writer.rollback()
+    with ImpactIndex.open(tmp_path / "early") as index:
+        assert index.count == 1
+    with pytest.raises(ValueError, match=r"The writer of .*early is closed"):
+        writer.add(["b"], [b"b"], *rows({1: 1}))
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("stays")
+    with pytest.raises(BundleError, match=r"is not empty\. Remove it"):
+        ImpactIndexWriter(tmp_path)
+    assert (tmp_path / "precious").read_text() == "stays"
+    with pytest.raises(JavaError, match=r"Exists|NotDirectory|FileSystem"):
+        ImpactIndexWriter(tmp_path / "precious")
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from artifacts.errors import JavaError
+from artifacts.lucene.index import ImpactIndexWriter
+path = Path(sys.argv[1])
+try:
+    with ImpactIndexWriter(path) as writer:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        noise = np.random.default_rng(0)
+        for i in range(40):
+            text = noise.integers(33, 126, 100_000).astype(np.uint8).tobytes()
+            writer.add([str(i)], [text], np.array([0, 1]), np.array([1]), np.array([1]))
+except JavaError as error:
+    print(error)
+    print("left:", path.exists())
+"""
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "full")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "File too large" in done.stdout, done
+    assert "left: False" in done.stdout, done
+
+
+def damaged_copy(written: Path, target: Path, name: str, place: float) -> Path:
+    shutil.copytree(written, target)
+    content = bytearray((target / name).read_bytes())
+    content[int(place * (len(content) - 1))] ^= 0x10
+    (target / name).write_bytes(content)
+    return target
+
+
+def test_a_sound_index_passes_the_check(index: ImpactIndex) -> None:
+    index.check()
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
+def test_a_flipped_bit_is_found_in_every_file(written: Path, tmp_path: Path, place: float) -> None:
+    for name in sorted(path.name for path in written.iterdir()):
+        copy = damaged_copy(written, tmp_path / f"damaged-{name}", name, place)
+        with (
+            pytest.raises((BundleError, JavaError), match=rf"(?s){name}.*(Restore|build)"),
+            ImpactIndex.open(copy) as index,
+        ):
+            index.check()
+
+
+def test_missing_pieces_are_found(written: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"absent can't be opened .* build the bundle again"):
+        ImpactIndex.open(tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []
+    for name in sorted(path.name for path in written.iterdir()):
+        copy = tmp_path / f"without-{name}"
+        shutil.copytree(written, copy)
+        (copy / name).unlink()
+        with pytest.raises(BundleError, match="can't be opened"):
+            ImpactIndex.open(copy)
+
+
+def test_a_truncated_file_is_found(written: Path, tmp_path: Path) -> None:
+    for name in sorted(path.name for path in written.iterdir()):
+        copy = tmp_path / f"short-{name}"
+        shutil.copytree(written, copy)
+        with (copy / name).open("r+b") as file:
+            file.truncate((copy / name).stat().st_size // 2)
+        with pytest.raises(BundleError, match="can't be opened"):
+            ImpactIndex.open(copy)
+
+
+def test_reading_needs_no_write_permission(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written, tmp_path / "read-only")
+    before = sorted(path.name for path in (tmp_path / "read-only").iterdir())
+    with ImpactIndex.open(tmp_path / "read-only") as index:
+        index.check()
+    assert sorted(path.name for path in (tmp_path / "read-only").iterdir()) == before

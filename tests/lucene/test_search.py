@@ -1,0 +1,218 @@
+"""Search in an impact index gives exactly what numpy gives."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from artifacts.errors import JavaError
+from artifacts.lucene.search import ImpactIndex
+from tests.lucene.support import Collection, opened, query, random_collection
+
+NONE = np.array([], np.int64)
+
+
+@pytest.mark.parametrize("k", [1, 2, 10, 100, 999, 1500, 100_000])
+def test_best_k_is_exact(index: ImpactIndex, collection: Collection, k: int) -> None:
+    random = np.random.default_rng(k)
+    for length in (1, 2, 3, 8, 30):
+        terms = random.integers(0, 200, length).astype(np.int32)
+        weights = random.integers(1, 4, length).astype(np.float32)
+        ordinals, scores = index.search(terms, weights, k)
+        wanted, true_scores = collection.best(terms, weights, k)
+        np.testing.assert_array_equal(ordinals, wanted)
+        np.testing.assert_array_equal(scores, true_scores)
+
+
+def test_types_of_the_answer(index: ImpactIndex) -> None:
+    ordinals, scores = index.search(*query({3: 1.0}), k=5)
+    assert ordinals.dtype == np.dtype(np.int64)
+    assert scores.dtype == np.dtype(np.float32)
+    assert ordinals.flags.writeable
+    assert scores.flags.writeable
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.dictionaries(st.integers(0, 250), st.integers(1, 20), max_size=40),
+    k=st.integers(1, 1600),
+)
+def test_any_counts_and_any_k(index: ImpactIndex, collection: Collection, counts: dict[int, int], k: int) -> None:
+    terms, weights = query({term: float(count) for term, count in counts.items()})
+    known = terms < 200
+    ordinals, scores = index.search(terms, weights, k)
+    wanted, true_scores = collection.best(terms[known], weights[known], k)
+    np.testing.assert_array_equal(ordinals, wanted)
+    np.testing.assert_array_equal(scores, true_scores)
+
+
+def test_fractional_weights(index: ImpactIndex, collection: Collection) -> None:
+    random = np.random.default_rng(5)
+    terms = random.permutation(200)[:12].astype(np.int32)
+    weights = random.random(12).astype(np.float32)
+    ordinals, scores = index.search(terms, weights, 1500)
+    wanted, true_scores = collection.best(terms, weights, 1500)
+    assert set(ordinals.tolist()) == set(wanted.tolist())
+    np.testing.assert_allclose(scores, true_scores, rtol=1e-6)
+    assert np.all(np.diff(scores) <= 0)
+
+
+def test_a_term_that_comes_twice_weighs_the_sum(index: ImpactIndex) -> None:
+    once = index.search(*query({7: 3.0, 9: 1.0}), k=50)
+    twice = index.search(np.array([7, 9, 7], np.int32), np.array([1, 1, 2], np.float32), k=50)
+    np.testing.assert_array_equal(once[0], twice[0])
+    np.testing.assert_array_equal(once[1], twice[1])
+
+
+def test_weight_zero_matches_nothing(index: ImpactIndex) -> None:
+    assert len(index.search(*query({7: 0.0}), k=10)[0]) == 0
+    plain = index.search(*query({9: 1.0}), k=2000)
+    np.testing.assert_array_equal(index.search(*query({7: 0.0, 9: 1.0}), k=2000)[0], plain[0])
+
+
+def test_ties_are_broken_by_ordinal(tmp_path: Path) -> None:
+    with opened(tmp_path / "ties", *[{4: 5}] * 700, {4: 6}, *[{4: 5}] * 700) as ties:
+        for k in (1, 2, 3, 100, 701, 1401):
+            ordinals, _ = ties.search(*query({4: 2.0}), k=k)
+            assert ordinals.tolist() == [700, *(i for i in range(1401) if i != 700)][:k]
+
+
+def test_largest_impact_and_weight(tmp_path: Path) -> None:
+    with opened(tmp_path / "large", {0: 65_535, 16_777_215: 1}, {0: 1}) as large:
+        assert large.search(*query({0: 1.0}), k=2)[1].tolist() == [65_535.0, 1.0]
+        assert large.search(*query({16_777_215: 3.0}), k=2)[1].tolist() == [3.0]
+
+
+def test_empty_query_and_unknown_terms(index: ImpactIndex) -> None:
+    for terms, weights in (query({}), query({2_000_000_000: 1.0})):
+        ordinals, scores = index.search(terms, weights, 10)
+        assert (len(ordinals), len(scores)) == (0, 0)
+        assert index.scores(terms, weights, np.array([0, 1])).tolist() == [0.0, 0.0]
+
+
+def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
+    wide = random_collection(count=30, vocabulary=10_000, seed=3)
+    wide.write(tmp_path / "wide")
+    terms = np.random.default_rng(0).permutation(10_000).astype(np.int32)
+    weights = np.ones(10_000, np.float32)
+    with ImpactIndex.open(tmp_path / "wide") as index:
+        ordinals, scores = index.search(terms, weights, 10)
+        wanted, true_scores = wide.best(terms, weights, 10)
+        np.testing.assert_array_equal(ordinals, wanted)
+        np.testing.assert_array_equal(scores, true_scores)
+        np.testing.assert_array_equal(index.scores(terms, weights, ordinals), scores)
+
+
+def test_scores_are_those_of_the_search(index: ImpactIndex) -> None:
+    random = np.random.default_rng(9)
+    for length in (1, 2, 5, 20):
+        terms = random.integers(0, 200, length).astype(np.int32)
+        weights = random.random(length).astype(np.float32)
+        ordinals, scores = index.search(terms, weights, 300)
+        mixed = random.permutation(len(ordinals))
+        np.testing.assert_array_equal(index.scores(terms, weights, ordinals[mixed]), scores[mixed])
+
+
+def test_scores_of_any_documents(index: ImpactIndex, collection: Collection) -> None:
+    terms, weights = query({11: 2.0, 60: 1.0})
+    ordinals = np.array([1499, 0, 7, 7, 3, 0], np.int64)
+    expected = collection.matrix[ordinals] @ np.bincount(terms, weights, minlength=200)
+    np.testing.assert_array_equal(index.scores(terms, weights, ordinals), expected.astype(np.float32))
+    assert index.scores(terms, weights, NONE).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("terms", "weights", "k", "message"),
+    [
+        ([-1], [1.0], 1, "terms must be 0 to 2147483647; got -1"),
+        ([2**31], [1.0], 1, "got 2147483648"),
+        ([1], [np.nan], 1, "weights must be finite and not negative; the smallest is nan"),
+        ([1, 2], [1.0, -0.5], 1, "the smallest is -0.5"),
+        ([1], [np.inf], 1, "too large for a float32 score; the largest is inf"),
+        ([1], [1e36], 1, "too large"),
+        ([1], [1.0, 2.0], 1, r"weights must be floats of the terms' shape \(1,\)"),
+        ([1.5], [1.0], 1, "terms must be integers of shape"),
+        ([[1]], [[1.0]], 1, r"terms must be integers of shape \(n,\); got int64 of shape \(1, 1\)"),
+        ([1], [1], 1, "weights must be floats"),
+        ([1], [1.0], 0, "k is 0"),
+        ([1], [1.0], -3, "k is -3"),
+    ],
+)
+def test_bad_queries_are_refused(
+    index: ImpactIndex, terms: list[float], weights: list[float], k: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        index.search(np.array(terms), np.array(weights), k)
+    if k > 0:
+        with pytest.raises(ValueError, match=message):
+            index.scores(np.array(terms), np.array(weights), np.array([0]))
+
+
+@pytest.mark.parametrize("ordinals", [[-1], [0, 1500], [2**40]])
+def test_bad_ordinals_are_refused(index: ImpactIndex, ordinals: list[int]) -> None:
+    with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
+        index.documents(np.array(ordinals))
+    with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
+        index.scores(*query({1: 1.0}), np.array(ordinals))
+    with pytest.raises(ValueError, match="ordinals must be integers"):
+        index.documents(np.array(ordinals, np.float64))
+
+
+def test_many_threads_on_two_indexes(index: ImpactIndex, collection: Collection, tmp_path: Path) -> None:
+    other = random_collection(count=400, vocabulary=200, seed=2)
+    other.write(tmp_path / "other")
+    random = np.random.default_rng(0)
+    queries = [query({int(term): 1.0 for term in random.integers(0, 200, 6)}) for _ in range(300)]
+    with ImpactIndex.open(tmp_path / "other") as second, ThreadPoolExecutor(8) as pool:
+
+        def both(number: int) -> None:
+            place, truth = [(index, collection), (second, other)][number % 2]
+            ordinals, scores = place.search(*queries[number], 20)
+            wanted, true_scores = truth.best(*queries[number], 20)
+            np.testing.assert_array_equal(ordinals, wanted)
+            np.testing.assert_array_equal(scores, true_scores)
+            assert place.documents(ordinals[:3]) == [truth.documents[i] for i in ordinals[:3]]
+
+        list(pool.map(both, range(300)))
+
+
+def test_closing_while_others_search_harms_nobody(written: Path, collection: Collection) -> None:
+    terms, weights = query({1: 1.0, 2: 1.0, 3: 1.0})
+    wanted, _ = collection.best(terms, weights, 10)
+    closing = ImpactIndex.open(written)
+    running = threading.Barrier(5)
+
+    def search_until_closed() -> None:
+        running.wait()
+        while True:
+            np.testing.assert_array_equal(closing.search(terms, weights, 10)[0], wanted)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(search_until_closed) for _ in range(4)]
+        running.wait()
+        for _ in range(50):
+            closing.search(terms, weights, 10)
+        closing.close()
+        for answer in answers:
+            with pytest.raises(JavaError, match="the index is closed"):
+                answer.result()
+
+
+def test_a_closed_index_says_so(written: Path) -> None:
+    closed = ImpactIndex.open(written)
+    closed.close()
+    closed.close()
+    for call in (
+        lambda: closed.search(*query({1: 1.0}), 1),
+        lambda: closed.scores(*query({1: 1.0}), np.array([0])),
+        lambda: closed.documents(np.array([0])),
+        lambda: closed.ordinal("doc-00000"),
+        closed.ids,
+        closed.check,
+    ):
+        with pytest.raises(JavaError, match=r"^AlreadyClosedException: the index is closed"):
+            call()
