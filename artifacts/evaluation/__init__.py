@@ -1,0 +1,1 @@
+"""Parts of the evaluation that know nothing of the search engine: judgments, runs, measures, the report."""

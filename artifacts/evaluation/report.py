@@ -1,0 +1,86 @@
+"""What an evaluation says: as JSON and as a table in the terminal."""
+
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from artifacts.bundle import Bundle
+from artifacts.evaluation.runs import MEASURES
+from artifacts.manifest import generator
+
+__all__ = ["describe_bundle", "environment", "print_report"]
+
+_PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
+
+
+def describe_bundle(bundle: Bundle) -> dict[str, Any]:
+    """The facts of a bundle that its results depend on; `digest` stands for every byte of it."""
+    manifest = bundle.manifest
+    return {
+        "name": manifest.name,
+        "digest": manifest.digest,
+        "created": manifest.created,
+        "model": manifest.model.model_dump(),
+        "corpus": manifest.corpus.model_dump(),
+        "documents": manifest.documents,
+        "dimension": manifest.dimension,
+        "vocab_size": manifest.vocab_size,
+        "tables": {task: info.dtype for task, info in manifest.tasks.items()},
+        "dense": manifest.dense.model_dump(),
+        "sparse": manifest.sparse.model_dump(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Date, machine and versions."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "software": generator(),
+        "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def print_report(report: Mapping[str, Any], console: Console) -> None:
+    """Print the warnings, then one line of measures per system."""
+    dataset, bundle = report["dataset"], report["bundle"]
+    for warning in report["warnings"]:
+        console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
+    table = Table(
+        title=escape(
+            f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries, "
+            f"{bundle['documents']:,} documents, task {report['settings']['task']}"
+        )
+    )
+    table.add_column("system")
+    for name in MEASURES:
+        table.add_column(name, justify="right")
+    for system, measures in report["metrics"].items():
+        table.add_row(system, *(f"{measures[name]:.4f}" for name in MEASURES))
+    console.print(table)
+
+
+def _processor() -> str:
+    """The processor's name as Linux knows it; elsewhere what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,265 @@
+"""`evaluate_bundle` over the tiny bundle, against a brute-force search in numpy."""
+
+import gzip
+import io
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import numpy.typing as npt
+import pytest
+from rich.console import Console
+
+from artifacts.bundle import Bundle
+from artifacts.errors import BundleError, CorpusError, RecipeError
+from artifacts.evaluate import Evaluation, evaluate_bundle
+from artifacts.evaluation.report import print_report
+from artifacts.text import TextTokenizer
+from service.schemas import LinearFusion, RrfFusion, Weights
+from tests.support.tampering import copy_of, edit_manifest, resign
+from tests.support.tiny import tiny_batches, tiny_documents
+
+SYSTEMS = ["dense", "sparse", "hybrid", "hybrid-paper", "bm25"]
+QUERIES = {
+    "q1": "play music from the terminal",
+    "q2": "modal text editor with plugins",
+    "doc-15": "chess games over the network",  # the id of a document, too
+    "q4": "Ελληνικά 🎵",
+    "q5": "scientific papers",
+}
+QRELS = {
+    "q1": {"music": 2, "repeat": 1, "editor": 0},
+    "q2": {"editor": 1},
+    "doc-15": {"doc-15": 1, "doc-20": 1},
+    "q4": {"greek": 1, "unicode": 1},
+    "q5": {f"doc-{i}": 1 for i in range(30, 60)},
+}
+
+
+def write_dataset(folder: Path, qrels: dict[str, dict[str, int]], *, zipped: bool = False) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    texts = QUERIES | {"unjudged": "nobody judged this"}
+    content = "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts.items()).encode()
+    if zipped:
+        (folder / "queries.jsonl.gz").write_bytes(gzip.compress(content))
+    else:
+        (folder / "queries.jsonl").write_bytes(content)
+    lines = [f"{query}\t{document}\t{grade}\n" for query, grades in qrels.items() for document, grade in grades.items()]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluated(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path]:
+    folder = tmp_path_factory.mktemp("evaluate")
+    dataset = write_dataset(folder / "toy", QRELS, zipped=True)
+    return evaluate_bundle(tiny_bundle.path, dataset, folder / "out"), folder / "out"
+
+
+def ndcg_at_10(ranked: list[str], grades: dict[str, int]) -> float:
+    discounts = 1 / np.log2(np.arange(2, 12))
+    gains = np.array([grades.get(document, 0) for document in ranked[:10]] + [0] * 10)[:10]
+    ideal = np.array(sorted(grades.values(), reverse=True) + [0] * 10)[:10]
+    return float((gains * discounts).sum() / (ideal * discounts).sum())
+
+
+def recall(ranked: list[str], grades: dict[str, int], k: int) -> float:
+    relevant = {document for document, grade in grades.items() if grade > 0}
+    return len(relevant & set(ranked[:k])) / len(relevant)
+
+
+def reciprocal_rank(ranked: list[str], grades: dict[str, int]) -> float:
+    return next((1 / rank for rank, document in enumerate(ranked[:10], 1) if grades.get(document, 0) > 0), 0.0)
+
+
+def expected_measures(rankings: dict[str, list[str]]) -> dict[str, float]:
+    judged = [(rankings[query], grades) for query, grades in QRELS.items()]
+    means = {
+        "nDCG@10": [ndcg_at_10(*pair) for pair in judged],
+        "MRR@10": [reciprocal_rank(*pair) for pair in judged],
+    } | {f"R@{k}": [recall(*pair, k) for pair in judged] for k in (20, 50, 100)}
+    return {name: float(np.mean(values)) for name, values in means.items()}
+
+
+def brute_force(bundle: Bundle, system: str) -> dict[str, list[str]]:
+    """Rankings from the encoder's own output, without any index."""
+    documents = tiny_documents()
+    tokenizer = TextTokenizer.from_file(bundle.path / "tokenizer.json")
+    table = np.load(bundle.path / "tables" / "default.npy").astype(np.float64)
+    batches = list(tiny_batches(documents, tokenizer))
+    vectors = np.concatenate([batch.dense for batch in batches])
+    impacts = np.zeros((len(documents), len(table)))
+    row = 0
+    for batch in batches:
+        for start, end in zip(batch.indptr[:-1], batch.indptr[1:], strict=True):
+            impacts[row, batch.terms[start:end]] = batch.impacts[start:end]
+            row += 1
+    rankings = {}
+    for query, text in QUERIES.items():
+        ids = tokenizer.encode(text)
+        scores: npt.NDArray[np.float64]
+        scores = vectors @ table[ids].mean(axis=0) if system == "dense" else impacts[:, ids].sum(axis=1)
+        order = np.lexsort((np.arange(len(scores)), -scores))
+        rankings[query] = [documents[i].id for i in order if system == "dense" or scores[i] > 0][:100]
+    return rankings
+
+
+@pytest.mark.parametrize("system", ["dense", "sparse"])
+def test_measures_equal_those_of_a_brute_force_search(
+    evaluated: tuple[Evaluation, Path], tiny_bundle: Bundle, system: str
+) -> None:
+    expected = expected_measures(brute_force(tiny_bundle, system))
+    assert evaluated[0].metrics[system] == pytest.approx(expected)
+    assert 0 < expected["nDCG@10"] < 1
+
+
+def runs_in(folder: Path, system: str) -> dict[str, list[str]]:
+    rankings: dict[str, list[str]] = {query: [] for query in QUERIES}
+    for line in (folder / f"{system}.trec").read_text(encoding="utf-8").splitlines():
+        query, _, document, rank, _, tag = line.split(" ")
+        rankings[query].append(document)
+        assert int(rank) == len(rankings[query])
+        assert tag == f"tiny-{system}"
+    return rankings
+
+
+@pytest.mark.parametrize("system", ["dense", "sparse"])
+def test_run_files_hold_the_true_rankings(evaluated: tuple[Evaluation, Path], tiny_bundle: Bundle, system: str) -> None:
+    expected = {
+        query: [document.replace(" ", "%20") for document in ranked]
+        for query, ranked in brute_force(tiny_bundle, system).items()
+    }
+    assert runs_in(evaluated[1], system) == expected
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_run_file_alone_gives_the_same_measures(evaluated: tuple[Evaluation, Path], system: str) -> None:
+    """Read back, the scores order the documents as the ranks do; and the formulas written out above agree."""
+    evaluation, folder = evaluated
+    qrels = [ir_measures.Qrel(query, document, grade) for query, g in QRELS.items() for document, grade in g.items()]
+    lines = (folder / f"{system}.trec").read_text(encoding="utf-8").splitlines()
+    rows = [line.split() for line in lines]
+    run = [ir_measures.ScoredDoc(query, document, float(score)) for query, _, document, _, score, _ in rows]
+    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 10, ir_measures.R @ 100], qrels, run)
+    assert evaluation.metrics[system]["nDCG@10"] == pytest.approx(found[ir_measures.nDCG @ 10])
+    assert evaluation.metrics[system]["R@100"] == pytest.approx(found[ir_measures.R @ 100])
+    assert evaluation.metrics[system] == pytest.approx(expected_measures(runs_in(folder, system)))
+
+
+def test_bm25_finds_words(evaluated: tuple[Evaluation, Path]) -> None:
+    rankings = runs_in(evaluated[1], "bm25")
+    assert rankings["q1"][0] == "music"
+    assert "repeat" in rankings["q1"]
+    assert rankings["q2"][0] == "editor"
+    assert list(evaluated[1].glob("words-*")) == []
+
+
+def test_a_document_with_the_id_of_the_query_is_not_dropped(evaluated: tuple[Evaluation, Path]) -> None:
+    for system in ("dense", "bm25"):
+        assert "doc-15" in runs_in(evaluated[1], system)["doc-15"]
+
+
+def test_the_report_says_what_was_measured(evaluated: tuple[Evaluation, Path], tiny_bundle: Bundle) -> None:
+    evaluation, folder = evaluated
+    report = json.loads((folder / "evaluation.json").read_bytes())
+    assert report == evaluation.report
+    assert list(report["metrics"]) == SYSTEMS
+    assert report["bundle"]["digest"] == tiny_bundle.manifest.digest
+    assert report["dataset"] | {"sha256": None} == {
+        "name": "toy",
+        "split": "test",
+        "queries": 5,
+        "judgments": 38,
+        "relevant_judgments": 37,
+        "queries_without_text": 0,
+        "relevant_documents_missing_in_bundle": 0,
+        "sha256": None,
+    }
+    assert report["settings"]["task"] == "default"
+    assert report["settings"]["fusion"]["hybrid"] == LinearFusion().model_dump()
+    assert report["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
+    assert report["environment"]["packages"]["ir-measures"] == version("ir-measures")
+    assert report["environment"]["machine"]["cores"] >= 1
+    assert report["warnings"] == []
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["evaluation.json", *(f"{system}.trec" for system in SYSTEMS)]
+    )
+
+
+def test_the_terminal_shows_every_system_and_measure(evaluated: tuple[Evaluation, Path]) -> None:
+    output = io.StringIO()
+    print_report(evaluated[0].report | {"warnings": ["something [is] odd"]}, Console(file=output, width=160))
+    text = output.getvalue()
+    for word in [*SYSTEMS, "nDCG@10", "MRR@10", "R@20", "R@50", "R@100", "toy (test)", "5 queries", "120 documents"]:
+        assert word in text
+    assert f"{evaluated[0].metrics['bm25']['nDCG@10']:.4f}" in text
+    assert "something [is] odd" in text
+
+
+def test_weights_of_one_leg_give_that_leg(
+    tiny_bundle: Bundle, evaluated: tuple[Evaluation, Path], tmp_path: Path
+) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    weights = LinearFusion(weights=Weights(dense=1.0, sparse=0.0))
+    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", fusion=weights)
+    assert found.metrics["hybrid"] == evaluated[0].metrics["dense"]
+    rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", fusion=RrfFusion(method="rrf"))
+    assert rrf.report["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
+    assert rrf.metrics["bm25"] == evaluated[0].metrics["bm25"]
+
+
+def test_another_task_gives_another_dense_ranking(
+    tiny_bundle: Bundle, evaluated: tuple[Evaluation, Path], tmp_path: Path
+) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="fact")
+    assert found.metrics["dense"] != evaluated[0].metrics["dense"]
+    assert found.metrics["sparse"] == evaluated[0].metrics["sparse"]
+    with pytest.raises(BundleError, match='no task "other"'):
+        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="other")
+
+
+def test_what_lowers_the_measures_is_warned_of(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS | {"q2": {"editor": 1, "gone": 1}, "lost": {"music": 1}})
+    report = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out").report
+    assert report["dataset"]["relevant_documents_missing_in_bundle"] == 1
+    assert report["dataset"]["queries_without_text"] == 1
+    missing, lost = report["warnings"]
+    assert "1 relevant documents are not in the bundle and count as not found: gone." in missing
+    assert "1 judged queries have no text and are left out: lost." in lost
+
+
+def test_another_corpus_file_is_warned_of(tiny_path: Path, tmp_path: Path) -> None:
+    bundle = copy_of(tiny_path, tmp_path)
+    edit_manifest(bundle, lambda record: record["corpus"].update(sha256="0" * 64))
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    (dataset / "corpus.jsonl").write_bytes(b"".join(document.raw + b"\n" for document in tiny_documents()))
+    (warning,) = evaluate_bundle(bundle, dataset, tmp_path / "out").report["warnings"]
+    assert "another corpus file (SHA-256 0000" in warning
+
+
+def test_queries_that_can_not_be_encoded_count_as_zero(tiny_path: Path, tmp_path: Path) -> None:
+    bundle = copy_of(tiny_path, tmp_path)
+    np.save(bundle / "tables" / "default.npy", np.zeros((400, 16), dtype=np.float16))
+    resign(bundle)
+    found = evaluate_bundle(bundle, write_dataset(tmp_path / "toy", QRELS), tmp_path / "out")
+    assert set(found.metrics["dense"].values()) == {0.0}
+    assert found.metrics["sparse"]["nDCG@10"] > 0
+    assert found.report["queries_without_answer"]["dense"] == list(QUERIES)
+    assert any("dense: 5 queries can't be encoded and count as 0: q1, q2" in text for text in found.report["warnings"])
+
+
+def test_qrels_of_another_corpus_are_an_error(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", {"q1": {"elsewhere": 1}})
+    with pytest.raises(CorpusError, match="None of the 1 relevant documents is in the bundle"):
+        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("depth", "candidates"), [(99, 100), (0, 100), (200, 100)])
+def test_a_depth_that_can_not_be_measured_is_an_error(
+    tiny_bundle: Bundle, tmp_path: Path, depth: int, candidates: int
+) -> None:
+    with pytest.raises(RecipeError, match=f"depth is {depth} and candidates is {candidates}"):
+        evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", depth=depth, candidates=candidates)

@@ -1,0 +1,122 @@
+"""Measures, runs and judged queries, against values worked out by hand."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.errors import CorpusError
+from artifacts.evaluation.dataset import JudgedQueries, read_judged, relevant_but_missing
+from artifacts.evaluation.runs import measure, ranking, write_run
+
+LOG2_3 = np.log2(3)
+
+
+def test_measures_of_one_query_by_hand() -> None:
+    """Grades 2 and 1; found at ranks 3 and 25."""
+    hits = [(f"x{rank}", 100.0 - rank) for rank in range(1, 101)]
+    hits[2] = ("a", hits[2][1])
+    hits[24] = ("b", hits[24][1])
+    found = measure({"q": {"a": 2, "b": 1, "c": 0}}, {"q": hits})
+    assert found["nDCG@10"] == pytest.approx((2 / np.log2(4)) / (2 / np.log2(2) + 1 / LOG2_3))
+    assert found["MRR@10"] == pytest.approx(1 / 3)
+    assert found["R@20"] == 0.5
+    assert found["R@50"] == 1.0
+    assert found["R@100"] == 1.0
+
+
+def test_measures_are_means_over_all_judged_queries() -> None:
+    """One query is answered perfectly, one at rank 2, one not at all and one has no hits."""
+    qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}, "q4": {"a": 1}}
+    run = {"q1": [("a", 2.0)], "q2": [("b", 2.0), ("a", 1.0)], "q3": [("b", 1.0)]}
+    found = measure(qrels, run)
+    assert found["nDCG@10"] == pytest.approx((1 + 1 / LOG2_3) / 4)
+    assert found["MRR@10"] == pytest.approx(1.5 / 4)
+    assert found["R@20"] == found["R@100"] == pytest.approx(0.5)
+
+
+def test_a_hit_below_rank_ten_counts_for_recall_only() -> None:
+    hits = [(f"x{rank}", -float(rank)) for rank in range(1, 11)] + [("a", -11.0)]
+    assert measure({"q": {"a": 1}}, {"q": hits}) == {"nDCG@10": 0, "MRR@10": 0, "R@20": 1, "R@50": 1, "R@100": 1}
+
+
+def test_a_run_without_any_hit_is_zero() -> None:
+    assert set(measure({"q": {"a": 1}}, {"q": []}).values()) == {0.0}
+    assert set(measure({"q": {"a": 1}}, {}).values()) == {0.0}
+
+
+def test_a_document_with_the_id_of_the_query_counts() -> None:
+    assert measure({"7": {"7": 1}}, {"7": [("7", 1.0)]})["nDCG@10"] == 1.0
+    assert measure({"7": {"8": 1}}, {"7": [("7", 1.0), ("8", 0.5)]})["MRR@10"] == 0.5
+
+
+@pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")])
+@pytest.mark.parametrize("score", [0.0, 1e-30, 0.5, 732.0, -3.0, 1e9])
+def test_equal_scores_are_measured_in_the_order_they_are_shown(order: tuple[str, ...], score: float) -> None:
+    run = {"q": ranking([(document, score) for document in order])}
+    assert measure({"q": {"a": 1}}, run)["MRR@10"] == pytest.approx(1 / (1 + order.index("a")))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=40))
+def test_rankings_descend_strictly_and_stay_at_their_scores(scores: list[float]) -> None:
+    hits = [(str(i), score) for i, score in enumerate(sorted(scores, reverse=True))]
+    ranked = ranking(hits)
+    assert [document for document, _ in ranked] == [document for document, _ in hits]
+    found = [score for _, score in ranked]
+    assert all(after < before for before, after in pairwise(found))
+    np.testing.assert_allclose(found, [score for _, score in hits], rtol=1e-5, atol=1e-30)
+
+
+def test_run_files_are_in_trec_format(tmp_path: Path) -> None:
+    write_run(tmp_path / "r.trec", {"q1": [("b", 2.5), ("a b/ü", 2.0)], "q 2": []}, tag="tiny-dense")
+    assert (tmp_path / "r.trec").read_text(encoding="utf-8").splitlines() == [
+        "q1 Q0 b 1 2.5 tiny-dense",
+        "q1 Q0 a%20b/ü 2 2 tiny-dense",
+    ]
+
+
+def test_run_files_keep_equal_scores_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "r.trec", {"q": ranking([(str(i), 732.0) for i in range(50)])}, tag="t")
+    scores = [np.float32(line.split()[4]) for line in (tmp_path / "r.trec").read_text(encoding="utf-8").splitlines()]
+    assert len(set(scores)) == 50
+    assert scores == sorted(scores, reverse=True)
+
+
+def write_dataset(folder: Path, queries: str, qrels: str) -> Path:
+    (folder / "qrels").mkdir()
+    (folder / "queries.jsonl").write_text(queries, encoding="utf-8")
+    (folder / "qrels" / "test.tsv").write_text(qrels, encoding="utf-8")
+    return folder
+
+
+def test_only_judged_queries_are_read_in_the_order_of_their_file(tmp_path: Path) -> None:
+    queries = "".join(f'{{"_id": "{name}", "text": "about {name}"}}\n' for name in "zyx")
+    qrels = "query-id\tcorpus-id\tscore\nx\td1\t1\nz\td1\t0\nz\td2\t2\nw\td1\t1\n"
+    judged = read_judged(write_dataset(tmp_path, queries, qrels), "test")
+    assert list(judged.queries.items()) == [("z", "about z"), ("x", "about x")]
+    assert judged.qrels == {"z": {"d1": 0, "d2": 2}, "x": {"d1": 1}}
+    assert judged.without_text == ["w"]
+
+
+def test_a_missing_split_names_those_that_are_there(tmp_path: Path) -> None:
+    write_dataset(tmp_path, '{"_id": "a", "text": "b"}\n', "a\td\t1\n")
+    with pytest.raises(CorpusError, match=r"dev\.tsv: the qrels are missing\. Splits that are there: test\."):
+        read_judged(tmp_path, "dev")
+
+
+def test_qrels_of_other_queries_are_an_error(tmp_path: Path) -> None:
+    write_dataset(tmp_path, '{"_id": "a", "text": "b"}\n', "c\td\t1\ne\td\t1\n")
+    with pytest.raises(CorpusError, match=r"none of its 2 queries is among the 1 of"):
+        read_judged(tmp_path, "test")
+
+
+def test_relevant_documents_that_the_bundle_lacks_are_named_once() -> None:
+    judged = JudgedQueries({}, {"q": {"a": 1, "b": 2, "c": 0}, "r": {"b": 1, "d": 1}}, [])
+    assert relevant_but_missing(judged, {"a"}) == ["b", "d"]
+    with pytest.raises(CorpusError, match="None of the 3 relevant documents is in the bundle"):
+        relevant_but_missing(judged, {"c"})
+    with pytest.raises(CorpusError, match="None of the 1 judgments has a grade above 0"):
+        relevant_but_missing(JudgedQueries({}, {"q": {"a": 0}}, []), {"a"})
