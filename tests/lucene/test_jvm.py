@@ -182,10 +182,11 @@ print(java_call(java_class("java.lang.Integer").toString, 42))
 
 def test_a_forked_process_is_told() -> None:
     script = """
-import os, sys
+import os, sys, warnings
 from artifacts.errors import JavaError
 from artifacts.lucene.jvm import start_jvm
 start_jvm()
+warnings.simplefilter("ignore")  # newer Pythons warn of what is shown here
 child = os.fork()
 if child == 0:
     try:
