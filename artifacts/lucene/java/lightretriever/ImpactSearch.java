@@ -13,7 +13,7 @@ import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.search.similarities.Similarity;
 
-/** Inner products of a weighted query with the impacts of the documents: score(d) = sum over t of weight[t] * impact[d, t]. */
+/** Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. */
 public final class ImpactSearch {
   private static final Similarity SIMILARITY = new ImpactSimilarity();
 

@@ -5,7 +5,7 @@ import org.apache.lucene.search.CollectionStatistics;
 import org.apache.lucene.search.TermStatistics;
 import org.apache.lucene.search.similarities.Similarity;
 
-/** A term's share of the score is the query's weight times the impact, which stands in the index as the term's frequency. */
+/** A term's share of the score is the query's weight times the impact, which the index holds as the term frequency. */
 final class ImpactSimilarity extends Similarity {
   @Override
   public long computeNorm(FieldInvertState state) {
