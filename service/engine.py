@@ -120,9 +120,11 @@ class SearchEngine:
     def warm_up(self) -> None:
         """Search with words of the documents until the JVM is fast; the engine is ready when both legs answered.
 
-        SearchFailedError if a leg did not answer the last of these searches.
+        A second time does nothing. SearchFailedError or DeadlineError if a leg did not answer one of these searches.
         """
         self._require_open()
+        if self._warm:
+            return
         task = self.bundle.manifest.default_task
         probes = self.parts.documents.probes(self.settings.warm_up_queries) or [self.bundle.manifest.name]
         for number in range(self.settings.warm_up_queries):

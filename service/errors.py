@@ -53,6 +53,9 @@ __all__ = [
 _MOST_FIELD_ERRORS = 20
 _LONGEST_ECHO = 100
 
+# Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
+_UNION = "fusion"
+
 
 class SettingsError(LightRetrieverError):
     """A setting is unknown or has a value that can't be used."""
@@ -210,7 +213,8 @@ def field_errors(error: ValidationError, *, prefix: str = "") -> list[FieldError
     """Turn pydantic's list into ours. Paths are dotted, without the tags of unions; values are cut to a short echo."""
     found: list[FieldError] = []
     for item in error.errors(include_url=False, include_context=False)[:_MOST_FIELD_ERRORS]:
-        path = [str(part) for part in item["loc"] if part not in _UNION_TAGS or item["loc"].index(part) == 0]
+        place = item["loc"]
+        path = [str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION]
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "there is no such field"
@@ -220,10 +224,6 @@ def field_errors(error: ValidationError, *, prefix: str = "") -> list[FieldError
         value = None if item["type"] == "missing" else _echo(item["input"])
         found.append(FieldError(name, message, value))
     return found
-
-
-# Pydantic names the chosen member of a tagged union in the path (fusion.linear.weights); no request has such a field.
-_UNION_TAGS = frozenset({"linear", "rrf"})
 
 
 def _echo(value: object) -> str | int | float | bool | None:

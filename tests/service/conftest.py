@@ -1,7 +1,47 @@
-"""Shared by the tests of the service."""
+"""Shared by the tests of the service: an engine and a client over the tiny bundle, and its contents as matrices."""
 
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
 from hypothesis import settings
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.engine import SearchEngine
+from service.settings import Settings
+from tests.service.reference import Corpus
 
 # No deadline per example: a busy machine would fail the test, not the code.
 settings.register_profile("service", deadline=None)
 settings.load_profile("service")
+
+# Generous: no test of this folder is about being fast.
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
+
+
+@pytest.fixture(scope="session")
+def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    """A warm engine. Who breaks parts of it opens another one."""
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture
+def fresh_engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    """An engine to break, with few threads, so that they are soon used up."""
+    with SearchEngine.open(tiny_bundle, SETTINGS.model_copy(update={"search_threads": 2})) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def client(engine: SearchEngine) -> Iterator[TestClient]:
+    """The whole application, in process."""
+    with TestClient(create_app(engine)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def corpus(tiny_bundle: Bundle) -> Corpus:
+    return Corpus(tiny_bundle)

@@ -42,7 +42,10 @@ def scores_by_ordinal(table: CandidateTable, fused: Fused) -> dict[int, float]:
 
 def fuse(method: str, legs: list[Leg], weights: tuple[float, ...]) -> tuple[list[int], dict[int, float]]:
     table = align(legs)
-    fused = fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, method)
+    if method == "rrf":
+        fused = fuse_rrf(table, weights)
+    else:
+        fused = fuse_linear(table, weights, "paper" if method == "paper" else "range")
     return ranking(table, fused), scores_by_ordinal(table, fused)
 
 

@@ -1,0 +1,59 @@
+"""The query encoder: equal to the formula, and clear about what can't be encoded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from artifacts.table import TokenTable, write_table
+from artifacts.text import TextTokenizer
+from service.encoder import QueryEncoder
+from service.errors import NoDirectionError, NoTokensError
+from service.telemetry import StageClock
+
+ROWS = np.array([[3, 4], [0, 2], [0, -2], [1, 0]], np.float32)
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> QueryEncoder:
+    """Four letters as tokens; other letters have no token at all."""
+    tokenizer = Tokenizer(models.BPE({"m": 0, "u": 1, "d": 2, "p": 3}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_table(tmp_path / "task.npy", ROWS, "float32")
+    text_tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
+    return QueryEncoder(text_tokenizer, {"task": TokenTable.open(tmp_path / "task.npy")})
+
+
+def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncoder) -> None:
+    clock = StageClock()
+    query = encoder.encode("p m UM", "task", clock)
+    assert query.ids.tolist() == [3, 0, 1, 0]
+    assert query.terms.tolist() == [0, 1, 3]
+    assert query.counts.tolist() == [2.0, 1.0, 1.0]
+    mean = ROWS[[3, 0, 1, 0]].mean(axis=0)
+    assert query.dense == pytest.approx(mean / np.linalg.norm(mean))
+    assert query.dense is not None
+    assert [array.dtype.name for array in (query.dense, query.counts, query.terms)] == ["float32", "float32", "int32"]
+    assert set(clock.seconds) == {"tokenize", "encode"}
+
+
+def test_the_order_of_tokens_does_not_matter_but_their_number_does(encoder: QueryEncoder) -> None:
+    first, second = (encoder.encode(text, "task", StageClock()).dense for text in ("um", "m u"))
+    assert first == pytest.approx(second)
+    assert encoder.encode("uum", "task", StageClock()).dense != pytest.approx(first)
+
+
+def test_a_query_without_tokens_is_refused_by_both_legs_alike(encoder: QueryEncoder) -> None:
+    for dense in (True, False):
+        with pytest.raises(NoTokensError, match="no token"):
+            encoder.encode("ABC xyz", "task", StageClock(), dense=dense)
+
+
+def test_a_zero_vector_is_refused_where_it_is_needed(encoder: QueryEncoder) -> None:
+    with pytest.raises(NoDirectionError, match="mode 'sparse'"):
+        encoder.encode("ud", "task", StageClock())
+    query = encoder.encode("ud", "task", StageClock(), dense=False)
+    assert query.dense is None
+    assert query.terms.tolist() == [1, 2]

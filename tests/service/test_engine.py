@@ -1,0 +1,191 @@
+"""The engine in process: its answers equal those of a brute-force search, whatever the mode, fusion and page."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from artifacts.bundle import Bundle
+from service.engine import SearchEngine
+from service.errors import DocumentNotFoundError, InvalidRequestError, NotReadyError
+from service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
+from service.settings import Settings
+from tests.service.reference import Corpus
+
+QUERIES = [
+    "play music from the terminal",
+    "music music player",
+    "search text documents",
+    "Zażółć gęślą jaźń",
+    "日本語の検索エンジン",
+    "これは🎵 music",
+    "<|endoftext|> control",
+    "a",
+    "THE COMPILER MEASURES chess games on every machine, and more; 2024!",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("task", ["default", "fact"])
+def test_dense_equals_brute_force(engine: SearchEngine, corpus: Corpus, query: str, task: str) -> None:
+    answer = engine.search(SearchRequest(query=query, mode="dense", task=task, k=50))
+    scores = corpus.dense_scores(query, task)
+    expected = corpus.rank(scores, 50)
+    assert [hit.id for hit in answer.hits] == [corpus.documents[ordinal].id for ordinal in expected]
+    assert [hit.score for hit in answer.hits] == pytest.approx([scores[ordinal] for ordinal in expected], abs=1e-5)
+    assert all(hit.dense is not None and hit.dense.score == hit.score for hit in answer.hits)
+    assert all(hit.sparse is None for hit in answer.hits)
+    assert [hit.dense.rank for hit in answer.hits if hit.dense] == list(range(1, 51))
+    assert (answer.mode, answer.task, answer.degraded) == ("dense", task, [])
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_sparse_equals_brute_force(engine: SearchEngine, corpus: Corpus, query: str) -> None:
+    answer = engine.search(SearchRequest(query=query, mode="sparse", k=50))
+    scores = corpus.sparse_scores(query)
+    expected = corpus.rank(scores, 50, positive=True)
+    assert [hit.id for hit in answer.hits] == [corpus.documents[ordinal].id for ordinal in expected]
+    assert [hit.score for hit in answer.hits] == [scores[ordinal] for ordinal in expected]
+    assert all(hit.dense is None for hit in answer.hits)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("method", ["range", "paper", "rrf"])
+@pytest.mark.parametrize("candidates", [15, 100])
+def test_hybrid_equals_brute_force(
+    engine: SearchEngine, corpus: Corpus, query: str, method: str, candidates: int
+) -> None:
+    weights = Weights(dense=0.6, sparse=0.4)
+    if method == "rrf":
+        fusion: LinearFusion | RrfFusion = RrfFusion(method="rrf", weights=weights)
+    else:
+        fusion = LinearFusion(weights=weights, normalization="paper" if method == "paper" else "range")
+    answer = engine.search(SearchRequest(query=query, fusion=fusion, candidates=candidates, k=15))
+    expected = corpus.hybrid(query, candidates, (0.6, 0.4), method)
+    assert answer.candidates == len(expected.ids)
+    assert [hit.id for hit in answer.hits] == expected.ids[:15]
+    assert [hit.score for hit in answer.hits] == pytest.approx(expected.scores[:15], abs=1e-5)
+    # Both legs' true scores stand at every hit, whichever leg proposed it.
+    assert [hit.dense and hit.dense.score for hit in answer.hits] == pytest.approx(expected.dense[:15], abs=1e-5)
+    assert [hit.sparse and hit.sparse.score for hit in answer.hits] == expected.sparse[:15]
+
+
+def test_weights_one_and_zero_give_the_dense_ranking_whatever_k(engine: SearchEngine) -> None:
+    dense = engine.search(SearchRequest(query="play music", mode="dense", k=100))
+    for k in (1, 7, 100):
+        fusion = LinearFusion(weights=Weights(dense=1, sparse=0))
+        answer = engine.search(SearchRequest(query="play music", k=k, fusion=fusion))
+        assert [hit.id for hit in answer.hits] == [hit.id for hit in dense.hits[:k]]
+        assert {hit.sparse for hit in answer.hits} == {None}
+        assert answer.degraded == []
+        assert answer.timings_ms.sparse is None
+
+
+def test_pages_are_pieces_of_one_ranking(engine: SearchEngine) -> None:
+    whole = engine.search(SearchRequest(query="music files", k=60)).hits
+    for k, offset in ((1, 0), (10, 0), (10, 10), (7, 53), (60, 0)):
+        assert engine.search(SearchRequest(query="music files", k=k, offset=offset)).hits == whole[offset : offset + k]
+
+
+def test_a_page_behind_the_last_hit_is_empty(engine: SearchEngine) -> None:
+    answer = engine.search(SearchRequest(query="日本語", mode="sparse", k=1, offset=99))
+    assert answer.hits == []
+
+
+def test_a_query_with_no_matching_term_still_has_dense_hits(engine: SearchEngine, corpus: Corpus) -> None:
+    query = "ꙮ"
+    assert not corpus.sparse_scores(query).all()
+    assert len(engine.search(SearchRequest(query=query)).hits) == 10
+
+
+def test_fields_are_those_asked_for(engine: SearchEngine) -> None:
+    assert engine.fields == ["text", "title", "year"]
+    for fields, expected in ((None, {"title", "text", "year"}), (["year", "title"], {"year", "title"}), ([], set())):
+        answer = engine.search(SearchRequest(query="music", fields=fields))
+        assert {frozenset(hit.fields) for hit in answer.hits} == {frozenset(expected)}
+
+
+def test_documents_come_whole_by_id(engine: SearchEngine, corpus: Corpus) -> None:
+    for document in corpus.documents:
+        stored = engine.document(document.id)
+        assert stored.fields == {"title": document.title, "text": document.text, "year": document.year}
+    for missing in ("", "doc-1000", "MUSIC", "music ", "\x00", "\ud800", "é" * 5000):
+        with pytest.raises(DocumentNotFoundError):
+            engine.document(missing)
+
+
+def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) -> None:
+    answer = engine.encode(EncodeRequest(text="play music music music", task="fact"))
+    ids = corpus.tokenizer.encode("play music music music")
+    mean = corpus.tables["fact"][ids].mean(axis=0)
+    assert answer.dense == pytest.approx((mean / (mean @ mean) ** 0.5).tolist(), abs=1e-6)
+    assert answer.dimension == 16
+    counts = {int(token): list(ids).count(token) for token in ids}
+    assert {token.id: token.count for token in answer.tokens} == counts
+    assert [token.token for token in answer.tokens] == [corpus.tokenizer.token(token.id) for token in answer.tokens]
+    assert max(counts.values()) > 1
+
+
+def test_a_batch_answers_like_single_searches_in_order(engine: SearchEngine) -> None:
+    requests = [SearchRequest(query=query, k=5) for query in QUERIES]
+    answers = engine.search_batch(requests)
+    assert [answer.hits for answer in answers] == [engine.search(request).hits for request in requests]
+
+
+def test_concurrent_searches_answer_like_serial_ones(engine: SearchEngine) -> None:
+    requests = [SearchRequest(query=query, k=20, mode=mode) for query in QUERIES for mode in ("hybrid", "sparse")] * 8
+    serial = [engine.search(request).hits for request in requests]
+    with ThreadPoolExecutor(16) as pool:
+        assert [answer.hits for answer in pool.map(engine.search, requests)] == serial
+
+
+def test_limits_name_every_field_at_fault(engine: SearchEngine) -> None:
+    request = SearchRequest(query="x" * 10_001, task="nope", k=101, fields=["title", "colour"], deadline_ms=60_001)
+    with pytest.raises(InvalidRequestError) as caught:
+        engine.search(request)
+    assert [error.field for error in caught.value.errors] == ["query", "task", "k", "fields", "deadline_ms"]
+    assert "(4 more)" in caught.value.detail
+    for error, words in zip(
+        caught.value.errors,
+        ("at most 10000", "default, fact", "field 'candidates' (at most 1000)", "text, title, year", "60000 ms"),
+        strict=True,
+    ):
+        assert words in error.message
+    with pytest.raises(InvalidRequestError, match=r"searches\.1\.task"):
+        engine.search_batch([SearchRequest(query="a"), SearchRequest(query="a", task="nope")])
+    with pytest.raises(InvalidRequestError, match="at most 64 searches"):
+        engine.search_batch([SearchRequest(query="a")] * 65)
+    with pytest.raises(InvalidRequestError, match="text: "):
+        engine.encode(EncodeRequest(text="x" * 10_001))
+
+
+def test_the_window_bounds_pages(engine: SearchEngine) -> None:
+    assert len(engine.search(SearchRequest(query="music", k=120, candidates=120, mode="dense")).hits) == 120
+    assert engine.search(SearchRequest(query="music", k=1000, candidates=1000)).candidates == 120
+    for bad in ({"k": 101}, {"k": 1, "offset": 100}, {"k": 6, "candidates": 5}):
+        with pytest.raises(InvalidRequestError, match="candidates"):
+            engine.search(SearchRequest.model_validate({"query": "music", **bad}))
+    with pytest.raises(InvalidRequestError, match="at most 1000 candidates"):
+        engine.search(SearchRequest(query="music", candidates=1001))
+
+
+def test_timings_are_there_for_the_stages_that_took_place(engine: SearchEngine) -> None:
+    timings = engine.search(SearchRequest(query="music")).timings_ms
+    for stage in ("tokenize", "encode", "dense", "sparse", "fuse", "fetch"):
+        assert 0 < getattr(timings, stage) < timings.total
+    sparse = engine.search(SearchRequest(query="music", mode="sparse")).timings_ms
+    assert (sparse.encode, sparse.dense) == (None, None)
+
+
+def test_ready_only_after_the_warm_up_and_not_after_closing(tiny_bundle: Bundle) -> None:
+    engine = SearchEngine.open(tiny_bundle, Settings(warm_up_queries=1))
+    with pytest.raises(NotReadyError, match="warms up"):
+        engine.require_ready()
+    engine.warm_up()
+    engine.require_ready()
+    engine.close()
+    engine.close()
+    for call in (engine.require_ready, engine.warm_up, lambda: engine.search(SearchRequest(query="a"))):
+        with pytest.raises(NotReadyError, match="closed"):
+            call()
+    with pytest.raises(NotReadyError, match="closed"):
+        engine.document("music")
