@@ -1,8 +1,14 @@
 """The house rules of CONTRIBUTING.md that a machine can check."""
 
 import ast
+import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
@@ -19,16 +25,19 @@ def functions(module: ast.AST) -> list[Function]:
     return [node for node in ast.walk(module) if isinstance(node, Function)]
 
 
+def imports(module: ast.AST) -> Iterator[str]:
+    """What is imported anywhere in `module`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def importers(*packages: str) -> Iterator[str]:
     """The modules that import one of `packages` or something below, anywhere."""
     for name, module in MODULES.items():
-        imported: list[str] = []
-        for node in ast.walk(module):
-            if isinstance(node, ast.Import):
-                imported += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imported += [f"{node.module}.{alias.name}" for alias in node.names]
-        if any(f"{what}.".startswith(f"{package}.") for what in imported for package in packages):
+        if any(f"{what}.".startswith(f"{package}.") for what in imports(module) for package in packages):
             yield name
 
 
@@ -101,3 +110,24 @@ def test_asserts_check_no_input() -> None:
         if isinstance(node, ast.Assert)
     ]
     assert found == []
+
+
+def test_imported_distributions_are_declared() -> None:
+    """Each as a direct dependency, or in the extra that the importing part needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    extra_of = {"artifacts/pipeline/": "pipeline", "artifacts/evaluat": "pipeline", "loadtest/": "loadtest"}
+    distributions = packages_distributions()
+    undeclared = []
+    for name, module in MODULES.items():
+        needed = [extra for prefix, extra in extra_of.items() if name.startswith(prefix)]
+        declared = {
+            canonicalize_name(Requirement(text).name)
+            for text in [*project["dependencies"], *(text for extra in needed for text in extras[extra])]
+        }
+        for top in {what.partition(".")[0] for what in imports(module)} - set(sys.stdlib_module_names):
+            if top in {"artifacts", "service", "loadtest", "scripts"}:
+                continue
+            if not declared & {canonicalize_name(distribution) for distribution in distributions.get(top, [top])}:
+                undeclared.append(f"{name}: {top}")
+    assert undeclared == []
