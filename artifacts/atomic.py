@@ -18,21 +18,24 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
 
     Everything is on the disk before the rename. When the block raises, the new folder is removed and `target` stays
     as it was. With `overwrite` an old folder is swapped out and removed, but only when it holds a file `marker`:
-    a mistyped path must not cost anybody their files. Raises BundleError when `target` is in the way.
+    a mistyped path must not cost anybody their files. Raises BundleError when `target` is in the way,
+    or when the disk does not take it.
     """
     target = Path(target).absolute()
     _check_target(target, overwrite=overwrite, marker=marker)
-    target.parent.mkdir(parents=True, exist_ok=True)
     folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.new")
-    folder.mkdir()
     try:
+        folder.mkdir(parents=True)
         yield folder
         _sync(folder)
         _check_target(target, overwrite=overwrite, marker=marker)
         _swap(folder, target)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    except OSError as error:
+        raise BundleError(
+            f"{target} can't be written: {error}.", remedy="Look at free space and permissions."
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # not there any more when all went well
 
 
 def _check_target(target: Path, *, overwrite: bool, marker: str) -> None:

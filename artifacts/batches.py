@@ -42,6 +42,11 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
             "the numbers must be equal.",
             remedy=_ENCODE_AGAIN,
         )
+    for document_id in batch.ids:
+        if not document_id or "\n" in document_id:
+            raise CorpusError(
+                f"{where}: the id {document_id!r} is empty or has a line break.", remedy="Give every document an id."
+            )
     if batch.dense.ndim != 2 or batch.dense.shape[1] < dimension:
         raise CorpusError(
             f"{where}: dense vectors of shape {batch.dense.shape}, expected at least {dimension} values each.",

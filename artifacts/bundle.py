@@ -30,7 +30,14 @@ from artifacts.checks import (
     check_unlisted,
     raise_first,
 )
-from artifacts.dense import DenseIndex, build_dense_index, choose_factory, default_parameters, write_dense_index
+from artifacts.dense import DenseIndex
+from artifacts.dense_build import (
+    build_dense_index,
+    check_factory,
+    choose_factory,
+    default_parameters,
+    write_dense_index,
+)
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.lucene.index import ImpactIndexWriter
 from artifacts.lucene.search import ImpactIndex
@@ -150,6 +157,8 @@ def write_bundle(
     BundleError when `target` is in the way or a table holds values that can't be stored.
     """
     _check_settings(tables, default_task, dimension, top_k)
+    if factory is not None:
+        check_factory(factory, dimension)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)

@@ -78,7 +78,8 @@ def check_file(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
 
 def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
     """Files that lie in the bundle's folder but are not part of it."""
-    for folder, _, names in os.walk(root):
+    for folder, folders, names in os.walk(root):
+        folders.sort()
         for name in sorted(names):
             file = (Path(folder) / name).relative_to(root).as_posix()
             is_lock = file == f"{manifest.sparse.directory}/{_LOCK_FILE}"

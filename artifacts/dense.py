@@ -1,104 +1,23 @@
-"""The dense index: document vectors in Faiss, searched by inner product.
+"""Searching the dense index: document vectors in Faiss, by inner product.
 
 Document vectors are L2-normalised, so the inner product with a normalised query vector is their cosine.
-Every index built here can also score documents that a search did not find (`DenseIndex.scores`), which is what
-lets fusion use a leg's true score instead of a guess.
+Documents that a search did not find can be scored too (`DenseIndex.scores`), which is what lets fusion use a leg's true
+score instead of a guess.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.errors import BundleError, CorpusError, RecipeError
+from artifacts.errors import BundleError
 
-__all__ = ["DenseIndex", "build_dense_index", "choose_factory", "default_parameters", "write_dense_index"]
+__all__ = ["DenseIndex", "FaissIndex", "faiss_reason"]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
-
-# Up to FLAT_LIMIT documents an exact scan takes a few milliseconds at most. Up to HNSW_FLAT_LIMIT a graph over
-# full vectors is affordable; up to HNSW_LIMIT the vectors take a quarter of that as 8-bit scalars. Beyond it,
-# 4-bit product codes are scanned in inverted lists and the best candidates scored again with 8-bit vectors.
-FLAT_LIMIT: Final = 20_000
-HNSW_FLAT_LIMIT: Final = 100_000
-HNSW_LIMIT: Final = 1_000_000
-
-_EF_CONSTRUCTION: Final = 200  # Faiss' own 40 costs several points of recall at a million documents
-_POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns that a clustering is not to be trusted
-_CHUNK_ROWS: Final = 65_536
-_PROBES: Final = 16  # documents whose scores are compared between search and reconstruction after building
-_SCORE_TOLERANCE: Final = 1e-3
-
-
-def choose_factory(count: int, dimension: int) -> str:
-    """The Faiss factory string for `count` documents of `dimension` values.
-
-    - up to 20,000: `Flat`, exact;
-    - up to 100,000: `HNSW32,Flat`;
-    - below 1,000,000: `HNSW32,SQ8`;
-    - from 1,000,000: `IVF{n},PQ{m}x4fs,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor
-      of `dimension` that leaves two or more values per sub-quantiser.
-    """
-    if count <= FLAT_LIMIT:
-        return "Flat"
-    if count <= HNSW_FLAT_LIMIT:
-        return "HNSW32,Flat"
-    if count < HNSW_LIMIT:
-        return "HNSW32,SQ8"
-    lists = 2 ** round(math.log2(math.sqrt(count)))
-    parts = max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
-    return f"IVF{lists},PQ{parts}x4fs,Refine(SQ8)"
-
-
-def default_parameters(index: FaissIndex) -> dict[str, float]:
-    """Search parameters that suit an index, by Faiss' own names, for the manifest.
-
-    efSearch (candidates of a graph search), nprobe (inverted lists visited: 1/16 of them), k_factor_rf (candidates
-    scored again, as a multiple of k).
-    """
-    parameters: dict[str, float] = {}
-    if isinstance(_innermost(index), faiss.IndexHNSW):
-        parameters["efSearch"] = 128 if index.ntotal <= 200_000 else 256
-    ivf = faiss.try_extract_index_ivf(index)
-    if ivf is not None:
-        parameters["nprobe"] = max(1, ivf.nlist // 16)
-    if isinstance(index, faiss.IndexRefine):
-        parameters["k_factor_rf"] = 4
-    return parameters
-
-
-def build_dense_index(vectors: npt.NDArray[np.float32], factory: str | None = None) -> FaissIndex:
-    """Build a Faiss index over document vectors, shape (N, D), float32 and L2-normalised; may be a memory map.
-
-    `factory` is a Faiss factory string, None chooses by size. The same vectors give the same bytes, whatever the
-    number of threads. Raises CorpusError for a vector that is zero, not finite or not normalised, and RecipeError
-    for a factory that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
-    """
-    if vectors.ndim != 2 or 0 in vectors.shape:
-        raise CorpusError(f"document vectors have shape (N, D) with N and D above 0, found {vectors.shape}.")
-    _check_vectors(vectors)
-    factory = factory or choose_factory(*vectors.shape)
-    index = _new_index(vectors.shape[1], factory)
-    _check_training(index, factory, len(vectors))
-    try:
-        index.train(vectors)
-        index.add(vectors)
-        ivf = faiss.try_extract_index_ivf(index)
-        if ivf is not None and not isinstance(index, faiss.IndexRefine):
-            ivf.make_direct_map()  # without it, vectors can't be looked up by document
-    except RuntimeError as error:
-        raise _refused(factory, error) from error
-    _check_scores(index, factory, vectors)
-    return index
-
-
-def write_dense_index(index: FaissIndex, path: Path) -> None:
-    """Write a Faiss index to a file."""
-    faiss.write_index(index, str(path))
 
 
 class DenseIndex:
@@ -128,7 +47,7 @@ class DenseIndex:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except (RuntimeError, MemoryError) as error:
             raise BundleError(
-                f"{path}: not a Faiss index: {_reason(error)}.", remedy="Fetch or build the bundle again."
+                f"{path}: not a Faiss index: {faiss_reason(error)}.", remedy="Fetch or build the bundle again."
             ) from error
         if index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise BundleError(
@@ -198,83 +117,6 @@ class DenseIndex:
         return np.ascontiguousarray(query, dtype=np.float32)
 
 
-def _check_vectors(vectors: npt.NDArray[np.float32]) -> None:
-    for start in range(0, len(vectors), _CHUNK_ROWS):
-        norms = np.linalg.norm(vectors[start : start + _CHUNK_ROWS], axis=1)
-        bad = ~(np.abs(norms - 1) < 1e-3)  # NaN compares as false
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise CorpusError(
-                f"document {start + row}: the vector's norm is {norms[row]:g}, expected 1.",
-                remedy="Encode the document again; zero vectors and values that are not finite can't be indexed.",
-            )
-
-
-def _new_index(dimension: int, factory: str) -> FaissIndex:
-    try:
-        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:
-        raise _refused(factory, error) from error
-    graph = _innermost(index)
-    if isinstance(graph, faiss.IndexHNSW):
-        graph.hnsw.efConstruction = _EF_CONSTRUCTION
-    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        raise RecipeError(
-            f'Faiss factory "{factory}" does not search by inner product.',
-            remedy='Use another one, such as "HNSW32,SQ8".',
-        )
-    return index
-
-
-def _innermost(index: FaissIndex) -> FaissIndex:
-    """The index below refinement and transformations."""
-    while True:
-        if isinstance(index, faiss.IndexRefine):
-            index = faiss.downcast_index(index.base_index)
-        elif isinstance(index, faiss.IndexPreTransform):
-            index = faiss.downcast_index(index.index)
-        else:
-            return index
-
-
-def _check_training(index: FaissIndex, factory: str, count: int) -> None:
-    """Raise RecipeError when there are fewer vectors than the index' clusterings need."""
-    inner = _innermost(index)
-    pq = getattr(inner, "pq", None)
-    centroids = max(getattr(inner, "nlist", 0), pq.ksub if pq is not None else 0)
-    if count < _POINTS_PER_CENTROID * centroids:
-        raise RecipeError(
-            f'Faiss factory "{factory}" has {centroids} centroids and needs at least '
-            f"{_POINTS_PER_CENTROID * centroids} documents to train them, found {count}.",
-            remedy=f'Use fewer centroids, or "{choose_factory(count, index.d)}".',
-        )
-
-
-def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
-    """Raise RecipeError when scores of a search can't be computed again from what the index holds."""
-    dense = DenseIndex(index)
-    for row in np.linspace(0, len(vectors) - 1, num=min(_PROBES, len(vectors)), dtype=np.int64):
-        query = np.asarray(vectors[row])
-        try:
-            ordinals, found = dense.search(query, 10)
-            again = dense.scores(query, ordinals)
-        except RuntimeError as error:
-            raise _refused(factory, error) from error
-        if np.abs(found - again).max(initial=0) > _SCORE_TOLERANCE:
-            raise RecipeError(
-                f'Faiss factory "{factory}" gives scores that are off by {np.abs(found - again).max():.3g} from the '
-                f"vectors it holds, so documents found by the sparse leg only could not be scored.",
-                remedy=f'Append a refinement: "{factory},Refine(SQ8)".',
-            )
-
-
-def _refused(factory: str, error: RuntimeError) -> RecipeError:
-    return RecipeError(
-        f'Faiss refuses the factory "{factory}": {_reason(error)}.',
-        remedy='Use another one, such as "Flat" or "HNSW32,SQ8".',
-    )
-
-
-def _reason(error: BaseException) -> str:
+def faiss_reason(error: BaseException) -> str:
     """The last, human part of a Faiss message, without its C++ signature."""
     return str(error).rpartition("Error: ")[2].strip().rstrip(".")

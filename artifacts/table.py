@@ -39,17 +39,19 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
         )
     if rows.ndim != 2 or 0 in rows.shape:
         raise BundleError(f"{path.name}: a token table has shape (V, D), found {rows.shape}.")
-    target = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=rows.shape)
     scales = np.zeros(rows.shape[0], dtype=np.float32)
-    for start in range(0, rows.shape[0], _CHUNK_ROWS):
-        part = slice(start, start + _CHUNK_ROWS)
-        values = np.asarray(rows[part], dtype=np.float32)
-        _check_values(path, values, dtype, start)
-        if dtype == "int8":
-            target[part], scales[part] = _quantise(values)
-        else:
-            target[part] = values
-    target.flush()
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": rows.shape}
+    with path.open("wb") as file:  # not a memory map: a full disk would end the process with SIGBUS
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, rows.shape[0], _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            values = np.asarray(rows[part], dtype=np.float32)
+            _check_values(path, values, dtype, start)
+            if dtype == "int8":
+                quantised, scales[part] = _quantise(values)
+                file.write(quantised.tobytes())
+            else:
+                file.write(values.astype(dtype).tobytes())
     if dtype != "int8":
         return [path]
     np.save(scale_path(path), scales)

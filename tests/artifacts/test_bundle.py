@@ -210,6 +210,21 @@ def test_a_bad_vector_is_an_error(write: Write, batches: list[EncodedBatch], tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_batch_does_not_matter(write: Write, batches: list[EncodedBatch], tmp_path: Path) -> None:
+    none = EncodedBatch([], [], np.zeros((0, HIDDEN)), np.zeros(1, dtype=np.int64), np.zeros(0, int), np.zeros(0, int))
+    bundle = write(tmp_path / "b", documents=[none, batches[0], none, *batches[1:], none])
+    assert bundle.manifest.documents == 30
+    assert verify_bundle(bundle.path) == []
+
+
+def test_a_factory_that_faiss_refuses_is_named_before_the_documents_are_read(write: Write, tmp_path: Path) -> None:
+    def unread() -> Iterator[EncodedBatch]:
+        yield pytest.fail("documents were read")
+
+    with pytest.raises(RecipeError, match='"Bogus"'):
+        write(tmp_path / "b", documents=unread(), factory="Bogus")
+
+
 def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="There are no documents"):
         write(tmp_path / "b", documents=iter([]))

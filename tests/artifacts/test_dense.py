@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from artifacts.dense import DenseIndex, build_dense_index, choose_factory, default_parameters, write_dense_index
+from artifacts.dense import DenseIndex
+from artifacts.dense_build import build_dense_index, choose_factory, default_parameters, write_dense_index
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from tests.support.memory import mapped_bytes
 
@@ -298,6 +299,21 @@ def test_a_truncated_index_is_an_error(vectors: Vectors, tmp_path: Path) -> None
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         with pytest.raises(BundleError, match="not a Faiss index"):
             DenseIndex.open(path)
+
+
+def test_a_place_that_can_not_be_written_is_named(vectors: Vectors, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"no/dense\.faiss: the index can't be written: .*No such file"):
+        write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "no" / "dense.faiss")
+
+
+def test_building_leaves_the_number_of_threads_alone(vectors: Vectors) -> None:
+    before = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(3)
+        build_dense_index(vectors, "Flat")
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path) -> None:
