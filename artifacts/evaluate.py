@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from pydantic import ValidationError
 
 from artifacts.bundle import Bundle
 from artifacts.corpus import file_sha256, find_file
@@ -29,7 +30,7 @@ from service.errors import NoDirectionError, NoTokensError
 from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest
 from service.settings import Settings
 
-__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle"]
+__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
 _DEPTH: Final = 100  # the largest cut-off of the measures
@@ -108,6 +109,21 @@ def evaluate_bundle(
     }
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return Evaluation(metrics, report)
+
+
+def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:
+    """The service's fusion `method` ("linear" or "rrf"), with weights of dense and sparse (None: its defaults).
+
+    Raises RecipeError for another method, or for weights that can't be used.
+    """
+    kinds: dict[str, type[LinearFusion] | type[RrfFusion]] = {"linear": LinearFusion, "rrf": RrfFusion}
+    if method not in kinds:
+        raise RecipeError(f"fusion is {method!r}.", remedy=f"Use one of: {', '.join(kinds)}.")
+    given = {} if weights is None else {"weights": {"dense": weights[0], "sparse": weights[1]}}
+    try:
+        return kinds[method].model_validate({"method": method, **given})
+    except ValidationError as error:
+        raise RecipeError(f"fusion weights are {weights}: {error.errors()[0]['msg']}.") from error
 
 
 _PAPER: Final = LinearFusion(normalization="paper")

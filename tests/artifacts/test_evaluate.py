@@ -14,7 +14,7 @@ from rich.console import Console
 
 from artifacts.bundle import Bundle
 from artifacts.errors import BundleError, CorpusError, RecipeError
-from artifacts.evaluate import Evaluation, evaluate_bundle
+from artifacts.evaluate import Evaluation, evaluate_bundle, fusion_of
 from artifacts.evaluation.report import print_report
 from artifacts.text import TextTokenizer
 from service.schemas import LinearFusion, RrfFusion, Weights
@@ -208,6 +208,20 @@ def test_weights_of_one_leg_give_that_leg(
     rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", fusion=RrfFusion(method="rrf"))
     assert rrf.report["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
     assert rrf.metrics["bm25"] == evaluated[0].metrics["bm25"]
+
+
+def test_fusion_by_name() -> None:
+    assert fusion_of("linear") == LinearFusion()
+    assert fusion_of("rrf") == RrfFusion(method="rrf")
+    assert fusion_of("rrf", (2.0, 0.5)) == RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))
+    with pytest.raises(RecipeError, match=r"fusion is 'best'\. Use one of: linear, rrf\."):
+        fusion_of("best")
+
+
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
+def test_fusion_weights_that_the_service_does_not_take(weights: tuple[float, float]) -> None:
+    with pytest.raises(RecipeError, match="fusion weights are"):
+        fusion_of("linear", weights)
 
 
 def test_another_task_gives_another_dense_ranking(
