@@ -17,7 +17,7 @@ from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError
 from service.http import problem_response
 from service.middleware import Envelope
-from service.openapi import openapi
+from service.openapi import ABOUT, complete_description
 from service.routes import router
 from service.settings import Settings
 from service.versions import package_version
@@ -39,6 +39,7 @@ def create_app(
     chosen = source.settings if isinstance(source, SearchEngine) else settings or Settings()
     app = FastAPI(
         title="LightRetriever Search",
+        description=ABOUT,
         version=package_version("lightretriever-search"),
         lifespan=partial(_lifespan, source=source, settings=chosen, on_ready=on_ready),
         docs_url=None,
@@ -49,7 +50,7 @@ def create_app(
     app.add_middleware(Envelope, metrics=lambda: app.state.engine.metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _routing_error)
-    app.openapi_schema = openapi(app, chosen)
+    complete_description(app, chosen)
     return app
 
 

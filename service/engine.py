@@ -128,6 +128,7 @@ class SearchEngine:
         task = self.bundle.manifest.default_task
         probes = self.parts.documents.probes(self.settings.warm_up_queries) or [self.bundle.manifest.name]
         for number in range(self.settings.warm_up_queries):
+            self._require_open()
             request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1)
             plan = Plan(request, task, self.settings.candidates, _WARM_UP_DEADLINE_MS)
             Search(self.parts, plan, StageClock()).begin().finish()

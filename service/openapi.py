@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from service import schemas
 from service.errors import (
@@ -30,24 +29,26 @@ from service.examples import ANSWERS, REQUESTS
 from service.http import JSON, PROBLEM_JSON
 from service.settings import Settings
 
-__all__ = ["DOCUMENT_ERRORS", "ENCODE_ERRORS", "SEARCH_ERRORS", "describe", "openapi"]
+__all__ = ["ABOUT", "DOCUMENT_ERRORS", "ENCODE_ERRORS", "SEARCH_ERRORS", "complete_description", "describe"]
 
 _BODY_ERRORS: Final = (InvalidJsonError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
 ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError)
 SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, DeadlineError)
 DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError)
 
-_REQUESTS: Final = (schemas.SearchRequest, schemas.BatchRequest, schemas.EncodeRequest)
-_ANSWERS: Final = (
-    schemas.SearchResponse,
-    schemas.BatchResponse,
-    schemas.EncodeResponse,
-    schemas.Document,
-    schemas.Status,
-    schemas.Info,
-    schemas.Problem,
-)
-_ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
+_MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
+    (schemas.SearchRequest, "validation"),
+    (schemas.BatchRequest, "validation"),
+    (schemas.EncodeRequest, "validation"),
+    (schemas.SearchResponse, "serialization"),
+    (schemas.BatchResponse, "serialization"),
+    (schemas.EncodeResponse, "serialization"),
+    (schemas.Document, "serialization"),
+    (schemas.Status, "serialization"),
+    (schemas.Info, "serialization"),
+    (schemas.Problem, "serialization"),
+]
+ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 
 - **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
   ranks counted from 1).
@@ -83,18 +84,16 @@ def describe(
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
 
 
-def openapi(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """Give the description of an app, with the limits that its settings put on requests."""
-    document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
-    modes = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _ANSWERS]
-    _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+def complete_description(app: FastAPI, settings: Settings) -> None:
+    """Add to the app's description its models, the kinds of errors, and the limits that its settings set."""
+    document = app.openapi()  # FastAPI keeps this very object and serves it
+    _, definitions = models_json_schema(_MODELS, ref_template="#/components/schemas/{model}")
     document["components"] = {"schemas": definitions["$defs"]}
     _set_limits(definitions["$defs"], settings)
     document["x-error-kinds"] = [
         {"kind": kind, "status": error.status, "title": error.title, "description": error.__doc__}
         for kind, error in KINDS.items()
     ]
-    return document
 
 
 def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:

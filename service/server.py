@@ -81,7 +81,7 @@ def _serve(engine: SearchEngine, listener: socket.socket, host: str) -> None:
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=max(1, round(engine.settings.shutdown_grace_s)),
+        timeout_graceful_shutdown=engine.settings.shutdown_grace_s,
     )
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
     before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}

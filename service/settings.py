@@ -55,8 +55,8 @@ class Settings(BaseSettings):
         ge=1,
         description="Searches made before the service calls itself ready; the JVM gets fast on the way.",
     )
-    shutdown_grace_s: float = Field(
-        default=10.0, ge=0, description="Time that requests in flight have to finish after SIGTERM or SIGINT."
+    shutdown_grace_s: int = Field(
+        default=10, ge=1, description="Time that requests in flight have to finish after SIGTERM or SIGINT."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",

@@ -10,6 +10,7 @@ from artifacts.bundle import Bundle
 from service.app import create_app
 from service.engine import SearchEngine
 from service.settings import Settings
+from tests.service.process import serving
 from tests.service.reference import Corpus
 
 # No deadline per example: a busy machine would fail the test, not the code.
@@ -45,3 +46,10 @@ def client(engine: SearchEngine) -> Iterator[TestClient]:
 @pytest.fixture(scope="session")
 def corpus(tiny_bundle: Bundle) -> Corpus:
     return Corpus(tiny_bundle)
+
+
+@pytest.fixture(scope="session")
+def url(tiny_bundle: Bundle) -> Iterator[str]:
+    """The address of a real server."""
+    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url

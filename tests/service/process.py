@@ -1,0 +1,64 @@
+"""A real server in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from pathlib import Path
+from service.server import run
+from service.settings import load_settings
+sys.exit(run(Path(sys.argv[1]), host=sys.argv[2], port=int(sys.argv[3]), settings=load_settings()))
+"""
+
+
+class Server:
+    """Starts at once; `url` waits until the server says that it is ready."""
+
+    def __init__(
+        self, bundle: Path, *, host: str = "127.0.0.1", port: int = 0, environment: Mapping[str, str] | None = None
+    ) -> None:
+        settings = {"LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(bundle), host, str(port)],
+            cwd=ROOT,
+            env={**os.environ, **settings, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def ready_line(self) -> str:
+        if self.process.stdout is None:
+            raise RuntimeError("there is no pipe")
+        return self.process.stdout.readline()
+
+    def wait(self) -> tuple[int, str, str]:
+        """Give exit status, stdout and stderr."""
+        output, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, output, errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def serving(bundle: Path, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Give the address of a server that is ready."""
+    with Server(bundle, environment=environment) as server:
+        yield server.ready_line.rpartition(" ")[2].strip()

@@ -1,0 +1,95 @@
+"""Opening and closing the application leaves nothing behind, and readiness follows the warm-up."""
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from artifacts.bundle import Bundle
+from artifacts.errors import BundleError
+from service.app import create_app
+from service.engine import SearchEngine
+from service.errors import SearchFailedError
+from service.settings import Settings
+
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
+
+
+def open_search_close(bundle: Bundle) -> None:
+    with TestClient(create_app(bundle.path, SETTINGS)) as client:
+        assert len(client.post("/search", json={"query": "play music"}).json()["hits"]) == 10
+
+
+def resources() -> tuple[int, int]:
+    gc.collect()
+    return sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count()
+
+
+def test_thirty_openings_leave_no_descriptors_and_no_threads(tiny_bundle: Bundle) -> None:
+    open_search_close(tiny_bundle)
+    before = resources()
+    for _ in range(30):
+        open_search_close(tiny_bundle)
+    assert resources() == before
+
+
+def test_ready_after_the_warm_up(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, ready = threading.Event(), threading.Event()
+    warm_up = SearchEngine.warm_up
+
+    def slow(engine: SearchEngine) -> None:
+        gate.wait()
+        warm_up(engine)
+
+    monkeypatch.setattr(SearchEngine, "warm_up", slow)
+    with TestClient(create_app(tiny_bundle.path, SETTINGS, on_ready=ready.set)) as client:
+        waiting = client.get("/readyz")
+        assert (waiting.status_code, waiting.json()["kind"]) == (503, "not_ready")
+        assert client.get("/livez").json() == {"status": "alive"}
+        assert "lightretriever_ready 0.0" in client.get("/metrics").text
+        assert not ready.is_set()
+        gate.set()
+        assert ready.wait(60)
+        assert client.get("/readyz").json() == {"status": "ready"}
+        assert "lightretriever_ready 1.0" in client.get("/metrics").text
+
+
+def test_a_failed_warm_up_is_tried_again(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    warm_up = SearchEngine.warm_up
+
+    def flaky(engine: SearchEngine) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise SearchFailedError("not yet")
+        warm_up(engine)
+
+    monkeypatch.setattr(SearchEngine, "warm_up", flaky)
+    monkeypatch.setattr("service.app._WARM_UP_PAUSE_S", 0.01)
+    ready = threading.Event()
+    with TestClient(create_app(tiny_bundle.path, SETTINGS, on_ready=ready.set)):
+        assert ready.wait(60)
+    assert len(tries) == 2
+
+
+def test_stopping_while_it_warms_up(tiny_bundle: Bundle) -> None:
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1_000_000)
+    with TestClient(create_app(tiny_bundle.path, settings)) as client:
+        assert client.get("/readyz").status_code == 503
+
+
+def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:
+    for _ in range(2):
+        with TestClient(create_app(engine)) as client:
+            assert client.get("/info").status_code == 200
+    engine.require_ready()
+
+
+def test_a_bad_bundle_does_not_start(tiny_bundle: Bundle) -> None:
+    with (
+        pytest.raises(BundleError, match="there is no such folder"),
+        TestClient(create_app(tiny_bundle.path / "nix", SETTINGS)),
+    ):
+        pass

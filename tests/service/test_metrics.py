@@ -1,0 +1,83 @@
+"""The metrics count what happened, and nothing else."""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.settings import Settings
+
+
+@pytest.fixture
+def fresh_client(tiny_bundle: Bundle) -> Iterator[TestClient]:
+    with TestClient(create_app(tiny_bundle.path, Settings(deadline_ms=60_000, warm_up_queries=2))) as client:
+        while client.get("/readyz").status_code != 200:
+            pass
+        yield client
+
+
+def samples(client: TestClient) -> dict[tuple[str, tuple[str, ...]], float]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    families = text_string_to_metric_families(answer.text)
+    return {
+        (sample.name.removeprefix("lightretriever_"), tuple(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_client: TestClient) -> None:
+    for mode, count in (("hybrid", 3), ("sparse", 2)):
+        for _ in range(count):
+            assert fresh_client.post("/search", json={"query": "music", "mode": mode}).status_code == 200
+    fresh_client.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "dense"}]})
+    found = samples(fresh_client)
+    counts = {
+        stage: found["stage_seconds_count", (stage,)] for stage in ("tokenize", "encode", "dense", "sparse", "fuse")
+    }
+    assert counts == {"tokenize": 7, "encode": 5, "dense": 5, "sparse": 6, "fuse": 7}
+    assert found["search_seconds_count", ()] == 7
+    assert found["stage_seconds_bucket", ("+Inf", "tokenize")] == 7
+    assert 0 < found["stage_seconds_sum", ("tokenize",)] < found["search_seconds_sum", ()]
+    smallest = min(float(labels[0]) for name, labels in found if name == "stage_seconds_bucket")
+    assert smallest == 1e-5
+
+
+def test_requests_are_counted_by_route_and_status_and_errors_by_kind(fresh_client: TestClient) -> None:
+    before = samples(fresh_client)
+    fresh_client.post("/search", json={"query": "a"})
+    fresh_client.post("/search", json={"query": ""})
+    fresh_client.post("/search", content=b"{", headers={"content-type": "application/json"})
+    fresh_client.get("/documents/music")
+    fresh_client.get("/documents/nix")
+    fresh_client.get("/a/path/nobody/knows")
+    fresh_client.get("/search")
+    found = samples(fresh_client)
+    assert {key[1]: value for key, value in found.items() if key[0] == "errors_total"} == {
+        **{key[1]: value for key, value in before.items() if key[0] == "errors_total"},
+        ("invalid_request",): 1,
+        ("invalid_json",): 1,
+        ("document_not_found",): 1,
+        ("route_not_found",): 1,
+        ("method_not_allowed",): 1,
+    }
+    requests = {key[1]: value for key, value in found.items() if key[0] == "request_seconds_count"}
+    assert requests["/search", "200"] == requests["/search", "422"] == requests["/search", "400"] == 1
+    assert requests["/documents/{id:path}", "200"] == requests["/documents/{id:path}", "404"] == 1
+    assert requests["unknown", "404"] == 1
+    assert not any("nobody" in label for labels in requests for label in labels)
+
+
+def test_gauges_tell_the_state(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
+    found = samples(fresh_client)
+    assert found["ready", ()] == 1
+    assert found["requests_in_flight", ()] == 1
+    assert found["documents", ()] == 120
+    assert {key[1] for key in found if key[0] == "abandoned_calls"} == {("dense",), ("sparse",), ("documents",)}
+    (labels,) = (key[1] for key in found if key[0] == "bundle_info")
+    assert tiny_bundle.manifest.digest in labels
+    assert found["process_open_fds", ()] > 0

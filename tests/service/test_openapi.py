@@ -1,0 +1,119 @@
+"""The API against its own description: by schemathesis, by its examples, and by the routes there are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, settings
+
+from service.app import create_app
+from service.errors import KINDS
+from service.examples import ANSWERS, REQUESTS
+from service.routes import router
+from tests.service.conftest import SETTINGS
+
+# A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
+CONFIG = {
+    "checks": {
+        "positive_data_acceptance": {"expected-statuses": ["2xx", "404", "422", "504"]},
+        "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},
+    }
+}
+
+# The description needs no bundle: none is opened before the application starts.
+schema = schemathesis.openapi.from_dict(
+    create_app(Path("no bundle"), SETTINGS).openapi(), config=schemathesis.Config.from_dict(CONFIG)
+)
+
+
+@schema.parametrize()
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_route_does_what_its_description_says(case: Any, url: str) -> None:  # noqa: ANN401
+    case.call_and_validate(base_url=url)
+
+
+@pytest.fixture(scope="session")
+def description(client: TestClient) -> dict[str, Any]:
+    document: dict[str, Any] = client.get("/openapi.json").json()
+    return document
+
+
+def test_every_route_is_described_with_examples(description: dict[str, Any]) -> None:
+    routes = {
+        (route.path, method.lower())
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    described = {(path, method) for path, methods in description["paths"].items() for method in methods}
+    assert described == {(path.replace("{id:path}", "{id}"), method) for path, method in routes}
+    for path, method in described:
+        operation = description["paths"][path][method]
+        assert operation["summary"]
+        assert operation["description"]
+        assert {"500", "503"} <= set(operation["responses"])
+        for status, response in operation["responses"].items():
+            ((media, content),) = response["content"].items()
+            if status != "200":
+                assert media == "application/problem+json"
+                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+                for kind, example in content["examples"].items():
+                    assert KINDS[kind].status == int(status) == example["value"]["status"]
+            elif media == "application/json":
+                assert content["example"]
+        if method == "post":
+            assert operation["requestBody"]["content"]["application/json"]["examples"]
+
+
+def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:
+    assert [error["kind"] for error in description["x-error-kinds"]] == list(KINDS)
+
+
+def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> None:
+    search = description["components"]["schemas"]["SearchRequest"]["properties"]
+    assert search["query"]["maxLength"] == 10_000
+    assert search["k"]["maximum"] == search["candidates"]["anyOf"][0]["maximum"] == 1_000
+    assert description["components"]["schemas"]["BatchRequest"]["properties"]["searches"]["maxItems"] == 64
+
+
+def test_examples_of_requests_are_answered(client: TestClient) -> None:
+    paths = {"SearchRequest": "/search", "BatchRequest": "/search/batch", "EncodeRequest": "/encode"}
+    for model, examples in REQUESTS.items():
+        for example in examples.values():
+            answer = client.post(paths[model.__name__], json=example["value"])
+            assert answer.status_code == 200, answer.text
+
+
+def test_examples_of_answers_are_valid() -> None:
+    for model, example in ANSWERS.items():
+        assert model.model_validate(example).model_dump(exclude_unset=True) == example
+
+
+def test_answers_have_the_documented_shape(client: TestClient) -> None:
+    """Strict models, unknown fields refused: more than the description could say."""
+    from service import schemas
+
+    for answer, model in (
+        (client.post("/search", json={"query": "music", "fields": []}), schemas.SearchResponse),
+        (client.post("/search", json={"query": "music", "mode": "dense"}), schemas.SearchResponse),
+        (client.post("/search/batch", json={"searches": [{"query": "music"}]}), schemas.BatchResponse),
+        (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
+        (client.get("/documents/music"), schemas.Document),
+        (client.get("/info"), schemas.Info),
+        (client.get("/livez"), schemas.Status),
+        (client.get("/readyz"), schemas.Status),
+        (client.get("/nix"), schemas.Problem),
+    ):
+        model.model_validate(answer.json())
+
+
+def test_documents_are_found_by_ids_of_any_kind(client: TestClient) -> None:
+    for document_id, path in (
+        ("music", "music"),
+        ('odd id/with "quotes" & ünï', "odd%20id%2Fwith%20%22quotes%22%20%26%20%C3%BCn%C3%AF"),
+        ('odd id/with "quotes" & ünï', 'odd id/with "quotes" & ünï'),
+    ):
+        assert client.get(f"/documents/{path}").json()["id"] == document_id

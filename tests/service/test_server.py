@@ -1,0 +1,145 @@
+"""The real server in a process of its own: starting, stopping, refusing to start, and what it loads."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import sleep
+
+import httpx2
+import pytest
+
+from artifacts.bundle import Bundle
+from service.server import EXIT_ERROR
+from tests.service.process import ROOT, Server
+
+SEARCH = {"query": "play music", "k": 3}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path, number: signal.Signals) -> None:
+    with Server(tiny_path) as server:
+        line = server.ready_line
+        assert line.startswith("Ready: 120 documents of 'tiny' at http://127.0.0.1:")
+        url = line.split()[-1]
+        with httpx2.Client(base_url=url) as client:
+            assert client.get("/readyz").json() == {"status": "ready"}
+            assert len(client.post("/search", json=SEARCH).json()["hits"]) == 3
+        server.process.send_signal(number)
+        code, _, errors = server.wait()
+    assert code == 0
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [line["path"] for line in lines if line["event"] == "request"] == ["/readyz", "/search"]
+    assert lines[-1]["event"] == "stopped"
+    assert "play music" not in errors
+    assert {"timestamp", "level", "request_id", "method", "status", "ms"} <= set(lines[0])
+
+
+def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> None:
+    batch = {"searches": [{"query": f"play music {number}", "k": 50} for number in range(64)]}
+    answers: list[httpx2.Response] = []
+    with Server(tiny_path) as server:
+        url = server.ready_line.split()[-1]
+        threads = [
+            threading.Thread(target=lambda: answers.append(httpx2.post(f"{url}/search/batch", json=batch, timeout=60)))
+            for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        while "requests_in_flight 1.0" in httpx2.get(f"{url}/metrics").text:
+            sleep(0.001)
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert server.wait()[0] == 0
+    assert [answer.status_code for answer in answers if len(answer.json().get("results", [])) == 64] == [200] * 6
+
+
+def test_a_taken_port_is_one_line(tiny_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Server(tiny_path, port=port) as server:
+            code, output, errors = server.wait()
+    assert (code, output) == (EXIT_ERROR, "")
+    assert errors == f"error: can't listen on 127.0.0.1 port {port}: Address already in use.\n"
+
+
+def test_a_host_that_is_none_is_one_line(tiny_path: Path) -> None:
+    with Server(tiny_path, host="256.0.0.1") as server:
+        code, _, errors = server.wait()
+    assert code == EXIT_ERROR
+    assert errors.startswith("error: can't listen on 256.0.0.1 port 0: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_bundle.path, broken)
+    (broken / "dense.faiss").write_bytes(b"nothing")
+    for path, name in ((tmp_path / "none", "none"), (broken, "dense.faiss")):
+        with Server(path) as server:
+            code, output, errors = server.wait()
+        assert (code, output) == (EXIT_ERROR, "")
+        assert errors.startswith("error: ")
+        assert name in errors
+        assert errors.count("\n") == 1
+
+
+def test_neither_torch_nor_transformers_is_loaded(tiny_path: Path) -> None:
+    """Importing the service and running a search and the whole application."""
+    script = """
+import sys
+from pathlib import Path
+from fastapi.testclient import TestClient
+import service.server
+from service.app import create_app
+from service.settings import Settings
+with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
+    assert client.post("/search", json={"query": "play music"}).json()["hits"]
+    assert client.get("/").status_code == 200
+heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini", "artifacts.pipeline"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tiny_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "[]\n"
+
+
+def test_a_streamed_body_over_the_limit_is_refused_while_it_streams(url: str) -> None:
+    def endless(connection: socket.socket) -> bytes:
+        head = (
+            "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(17):
+            connection.sendall(chunk)
+        return connection.recv(100)
+
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        assert endless(connection).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_connection_is_reused_and_bodies_of_refused_requests_do_no_harm(url: str) -> None:
+    with httpx2.Client(base_url=url) as client:
+        for _ in range(3):
+            assert client.post("/search", content=b"x" * 5_000).status_code == 415
+            assert client.post("/nix", json=SEARCH).status_code == 404
+            assert client.post("/search", json=SEARCH).status_code == 200
+
+
+def test_headers(url: str) -> None:
+    answer = httpx2.post(f"{url}/search", json=SEARCH)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert "server" not in answer.headers
+    assert len(answer.headers["x-request-id"]) == 16
+    bad = httpx2.get(f"{url}/livez", headers={"x-request-id": "a b\t{}"})
+    assert len(bad.headers["x-request-id"]) == 16
+    assert httpx2.get(f"{url}/livez", headers={"x-request-id": "a-b.c_1"}).headers["x-request-id"] == "a-b.c_1"

@@ -1,0 +1,108 @@
+"""Settings from every source, clear about what is wrong, and all of them documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from service.errors import KINDS, SettingsError
+from service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_settings
+
+DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+UNITS = {"deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*Settings.model_fields, "config"):
+        monkeypatch.delenv(ENV_PREFIX + name.upper(), raising=False)
+
+
+def test_defaults_hold_without_any_source() -> None:
+    assert load_settings() == Settings()
+    assert {name: field.get_default() for name, field in Settings.model_fields.items()} == Settings().model_dump()
+
+
+def test_caller_over_environment_over_file_over_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("candidates: 50\nmax_batch: 5\ndeadline_ms: 250.5\n")
+    monkeypatch.setenv("LIGHTRETRIEVER_MAX_BATCH", "6")
+    monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "100")
+    settings = load_settings(file, deadline_ms=10, candidates=None)
+    assert (settings.candidates, settings.max_batch, settings.deadline_ms) == (50, 6, 10)
+    assert settings.max_candidates == 1000
+    monkeypatch.setenv(CONFIG_VARIABLE, str(file))
+    assert load_settings().candidates == 50
+    other = tmp_path / "other.yaml"
+    other.write_text("")
+    assert load_settings(other).candidates == 100
+
+
+def test_what_the_environment_holds_for_others_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Kubernetes sets such variables for a service of this name.
+    monkeypatch.setenv("LIGHTRETRIEVER_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("LIGHTRETRIEVER_SERVICE_HOST", "10.0.0.1")
+    assert load_settings() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("deadline: 5", ["'deadline'", "deadline_ms"]),
+        ("deadline_ms: soon", ["'deadline_ms'", "'soon'", "LIGHTRETRIEVER_DEADLINE_MS"]),
+        ("deadline_ms: 0", ["'deadline_ms'", "greater than 0"]),
+        ("deadline_ms: .nan", ["'deadline_ms'"]),
+        ("candidates: 2000", ["'candidates' is 2000", "'max_candidates' 1000"]),
+        ("log_level: loud", ["'log_level'", "'loud'"]),
+        ("- candidates", ["name: value", "list"]),
+        ("candidates: [", ["not YAML"]),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, content: str, words: list[str]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.yaml: the settings can't be read: No such file"):
+        load_settings(tmp_path / "none.yaml")
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    """The table under a heading of the documentation, by the name in its first column."""
+    section = DOCUMENTATION.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:3] == "| `"
+    ]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def documented_default(field: FieldInfo) -> str:
+    return f"{field.get_default():g}" if isinstance(field.get_default(), float) else str(field.get_default())
+
+
+def test_every_setting_is_documented_with_its_default_and_help() -> None:
+    documented = rows("Settings")
+    assert list(documented) == list(Settings.model_fields)
+    for name, field in Settings.model_fields.items():
+        assert field.description
+        assert documented[name] == [f"`{documented_default(field)}`", field.description]
+
+
+def test_settings_with_a_unit_have_it_in_their_name() -> None:
+    units = {name for name in Settings.model_fields if re.search(r"_(ms|s|bytes|chars)$", name)}
+    assert units == UNITS
+
+
+def test_every_kind_of_error_is_documented_with_its_status() -> None:
+    documented = rows("Errors")
+    assert set(documented) == set(KINDS)
+    for kind, error in KINDS.items():
+        assert documented[kind][0] == str(error.status)
+        assert error.__doc__
