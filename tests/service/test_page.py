@@ -1,0 +1,193 @@
+"""The pages in a real browser, headless Chromium, on a real server."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+
+from artifacts.bundle import Bundle
+from tests.service.process import serving
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert program, "no Chromium is installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The tiny corpus with one hostile document."""
+    hostile = TinyDocument(f"bad {ATTACK}", f"Hostile {ATTACK}", f"hostile hostile {ATTACK}", year=2000)
+    bundle: Bundle = make_tiny_bundle(
+        tmp_path_factory.mktemp("page") / "hostile", documents=[*tiny_documents(40), hostile]
+    )
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+@pytest.fixture
+def messages() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
+    page = browser.new_page(base_url=site)
+
+    def note(message: ConsoleMessage) -> None:
+        messages.append(message.text)
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto("/")
+    yield page
+    page.close()
+
+
+def search_for(page: Page, text: str) -> None:
+    box = page.get_by_role("searchbox", name="Search")
+    with page.expect_response(lambda response: json.loads(response.request.post_data or "{}").get("query") == text):
+        box.fill(text)
+    expect(page.get_by_role("status")).to_contain_text("candidates ranked in")
+
+
+def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
+    expect(page.locator("#about")).to_contain_text("41 documents of tiny, encoded by tiny-random (not trained")
+    search_for(page, "play music from the terminal")
+    hits = page.locator("li.hit")
+    expect(hits).to_have_count(10)
+    expect(hits.first).to_contain_text("Dense")
+    expect(hits.first).to_contain_text("rank")
+    assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [str(n) for n in range(1, 11)]
+    columns = page.locator("#timings th").all_inner_texts()
+    assert columns == ["tokenize", "encode", "dense", "sparse", "fuse", "fetch", "total"]
+    assert messages == []
+    if folder := os.environ.get("SCREENSHOTS"):
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+            page.screenshot(path=Path(folder) / f"page-{scheme}.png", full_page=True)
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.screenshot(path=Path(folder) / "page-phone.png")
+
+
+def test_the_mode_is_chosen_and_kept_in_the_address(page: Page, browser: Browser, site: str) -> None:
+    search_for(page, "music player")
+    with page.expect_response("**/search") as caught:
+        page.get_by_label("Sparse only").check()
+    expect(page.locator("li.hit").first).to_contain_text("–")
+    assert caught.value.json()["mode"] == "sparse"
+    address = page.url
+    assert address == f"{site}/#q=music+player&mode=sparse"
+    other = browser.new_page()
+    other.goto(address)
+    expect(other.get_by_label("Sparse only")).to_be_checked()
+    expect(other.locator("li.hit").first).to_be_visible()
+    other.close()
+
+
+def test_emptying_the_box_empties_the_list(page: Page) -> None:
+    search_for(page, "music")
+    page.get_by_role("searchbox").fill("   ")
+    expect(page.locator("li.hit")).to_have_count(0)
+    expect(page.get_by_role("status")).to_be_empty()
+
+
+def test_text_of_documents_stays_text(page: Page, messages: list[str]) -> None:
+    search_for(page, "hostile")
+    with page.expect_response("**/search"):
+        page.get_by_label("Sparse only").check()
+    hit = page.locator("li.hit").first
+    expect(hit).to_contain_text(f"Hostile {ATTACK}")
+    assert hit.locator("img, script").count() == 0
+    assert page.title() == "LightRetriever Search"
+    assert messages == []
+
+
+def test_injected_script_and_style_never_run(page: Page, messages: list[str]) -> None:
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<style>h1 {color: red}</style><b onclick=\"1\">x</b>')"
+    )
+    page.evaluate(
+        "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)"
+    )
+    assert page.title() == "LightRetriever Search"
+    assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
+    assert any("Content Security Policy" in message for message in messages)
+
+
+def test_a_stale_answer_does_not_overwrite_a_newer_one(page: Page) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if json.loads(route.request.post_data or "{}")["query"] == "slow":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/search", hold)
+    with page.expect_request("**/search"):
+        page.get_by_role("searchbox").fill("slow")
+    search_for(page, "scientific papers")
+    shown = page.locator("#hits").inner_text()
+    for route in held:
+        route.abort()
+    page.wait_for_timeout(100)
+    assert page.locator("#hits").inner_text() == shown
+
+
+def test_errors_are_shown_in_words(page: Page) -> None:
+    page.get_by_role("searchbox").fill("x" * 10_001)
+    expect(page.get_by_role("status")).to_contain_text("at most 10000 are possible")
+    page.route("**/search", lambda route: route.abort())
+    page.get_by_role("searchbox").fill("music")
+    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
+
+
+def test_a_slash_leads_to_the_box(page: Page) -> None:
+    page.get_by_role("searchbox").blur()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    expect(page.get_by_role("searchbox")).to_have_value("")
+
+
+def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messages: list[str]) -> None:
+    page.goto("/docs#error-invalid_request")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("LightRetriever Search")
+    expect(page.locator("#error-invalid_request")).to_contain_text("422")
+    assert page.locator("#routes > details").count() == 10
+    page.locator("#routes > details").filter(has_text="POST/search Search").first.locator("summary").click()
+    page.get_by_role("button", name="Send").first.click()
+    expect(page.locator("pre", has_text="200\n{").first).to_be_visible()
+    assert messages == []
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / "docs.png")
+
+
+def test_nothing_is_loaded_from_elsewhere(browser: Browser, site: str) -> None:
+    page = browser.new_page(base_url=site)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    for path in ("/", "/docs"):
+        page.goto(path, wait_until="networkidle")
+    page.close()
+    assert {address for address in requested if not address.startswith((site, "data:"))} == set()
