@@ -16,6 +16,7 @@ MODULES = {
     for package in ("artifacts", "service", "loadtest", "scripts")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
+OWN = {"artifacts", "service", "loadtest", "scripts", "tests"}
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -116,18 +117,23 @@ def test_imported_distributions_are_declared() -> None:
     """Each as a direct dependency, or in the extra that the importing part needs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    extra_of = {"artifacts/pipeline/": "pipeline", "artifacts/evaluat": "pipeline", "loadtest/": "loadtest"}
+    needs = {
+        "artifacts/pipeline/": ["pipeline"],
+        "artifacts/evaluat": ["pipeline"],
+        "loadtest/": ["loadtest"],
+        "tests/": list(extras),
+    }
+    tests = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("*.py")}
+    modules = MODULES | {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in tests.items()}
     distributions = packages_distributions()
     undeclared = []
-    for name, module in MODULES.items():
-        needed = [extra for prefix, extra in extra_of.items() if name.startswith(prefix)]
+    for name, module in modules.items():
+        used = [extra for prefix, names in needs.items() if name.startswith(prefix) for extra in names]
         declared = {
             canonicalize_name(Requirement(text).name)
-            for text in [*project["dependencies"], *(text for extra in needed for text in extras[extra])]
+            for text in [*project["dependencies"], *(text for extra in used for text in extras[extra])]
         }
-        for top in {what.partition(".")[0] for what in imports(module)} - set(sys.stdlib_module_names):
-            if top in {"artifacts", "service", "loadtest", "scripts"}:
-                continue
+        for top in {what.partition(".")[0] for what in imports(module)} - OWN - set(sys.stdlib_module_names):
             if not declared & {canonicalize_name(distribution) for distribution in distributions.get(top, [top])}:
                 undeclared.append(f"{name}: {top}")
     assert undeclared == []
