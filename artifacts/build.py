@@ -68,6 +68,12 @@ def _batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
             raws = [_raw(documents, document_id) for document_id in shard.ids]
             progress.advance(len(raws))
             yield _batch(shard, raws)
+    extra = next(documents, None)  # also reads bad lines at the end, so that they are counted
+    if extra is not None:
+        raise ResumeError(
+            f'the corpus has "{extra.id}" after the last document that was encoded.',
+            remedy="Use the limit and --skip-bad setting of the `encode` run, or encode again.",
+        )
 
 
 def _raw(documents: Iterator[Document], document_id: str) -> bytes:

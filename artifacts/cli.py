@@ -11,8 +11,6 @@ from artifacts.recipe import Recipe, load_recipe
 
 __all__ = ["add_commands"]
 
-_console = Console(stderr=True)
-
 RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
@@ -42,7 +40,7 @@ def table(
     stages = _pipeline()
     loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
     for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
-        _console.print(f"{task}: {file}")
+        typer.echo(f"{task}: {file}", err=True)
 
 
 def encode(
@@ -61,7 +59,7 @@ def encode(
         recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, limit=limit, skip_bad=skip_bad
     )
     store = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
-    _console.print(f"{store.count()} shards in {store.path}")
+    typer.echo(f"{store.count()} shards in {store.path}", err=True)
 
 
 def index(
@@ -93,7 +91,14 @@ def build(
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
     stages = _pipeline()
     loaded = _recipe(
-        recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, output=output, limit=limit,
+        recipe,
+        corpus=corpus,
+        model=model,
+        adapter=adapter,
+        device=device,
+        work=work,
+        output=output,
+        limit=limit,
         skip_bad=skip_bad,
     )
     if loaded.output.exists() and not overwrite:
@@ -116,22 +121,51 @@ def verify(bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", s
     typer.echo(f"{bundle}: sound")
 
 
+def evaluate(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
+    output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
+    split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
+    task: Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")] = None,
+    candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
+    method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
+    weights: Annotated[
+        tuple[float, float] | None, typer.Option(help="Fusion weights of dense and sparse (default: the service's).")
+    ] = None,
+) -> None:
+    """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
+    try:
+        from artifacts.evaluate import evaluate_bundle, fusion_of
+        from artifacts.evaluation.report import print_report
+    except ModuleNotFoundError as error:
+        raise _missing_extra(error) from error
+    fusion = fusion_of(method, weights)
+    result = evaluate_bundle(bundle, dataset, output, split=split, task=task, candidates=candidates, fusion=fusion)
+    print_report(result.report, Console())
+    typer.echo(f"report and runs: {output}", err=True)
+
+
 def _index(recipe: Recipe, overwrite: bool) -> None:
     from artifacts.build import build_bundle
 
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     for reason in skipped.reasons:
-        _console.print(f"skipped: {reason}", highlight=False)
+        typer.echo(f"skipped: {reason}", err=True)
     if skipped.count:
-        _console.print(f"{skipped.count} bad corpus lines were skipped")
+        typer.echo(f"{skipped.count} bad corpus lines were skipped", err=True)
     size = sum(file.bytes for file in bundle.manifest.files.values()) / 1e6
-    _console.print(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB")
+    typer.echo(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB", err=True)
 
 
 def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
     keys = {
-        "corpus": "corpus.path", "limit": "corpus.limit", "model": "model.path", "adapter": "model.adapter",
-        "device": "model.device", "work": "work", "output": "output",
+        "corpus": "corpus.path",
+        "limit": "corpus.limit",
+        "model": "model.path",
+        "adapter": "model.adapter",
+        "device": "model.device",
+        "work": "work",
+        "output": "output",
     }
     overrides = {keys[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     return load_recipe(path, overrides | {"corpus.skip_bad": skip_bad or None})
@@ -141,10 +175,12 @@ def _pipeline() -> Any:  # noqa: ANN401  (the module is imported only when its e
     try:
         from artifacts.pipeline import stages
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"this command needs {error.name}, which is not installed.",
-            remedy="Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline.",
-        ) from error
+        raise _missing_extra(error) from error
     return stages
 
 
+def _missing_extra(error: ModuleNotFoundError) -> MissingExtraError:
+    return MissingExtraError(
+        f"this command needs {error.name}, which is not installed.",
+        remedy="Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline.",
+    )

@@ -28,8 +28,13 @@ class ProgressBar:
         self._began = self._logged = time.monotonic()
         if sys.stderr.isatty():
             self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-                TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), TimeRemainingColumn(), console=self._console,
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+                TextColumn("{task.fields[rate]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
             )
             self._bar.start()
             self._task = self._bar.add_task(self._stage, total=self._total, rate="")

@@ -62,9 +62,7 @@ class ShardStore:
         """Write one shard; the same content always gives the same bytes."""
         buffer = io.BytesIO()
         ids = np.frombuffer("\n".join(shard.ids).encode(), dtype=np.uint8)
-        np.savez(
-            buffer, ids=ids, dense=shard.dense, indptr=shard.indptr, terms=shard.terms, impacts=shard.impacts
-        )
+        np.savez(buffer, ids=ids, dense=shard.dense, indptr=shard.indptr, terms=shard.terms, impacts=shard.impacts)
         write_atomically(self._file(number), buffer.getvalue())
 
     def read(self, number: int) -> EncodedShard:

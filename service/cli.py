@@ -1,6 +1,8 @@
 """The console command `lightretriever`: serve a bundle, and every offline command."""
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -17,6 +19,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_commands(app)
+
+
+@app.command()
+def serve(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
+) -> None:
+    """Serve a bundle over HTTP until SIGTERM or Ctrl-C."""
+    from service.server import run
+    from service.settings import load_settings
+
+    raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config)))
 
 
 def main() -> None:

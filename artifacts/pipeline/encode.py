@@ -75,8 +75,8 @@ def encode_documents(
         if progress is not None:
             progress.advance(len(batch))
     if not np.isfinite(dense).all():
-        row = int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])
-        raise ArithmeticError(f'document "{documents[row].id}" has a vector that is not finite; try dtype float32')
+        bad = documents[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
+        raise ArithmeticError(f'document "{bad.id}" has a vector that is not finite; try dtype float32')
     indptr = np.concatenate([[0], np.cumsum([len(terms) for terms, _ in sparse])]).astype(np.int64)
     terms, impacts = (np.concatenate([row[part] for row in sparse]) for part in (0, 1))
     return EncodedShard([document.id for document in documents], dense, indptr, terms, impacts)

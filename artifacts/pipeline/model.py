@@ -51,13 +51,13 @@ class Backbone:
     @property
     def decoder(self) -> torch.nn.Module:
         """The model without its LM head; its first output is the last hidden state (B, T, H)."""
-        return self.model.get_decoder()
+        decoder: torch.nn.Module = self.model.get_decoder()
+        return decoder
 
     @property
     def head(self) -> torch.Tensor:
         """LM head P, shape (V, H)."""
-        weight: torch.Tensor = self.model.get_output_embeddings().weight
-        return weight[: self.vocab_size]
+        return _weight(self.model.get_output_embeddings())[: self.vocab_size]
 
     def frame(self, ids: list[int]) -> list[int]:
         """`[bos] ids <eos>`."""
@@ -89,7 +89,7 @@ def load_backbone(
     target = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     weights = _torch_dtype(dtype, target)
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=weights)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=weights)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"{path}: the model can't be loaded: {error}",
@@ -97,7 +97,8 @@ def load_backbone(
         ) from error
     if adapter is not None:
         model = _with_adapter(model, adapter)
-    model = model.to(device=target, dtype=weights).eval().requires_grad_(False)
+    torch.nn.Module.to(model, device=target, dtype=weights)
+    model.eval().requires_grad_(False)
     tokenizer_file = save_tokenizer(source, work / "tokenizer")
     tokenizer = TextTokenizer.from_file(tokenizer_file, lowercase=lowercase)
     _check_vocabulary(model, tokenizer, path)
@@ -158,22 +159,27 @@ def _with_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
     from peft import PeftModel
 
     try:
-        merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+        merged: PreTrainedModel = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(
             f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}: {error}",
             remedy="It must be a PEFT directory (adapter_config.json and weights) made for this base model.",
         ) from error
-    return merged  # type: ignore[no-any-return]
+    return merged
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: TextTokenizer, path: str) -> None:
-    rows = int(model.get_input_embeddings().weight.shape[0])
+    rows = int(_weight(model.get_input_embeddings()).shape[0])
     if tokenizer.vocab_size > rows:
         raise ModelError(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model's embedding only {rows} rows.",
             remedy="Use the tokenizer the model was trained with.",
         )
+
+
+def _weight(layer: Any) -> torch.Tensor:  # noqa: ANN401  (torch types a layer's attributes as Module or Tensor)
+    weight: torch.Tensor = layer.weight
+    return weight
 
 
 def _frame_ids(

@@ -1,5 +1,6 @@
 """The fused sparse head: max-pooled LM-head logits without ever building a (B, T, V) tensor."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tens
     row's length are padding and never touched. Returns (B, V) in float32, differentiable in `hidden` and `head`. ReLU
     and ln are monotone, so the maximum over positions of h·P is taken first, a slice of one row's positions at a time.
     """
-    pooled: torch.Tensor = MaxPooledHead.apply(hidden, head, lengths)
+    apply: Callable[..., torch.Tensor] = MaxPooledHead.apply
+    pooled = apply(hidden, head, lengths)
     return torch.log1p(torch.relu(pooled))
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ def test_no_tensor_of_all_positions_and_terms_is_built() -> None:
                     largest = max(largest, tensor.numel())
             return output
 
-    with torch.inference_mode(), Watch():
+    watch: Callable[[], TorchDispatchMode] = Watch
+    with torch.inference_mode(), watch():
         sparse_weights(hidden, head, torch.full((4,), 500))
     assert 0 < largest <= sparse_head.SLICE_ELEMENTS < hidden.shape[0] * hidden.shape[1] * head.shape[0]
 

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from artifacts.errors import RecipeError
+from artifacts.recipe import load_recipe
+
+CONTENT = {
+    "name": "r",
+    "model": {"path": "m"},
+    "corpus": {"path": "c", "name": "c"},
+    "tasks": {"web": "Find it"},
+    "default_task": "web",
+    "work": "w",
+    "output": "o",
+}
+SHIPPED = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(CONTENT))
+    return tmp_path / "recipe.yaml"
+
+
+def test_options_override_the_file_and_none_does_not(path: Path) -> None:
+    recipe = load_recipe(path, {"model.path": "other", "corpus.limit": 5, "model.adapter": None, "work": None})
+    assert (recipe.model.path, recipe.corpus.limit, recipe.model.adapter) == ("other", 5, None)
+    assert recipe.work == Path("w")
+    assert recipe.index.table_dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("encode.top_k", 0, r"encode\.top_k: .*greater than or equal to 1 \(found 0\)"),
+        ("index.table_dtype", "fp8", r"index\.table_dtype: .*'float16'.*\(found 'fp8'\)"),
+        ("modle", {}, r"modle: Extra inputs are not permitted"),
+        ("default_task", "other", r"default_task 'other' is not one of the tasks \['web'\]"),
+        ("tasks", {"Bad Name!": "x"}, r"tasks\.Bad Name!"),
+        ("tasks", {}, r"tasks: .*at least 1"),
+    ],
+)
+def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(path, {key: value})
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"- 1", "found list"), (b"a: [", "not a YAML"), (b"\xff", "not a")])
+def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "r.yaml").write_bytes(content)
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(tmp_path / "r.yaml")
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"none\.yaml: the recipe can't be read"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda path: path.name)
+def test_every_shipped_recipe_is_valid(shipped: Path) -> None:
+    assert load_recipe(shipped).tasks

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from artifacts.errors import BundleError
+from artifacts.text import TextTokenizer, document_text
+from tests.support.tiny import tiny_documents, train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    train_tokenizer(path, [document.full_text for document in tiny_documents()])
+    return path
+
+
+def test_equals_the_library_on_lowercased_text(file: Path) -> None:
+    text = "Plays MUSIC from the Terminal 🎵 Übergröße"
+    expected = Tokenizer.from_file(str(file)).encode(text.lower(), add_special_tokens=False).ids
+    found = TextTokenizer.from_file(file).encode(text)
+    assert found.dtype == np.int32
+    assert found.tolist() == expected
+    assert TextTokenizer.from_file(file, lowercase=False).encode(text).tolist() != expected
+
+
+def test_batches_equal_single_texts_and_nothing_is_padded_or_cut(file: Path) -> None:
+    raw = Tokenizer.from_file(str(file))
+    raw.enable_padding(length=50)
+    raw.enable_truncation(max_length=3)
+    raw.save(str(file.with_name("padded.json")))
+    tokenizer = TextTokenizer.from_file(file.with_name("padded.json"))
+    texts = ["", "music", "a longer text " * 200]
+    batch = tokenizer.encode_batch(texts)
+    assert [ids.tolist() for ids in batch] == [tokenizer.encode(text).tolist() for text in texts]
+    assert len(batch[0]) == 0
+    assert len(batch[2]) > 200
+
+
+def test_special_token_strings_are_ordinary_text(file: Path) -> None:
+    tokenizer = TextTokenizer.from_file(file)
+    control = tokenizer.token_id("<|endoftext|>")
+    ids = tokenizer.encode("a <|endoftext|> b")
+    assert control is not None
+    assert control not in ids.tolist()
+    assert "".join(tokenizer.token(int(token_id)) for token_id in ids).replace("Ġ", " ") == "a <|endoftext|> b"
+
+
+def test_vocabulary_facts(file: Path) -> None:
+    tokenizer = TextTokenizer.from_file(file)
+    assert tokenizer.vocab_size == Tokenizer.from_file(str(file)).get_vocab_size(with_added_tokens=True)
+    assert tokenizer.token_id("no such token") is None
+    with pytest.raises(KeyError):
+        tokenizer.token(tokenizer.vocab_size)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe"])
+def test_a_missing_or_broken_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"tokenizer\.json: "):
+        TextTokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_a_documents_text_is_title_and_text() -> None:
+    assert document_text(" T ", " x ") == "T x"
+    assert document_text("", "x") == "x"
+    assert document_text("T", "") == "T"

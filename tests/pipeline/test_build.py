@@ -1,0 +1,171 @@
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.errors import CorpusError, ResumeError
+from artifacts.pipeline.model import Backbone, load_backbone
+from artifacts.pipeline.states import token_states_naive
+from artifacts.pipeline.table import instruction_prefix
+from artifacts.verify import verify_bundle
+from service.cli import app
+from tests.support.models import write_corpus
+
+TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model_folder: Path) -> Path:
+    content = {
+        "name": "tiny",
+        "model": {"path": str(model_folder), "name": "tiny-llama", "device": "cpu", "licence": "none"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 30)), "name": "tiny"},
+        "tasks": TASKS,
+        "default_task": "web",
+        "encode": {"max_length": 64, "top_k": 50, "shard_size": 8},
+        "index": {"factory": "Flat", "table_dtype": "float32"},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout + result.stderr
+
+
+def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path, tmp_path: Path) -> None:
+    """Both legs over the finished bundle against both formulas computed by the model, for one query."""
+    run("build", recipe)
+    assert verify_bundle(tmp_path / "bundle") == []
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest.documents == 30
+    assert bundle.manifest.model.name == "tiny-llama"
+    backbone = load_backbone(yaml.safe_load(recipe.read_text())["model"]["path"], work=tmp_path / "w", device="cpu")
+    ids = bundle.tokenizer().encode("play music from the terminal, music")
+    documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    dense, sparse = _scores_by_the_model(backbone, documents, ids)
+    mean = bundle.table("fact").mean(ids)
+    ordinals, scores = bundle.dense().search(mean / np.linalg.norm(mean), 30)
+    np.testing.assert_allclose(scores, dense[ordinals], atol=2e-3)  # documents are stored with 11 bits
+    index = bundle.sparse()
+    try:
+        terms, counts = np.unique(ids, return_counts=True)
+        ordinals, scores = index.search(terms, counts.astype(np.float32), 30)
+        np.testing.assert_allclose(scores, sparse[ordinals], atol=0.51 * len(ids))  # impacts are rounded
+        assert index.ids() == [document["_id"] for document in documents]
+        assert [json.loads(raw) for raw in index.documents(np.arange(30))] == documents
+    finally:
+        index.close()
+
+
+def _scores_by_the_model(
+    backbone: Backbone, documents: list[dict[str, str]], ids: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    with torch.inference_mode():
+        states = token_states_naive(backbone, instruction_prefix(backbone, TASKS["fact"]), torch.from_numpy(ids).long())
+        query = torch.nn.functional.normalize(states.mean(dim=0), dim=0)
+        dense, sparse = [], []
+        for document in documents:
+            text = f"{document['title']} {document['text']}".strip()
+            framed = backbone.frame(backbone.tokenizer.encode(text)[:62].tolist())
+            hidden = backbone.decoder(input_ids=torch.tensor([framed]), use_cache=False)[0][0]
+            dense.append(float(torch.nn.functional.normalize(hidden[-1], dim=0) @ query))
+            weights = torch.log1p(torch.relu(hidden @ backbone.head.T)).amax(dim=0)
+            kept = torch.zeros_like(weights).index_fill(0, weights.topk(50).indices, 1.0) * weights
+            sparse.append(float(100 * kept[torch.from_numpy(ids).long()].sum()))
+    return np.array(dense), np.array(sparse)
+
+
+def test_the_stages_one_by_one_make_the_same_files(recipe: Path, tmp_path: Path) -> None:
+    run("build", recipe)
+    run("table", recipe, "--work", tmp_path / "work2")
+    run("encode", recipe, "--work", tmp_path / "work2")
+    run("index", recipe, "--work", tmp_path / "work2", "--output", tmp_path / "bundle2")
+    first, second = (Bundle.open(tmp_path / name).manifest.files for name in ("bundle", "bundle2"))
+    names = [name for name in first if not name.startswith("lucene/")]  # Lucene stamps segments with a random id
+    assert "dense.faiss" in names
+    assert {name: first[name] for name in names} == {name: second[name] for name in names}
+
+
+def test_dimension_table_dtype_and_limit_come_from_recipe_and_options(recipe: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    content["index"] = {"dimension": 16, "factory": "Flat", "table_dtype": "int8"}
+    recipe.write_text(yaml.safe_dump(content))
+    run("build", recipe, "--limit", "9")
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (bundle.manifest.dimension, bundle.manifest.documents) == (16, 9)
+    assert bundle.table("web").dtype == "int8"
+    assert verify_bundle(bundle.path) == []
+
+
+def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) -> None:
+    with (tmp_path / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "broken"\n{"_id": "music", "text": "again"}\n')
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl, line 31: not JSON"):
+        run("build", recipe)
+    output = run("build", recipe, "--skip-bad", "--work", tmp_path / "work2")
+    assert "2 bad corpus lines were skipped" in output
+    assert 'id "music" was already used in line 1' in " ".join(output.split())
+    assert Bundle.open(tmp_path / "bundle").manifest.documents == 30
+
+
+def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match=r"backbone\.json: not there.*lightretriever table"):
+        run("index", recipe)
+    run("build", recipe)
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
+    with pytest.raises(ResumeError, match="corpus has changed"):
+        run("index", recipe, "--overwrite")
+
+
+def test_an_existing_bundle_is_only_replaced_when_told(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    result = CliRunner().invoke(app, ["build", str(recipe)])
+    assert "exists already" in str(result.exception)
+    assert not (tmp_path / "work").exists()  # found before hours of encoding
+
+
+def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("artifacts.pipeline")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("artifacts.pipeline.stages", raising=False)
+    result = CliRunner().invoke(app, ["table", str(recipe)])
+    assert "needs torch" in str(result.exception)
+    assert "lightretriever-search[pipeline]" in str(result.exception)
+
+
+def test_evaluate_measures_the_bundle_it_is_given(recipe: Path, tmp_path: Path) -> None:
+    run("build", recipe)
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
+    output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "1", "0")
+    report = json.loads((tmp_path / "result" / "evaluation.json").read_text())
+    assert list(report["metrics"]) == ["dense", "sparse", "hybrid", "hybrid-paper", "bm25"]
+    assert report["metrics"]["bm25"]["nDCG@10"] == 1.0
+    assert report["metrics"]["hybrid"] == report["metrics"]["dense"]  # the weights arrived
+    assert "nDCG@10" in output
+    assert (tmp_path / "result" / "hybrid.trec").read_text().startswith("q1 Q0 ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [(["--fusion", "sum"], "fusion is 'sum'"), (["--weights", "-1", "0"], "fusion weights are")]
+)
+def test_evaluate_refuses_an_impossible_fusion(tmp_path: Path, options: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["evaluate", "none", "none", "--output", str(tmp_path), *options])
+    assert message in str(result.exception)

@@ -1,0 +1,114 @@
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from artifacts.corpus import Corpus
+from artifacts.errors import ResumeError
+from artifacts.pipeline.encode import EncodeSettings, encode_corpus, encode_documents
+from artifacts.pipeline.model import Backbone
+from tests.support.models import write_corpus
+
+SETTINGS = EncodeSettings(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_backbone: Backbone, tmp_path: Path) -> None:
+    documents = list(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)))
+    shard = encode_documents(any_backbone, documents, SETTINGS)
+    assert shard.ids == [document.id for document in documents]
+    for row, document in enumerate(documents):
+        ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
+        with torch.inference_mode():
+            hidden = any_backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0][0]
+            weights = torch.log1p(torch.relu(hidden @ any_backbone.head.T)).amax(dim=0).numpy()
+        dense = hidden[-1].numpy() / np.linalg.norm(hidden[-1].numpy())
+        np.testing.assert_allclose(shard.dense[row], dense, atol=1e-3)
+        part = slice(shard.indptr[row], shard.indptr[row + 1])
+        terms, impacts = shard.terms[part], shard.impacts[part]
+        assert len(terms) == SETTINGS.top_k
+        np.testing.assert_allclose(impacts, 100 * weights[terms], atol=0.51)
+        assert impacts.min() >= np.sort(np.round(100 * weights))[-20] - 1  # the largest were kept
+
+
+def test_end_token_is_pooled_even_when_a_document_is_cut(backbone: Backbone, tmp_path: Path) -> None:
+    """A document longer than max_length keeps [bos] and <eos>: the text behind the cut changes nothing."""
+    documents = list(Corpus(write_corpus(tmp_path / "corpus.jsonl", 12)))[-1:]
+    long = [replace(documents[0], text="search engine " * 100)]
+    longer = [replace(documents[0], text="search engine " * 200)]
+    first, second = (encode_documents(backbone, each, SETTINGS) for each in (long, longer))
+    np.testing.assert_array_equal(first.dense, second.dense)
+    np.testing.assert_array_equal(first.terms, second.terms)
+
+
+def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp_path: Path) -> None:
+    """A real process is killed by SIGKILL while it encodes, twice, then finishes."""
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 60)
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from artifacts.corpus import Corpus\n"
+        "from artifacts.pipeline.encode import EncodeSettings, encode_corpus\n"
+        "from artifacts.pipeline.model import load_backbone\n"
+        "backbone = load_backbone(sys.argv[1], work=Path(sys.argv[3]), device='cpu')\n"
+        "settings = EncodeSettings(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
+        "encode_corpus(backbone, Corpus(Path(sys.argv[2])), settings, Path(sys.argv[3]) / 'encode')\n"
+    )
+
+    def start(work: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", script, str(model_folder), str(corpus), str(work)]
+        return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+
+    for shards in (1, 5):
+        process = start(tmp_path / "killed")
+        while len(list((tmp_path / "killed").glob("encode/shard-*.npz"))) < shards and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    kept = files(tmp_path / "killed" / "encode")
+    assert 1 < len(kept) < 31
+    assert "done.json" not in kept
+    for work in ("killed", "whole"):
+        assert start(tmp_path / work).wait() == 0
+    whole = files(tmp_path / "whole" / "encode")
+    assert files(tmp_path / "killed" / "encode") == whole
+    assert len([name for name in whole if name.startswith("shard-")]) == 30
+    assert all(whole[name] == content for name, content in kept.items() if name.endswith(".npz"))
+
+
+def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) -> None:
+    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
+    whole = files(encode_corpus(backbone, corpus, SETTINGS, tmp_path / "work").path)
+    (tmp_path / "work" / "shard-00001.npz").unlink()
+    (tmp_path / "work" / "shard-00001.npz.partial").write_bytes(b"PK half")
+    assert files(encode_corpus(backbone, corpus, SETTINGS, tmp_path / "work").path) == whole
+
+
+@pytest.mark.parametrize("change", ["corpus", "setting"])
+def test_other_inputs_are_refused_in_a_begun_directory(backbone: Backbone, tmp_path: Path, change: str) -> None:
+    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
+    encode_corpus(backbone, corpus, SETTINGS, tmp_path / "work")
+    settings = SETTINGS
+    if change == "corpus":
+        corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 21))
+    else:
+        settings = replace(SETTINGS, top_k=21)
+    expected = r"top_k: 20 there, 21 now" if change == "setting" else "corpus_sha256"
+    with pytest.raises(ResumeError, match=expected):
+        encode_corpus(backbone, corpus, settings, tmp_path / "work")
+
+
+def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path) -> None:
+    store = encode_corpus(backbone, Corpus(write_corpus(tmp_path / "c.jsonl", 12)), SETTINGS, tmp_path / "work")
+    (tmp_path / "work" / "done.json").unlink()
+    with pytest.raises(ResumeError, match="not encoded to its end"):
+        list(store)

@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from artifacts.errors import ModelError
+from artifacts.pipeline.model import convert_gguf, load_backbone
+from tests.support.models import SHAPE
+
+QUANTISATION = gguf.GGMLQuantizationType.Q8_0
+
+
+def write_gguf(path: Path, model_folder: Path) -> dict[str, np.ndarray]:
+    """A quantised GGUF file of a tiny Llama with tied embeddings, and its dequantised tensors."""
+    vocabulary = json.loads((model_folder / "tokenizer.json").read_text())
+    tokenizer = Tokenizer.from_file(str(model_folder / "tokenizer.json"))
+    size = tokenizer.get_vocab_size()
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(512)
+    writer.add_embedding_length(SHAPE["hidden_size"])
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(SHAPE["intermediate_size"])
+    writer.add_head_count(SHAPE["num_attention_heads"])
+    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([tokenizer.id_to_token(index) or "" for index in range(size)])
+    writer.add_token_types([3 if index < 3 else 1 for index in range(size)])
+    writer.add_token_merges([" ".join(pair) for pair in vocabulary["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    random = np.random.default_rng(5)
+    shapes = {
+        "token_embd": (size, 32),
+        "blk.0.attn_q": (32, 32),
+        "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32),
+        "blk.0.attn_output": (32, 32),
+        "blk.0.ffn_gate": (64, 32),
+        "blk.0.ffn_up": (64, 32),
+        "blk.0.ffn_down": (32, 64),
+    }
+    plain = {}
+    for name, shape in shapes.items():
+        packed = gguf.quants.quantize(random.normal(0, 0.3, shape).astype(np.float32), QUANTISATION)
+        plain[name] = gguf.quants.dequantize(packed, QUANTISATION)
+        writer.add_tensor(f"{name}.weight", packed, raw_dtype=QUANTISATION)
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(32, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return plain
+
+
+def test_conversion_is_bit_exact_and_happens_once(model_folder: Path, tmp_path: Path) -> None:
+    plain = write_gguf(tmp_path / "tiny.gguf", model_folder)
+    folder = convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    weights = model.state_dict()
+    np.testing.assert_array_equal(weights["model.embed_tokens.weight"].numpy(), plain["token_embd"])
+    np.testing.assert_array_equal(weights["model.layers.0.mlp.down_proj.weight"].numpy(), plain["blk.0.ffn_down"])
+    np.testing.assert_array_equal(weights["model.layers.0.self_attn.v_proj.weight"].numpy(), plain["blk.0.attn_v"])
+    packed = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
+    ids = torch.tensor([[1, 50, 60, 2]])
+    with torch.inference_mode():
+        torch.testing.assert_close(model(input_ids=ids).logits, packed(input_ids=ids).logits)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_a_gguf_file_is_a_model_like_any_other(model_folder: Path, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", model_folder)
+    backbone = load_backbone(str(tmp_path / "tiny.gguf"), work=tmp_path / "work", device="cpu")
+    expected = Tokenizer.from_file(str(model_folder / "tokenizer.json")).encode("plays music", add_special_tokens=False)
+    assert backbone.tokenizer.encode("Plays Music").tolist() == expected.ids
+    assert backbone.head.shape == (backbone.vocab_size, 32)
+    assert backbone.name == "tiny"
+
+
+def test_rubbish_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+    with pytest.raises(ModelError, match=r"bad\.gguf: the GGUF file can't be read"):
+        convert_gguf(tmp_path / "bad.gguf", tmp_path / "model")
