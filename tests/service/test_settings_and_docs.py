@@ -4,10 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 
 from service.errors import KINDS, SettingsError
+from service.routes import router
+from service.schemas import SearchRequest
 from service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_settings
+from service.telemetry import Metrics
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
 UNITS = {"deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
@@ -98,6 +102,36 @@ def test_every_setting_is_documented_with_its_default_and_help() -> None:
 def test_settings_with_a_unit_have_it_in_their_name() -> None:
     units = {name for name in Settings.model_fields if re.search(r"_(ms|s|bytes|chars)$", name)}
     assert units == UNITS
+
+
+def test_every_route_is_documented() -> None:
+    section = DOCUMENTATION.partition("\n## Routes\n")[2].partition("\n## ")[0]
+    documented = {(path, method) for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", section)}
+    routes = {
+        (route.path.replace(":path", ""), method)
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    assert documented == routes | {("/openapi.json", "GET")}
+
+
+def test_every_field_of_a_search_is_documented() -> None:
+    section = DOCUMENTATION.partition("\n## A search\n")[2].partition("\n### ")[0]
+    table = "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`(\w+)`", table)) == set(SearchRequest.model_fields)
+
+
+def test_every_metric_is_documented() -> None:
+    section = DOCUMENTATION.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"`(lightretriever_\w+)`", section))
+    suffix = {"counter": "_total", "info": "_info"}
+    found = {
+        family.name + suffix.get(family.type, "")
+        for family in Metrics().registry.collect()
+        if family.name.startswith("lightretriever")
+    }
+    assert documented == found
 
 
 def test_every_kind_of_error_is_documented_with_its_status() -> None:
