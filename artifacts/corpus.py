@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -175,7 +176,7 @@ def _document(line: bytes) -> Document:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_refuse, parse_float=_finite, parse_int=_int64)
         json.dumps(record, ensure_ascii=False).encode()  # a lone surrogate escape can't be stored as UTF-8
     except UnicodeEncodeError as error:
         raise ValueError(f"a lone surrogate ({error.object[error.start]!r}) is no valid text") from error
@@ -184,6 +185,21 @@ def _object(line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError(f"expected a JSON object, found {type(record).__name__}")
     return record
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits)
+
+
+def _int64(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
+        raise ValueError(f"{digits[:30]} doesn't fit into 64 bits; write it as a string")
+    return number
 
 
 def _required_id(record: dict[str, Any]) -> str:

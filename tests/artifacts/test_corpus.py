@@ -38,6 +38,9 @@ BAD = {
     '"title" must be a string, found 3': {"_id": "b", "title": 3, "text": "x"},
     "a lone surrogate": b'{"_id": "b", "text": "\\ud800"}',
     "not JSON: 'utf-8' codec": b'{"_id": "b", "text": "\xff"}',
+    "not JSON: NaN is no JSON number": b'{"_id": "b", "text": "x", "year": NaN}',
+    "not JSON: 1e999 is no JSON number": b'{"_id": "b", "text": "x", "year": 1e999}',
+    "not JSON: 18446744073709551616 doesn't fit": b'{"_id": "b", "text": "x", "year": 18446744073709551616}',
     "not JSON: maximum recursion": b"[" * 100_000,
 }
 
