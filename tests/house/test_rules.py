@@ -73,6 +73,8 @@ def test_public_names_are_listed() -> None:
         return []
 
     for name, module in MODULES.items():
+        if name.startswith("scripts/"):
+            continue
         public = [
             node.name for node in module.body if isinstance(node, Function | ast.ClassDef) and node.name[0] != "_"
         ]
