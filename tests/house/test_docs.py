@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from artifacts.recipe import Recipe
+from service.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -48,6 +51,21 @@ def test_make_alone_lists_every_target() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert phony is not None
     assert sorted(line.split()[1] for line in run.stdout.splitlines()) == sorted(phony[1].split())
+
+
+def test_commands_and_options_exist() -> None:
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    mentioned = [
+        line.split("lightretriever ", 1)[1].split()
+        for page in PAGES
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith(".venv/bin/lightretriever ")
+    ]
+    assert mentioned
+    for name, *words in mentioned:
+        options = {option for parameter in commands.commands[name].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, name
 
 
 def recipe_keys(model: type[BaseModel], prefix: str = "") -> set[str]:
