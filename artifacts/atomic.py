@@ -1,45 +1,64 @@
-"""Folders that appear on disk whole or not at all."""
+"""Folders that appear on disk whole or not at all.
 
+What a writer needs beside the target, for target NAME and a random TAG:
+
+    .NAME.TAG.new    the folder being written; after the swap, what the target was before, until it is removed
+    .NAME.TAG.old    only where the kernel can't swap two folders in one step: the target, out of the way for a moment
+
+A writer holds a lock on its folder, which ends with its process however that ends. So an unlocked folder was left
+behind, and the next writer of the same target clears it away.
+"""
+
+import ctypes
+import errno
+import fcntl
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from artifacts.errors import BundleError
 
 __all__ = ["new_folder"]
 
+# From linux/fcntl.h and linux/fs.h.
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# An old kernel, and a file system that can't do it.
+_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
     """Yield an empty folder beside `target` that takes its name when the block ends well.
 
-    Everything is on the disk before the rename. When the block raises, the new folder is removed and `target` stays
+    Everything is on the disk before the swap. When the block raises, the new folder is removed and `target` stays
     as it was. With `overwrite` an old folder is swapped out and removed, but only when it holds a file `marker`:
-    a mistyped path must not cost anybody their files. Raises BundleError when `target` is in the way,
-    or when the disk does not take it.
+    a mistyped path must not cost anybody their files. What killed writers of `target` left behind is removed first,
+    and a target that one of them had moved away is put back; on a network file system, writers on several machines
+    don't see each other's locks and must not share a target. Raises BundleError when `target` is in the way, or when
+    the disk does not take it.
     """
     target = Path(target).absolute()
-    _check_target(target, overwrite=overwrite, marker=marker)
-    folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.new")
     try:
-        folder.mkdir(parents=True)
-        yield folder
-        _sync(folder)
+        _clear_up(target)
         _check_target(target, overwrite=overwrite, marker=marker)
-        _swap(folder, target)
+        with _locked_folder(target) as folder:
+            yield folder
+            _sync(folder)
+            _check_target(target, overwrite=overwrite, marker=marker)
+            _put_in_place(folder, target)
     except OSError as error:
         raise BundleError(
             f"{target} can't be written: {error}.", remedy="Look at free space and permissions."
         ) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # not there any more when all went well
 
 
 def _check_target(target: Path, *, overwrite: bool, marker: str) -> None:
-    if not target.exists() and not target.is_symlink():
+    if not os.path.lexists(target):
         return
     if not overwrite:
         raise BundleError(f"{target} exists already.", remedy="Choose another path, or pass --overwrite.")
@@ -48,6 +67,66 @@ def _check_target(target: Path, *, overwrite: bool, marker: str) -> None:
             f"{target} exists and is not a folder with a {marker}, so it is not overwritten.",
             remedy="Remove it yourself, or choose another path.",
         )
+
+
+@contextmanager
+def _locked_folder(target: Path) -> Iterator[Path]:
+    """A new, locked folder beside `target`; whatever has its name at the end is removed."""
+    lock = None
+    while lock is None:  # until no other writer has taken the folder for a left-over, before it was locked
+        folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.new")
+        folder.mkdir(parents=True)
+        lock = _lock(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder until the descriptor is closed. None when another process has it, or there is no such folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    locked = False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = os.path.samestat(os.fstat(descriptor), folder.lstat())  # it may have been removed in between
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    finally:
+        if not locked:
+            os.close(descriptor)
+    return descriptor if locked else None
+
+
+def _clear_up(target: Path) -> None:
+    """Remove what killed writers of `target` left behind, and put a target back that they had moved away."""
+    if not target.parent.is_dir():
+        return
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.(new|old)")
+    left = [path for path in target.parent.iterdir() if pattern.fullmatch(path.name)]
+    for folder in sorted({path.with_suffix(".new") for path in left}):
+        with suppress(PermissionError):  # another user's
+            _clear_up_one(folder, target)
+
+
+def _clear_up_one(folder: Path, target: Path) -> None:
+    lock = _lock(folder)
+    if lock is None and os.path.lexists(folder):
+        return  # it is being written
+    old = folder.with_suffix(".old")
+    try:
+        if not os.path.lexists(target) and old.is_dir() and not old.is_symlink():
+            with suppress(FileNotFoundError):  # another writer has just done it
+                old.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _sync(folder: Path) -> None:
@@ -65,15 +144,37 @@ def _sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
-def _swap(folder: Path, target: Path) -> None:
-    old = folder.with_suffix(".old")
-    if target.exists():
-        target.rename(old)
-    try:
+def _put_in_place(folder: Path, target: Path) -> None:
+    """Give `folder` the name of `target`, and a folder that had it the name of `folder`."""
+    if not os.path.lexists(target):
         folder.rename(target)
-    except OSError:
-        if old.exists():
+    elif not _exchange(folder, target):
+        _exchange_in_steps(folder, target)
+    _sync_one(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names in one step. False, and nothing done, when the C library, the kernel or the file system can't."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
+def _exchange_in_steps(folder: Path, target: Path) -> None:
+    """The same with plain renames. When the process is killed in between, the next writer puts `target` back."""
+    old = folder.with_suffix(".old")
+    try:
+        target.rename(old)
+        folder.rename(target)
+    except BaseException:
+        if old.exists() and not os.path.lexists(target):
             old.rename(target)
         raise
-    _sync_one(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with suppress(FileNotFoundError):  # another writer may have cleared it up already
+        old.rename(folder)

@@ -36,6 +36,7 @@ MANIFEST_FILE: Final = "manifest.json"
 _FORMAT: Final = "lightretriever-bundle"
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REBUILD: Final = "Fetch or build the bundle again."
+_DIGEST: Final = "manifest_sha256"
 
 
 def _inside(path: str) -> str:
@@ -131,7 +132,7 @@ class Manifest(_Part):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
-    in the bundle but the manifest, by POSIX path.
+    in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
 
     format: Literal["lightretriever-bundle"] = _FORMAT
@@ -175,12 +176,17 @@ class Manifest(_Part):
 
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`, UTF-8."""
-        return (json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n").encode()
+        record = {**self.model_dump(mode="json"), _DIGEST: self.digest}
+        return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the manifest, hence over every file of the bundle: the identity of this version."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        """SHA-256 over all fields, hence over every file of the bundle: the identity of this version.
+
+        The fields are hashed as JSON with sorted keys, no white space, and all but ASCII escaped.
+        """
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def generator() -> str:
@@ -200,7 +206,8 @@ def ids_sha256(ids: Iterable[str]) -> str:
 def read_manifest(bundle: Path) -> Manifest:
     """Read and validate BUNDLE/manifest.json.
 
-    Raises BundleError when it is missing, not a manifest, of a newer format version, or inconsistent in itself.
+    Raises BundleError when it is missing, not a manifest, of a newer format version, inconsistent in itself, or not
+    what `manifest_sha256` was written for.
     """
     path = Path(bundle) / MANIFEST_FILE
     if not Path(bundle).is_dir():
@@ -224,14 +231,21 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {found!r}.', remedy="This is no bundle.")
     _check_version(record, path)
+    listed = record.pop(_DIGEST, None)
     try:
-        return Manifest.model_validate(record)
+        manifest = Manifest.model_validate(record)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "manifest"
         raise BundleError(
             f"{path}: {place}: {first['msg']} ({error.error_count()} problem(s) in all).", remedy=_REBUILD
         ) from error
+    if listed != manifest.digest:
+        raise BundleError(
+            f"{path}: the manifest was changed: {_DIGEST} is {listed}, but its other fields have {manifest.digest}.",
+            remedy="Restore the bundle from a copy, or build it again.",
+        )
+    return manifest
 
 
 def _check_version(record: dict[str, Any], path: Path) -> None:

@@ -1,12 +1,23 @@
 """New folders appear whole or not at all."""
 
+import errno
+import fcntl
 import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from artifacts import atomic
 from artifacts.atomic import new_folder
 from artifacts.errors import BundleError
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 def write(target: Path, text: str, *, overwrite: bool = False) -> None:
@@ -91,3 +102,226 @@ def test_the_folder_has_ordinary_permissions(tmp_path: Path) -> None:
     (tmp_path / "usual").mkdir()
     write(tmp_path / "t", "x")
     assert (tmp_path / "t").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    before = descriptors()
+    write(tmp_path / "t", "new", overwrite=True)
+    with pytest.raises(RuntimeError):
+        write_half(tmp_path / "t", RuntimeError)
+    with pytest.raises(BundleError):
+        write(tmp_path / "t", "refused")
+    assert descriptors() == before
+
+
+# ---- the swap ----
+
+
+def in_steps(one: Path, other: Path) -> bool:
+    """An `_exchange` where the kernel can't."""
+    return False
+
+
+def test_two_folders_swap_names_in_one_step(tmp_path: Path) -> None:
+    write(tmp_path / "one", "1")
+    write(tmp_path / "other", "2")
+    assert atomic._exchange(tmp_path / "one", tmp_path / "other")
+    assert [(tmp_path / name / "marker").read_text(encoding="utf-8") for name in ("one", "other")] == ["2", "1"]
+
+
+def test_an_exchange_that_can_not_be_done_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    before = names(tmp_path)
+    assert not atomic._exchange(tmp_path / "t", tmp_path / "t" / "sub")  # EINVAL, as where nothing can be exchanged
+    with pytest.raises(FileNotFoundError) as caught:
+        atomic._exchange(tmp_path / "t", tmp_path / "none")
+    assert (caught.value.errno, caught.value.filename2) == (errno.ENOENT, str(tmp_path / "none"))
+    assert names(tmp_path) == before
+
+
+def test_the_steps_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "_exchange", in_steps)
+    write(tmp_path / "t", "old")
+    write(tmp_path / "t", "new", overwrite=True)
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "new"
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), KeyboardInterrupt()])
+def test_a_failure_between_the_steps_puts_the_old_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    write(tmp_path / "t", "old")
+    before = names(tmp_path)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.suffix == ".new":
+            raise error
+        return rename(self, target)
+
+    monkeypatch.setattr(atomic, "_exchange", in_steps)
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises((BundleError, KeyboardInterrupt)):
+        write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == before
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "old"
+
+
+# ---- writers that are killed ----
+
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from artifacts import atomic
+
+target, kill_after = Path(sys.argv[1]), sys.argv[2]
+renames = 0
+rename, exchange = Path.rename, atomic._exchange
+
+def counted(self, new):
+    global renames
+    rename(self, new)
+    renames += 1
+    if kill_after == f"step {renames}":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def killed_exchange(one, other):
+    if kill_after != "exchange":
+        return False
+    assert exchange(one, other)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Path.rename, atomic._exchange = counted, killed_exchange
+with atomic.new_folder(target, overwrite=True, marker="marker") as folder:
+    (folder / "marker").write_text("killed", encoding="utf-8")
+    (folder / "large").write_bytes(bytes(1_000_000))
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def writer(target: Path, kill_after: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Another process that is in the middle of writing `target`; it goes on when its standard input is closed."""
+    command = [sys.executable, "-c", WRITER, str(target), kill_after]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        yield process
+
+
+def shapes(folder: Path) -> list[str]:
+    """What lies directly in a folder, with TAG for what is random."""
+    return sorted(re.sub(r"\.[0-9a-f]{8}\.", ".TAG.", path.name) for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path: Path, number: signal.Signals) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t") as process:
+        process.send_signal(number)
+    assert process.returncode == -number
+    assert shapes(tmp_path) == [".t.TAG.new", "t"]
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "old"
+    write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+
+
+def test_left_overs_are_removed_even_when_the_target_is_in_the_way(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t") as process:
+        process.kill()
+    with pytest.raises(BundleError, match="exists already"):
+        write(tmp_path / "t", "new")
+    assert shapes(tmp_path) == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("kill_after", "left", "content"),
+    [
+        ("exchange", [".t.TAG.new", "t"], "killed"),
+        ("step 1", [".t.TAG.new", ".t.TAG.old"], "old"),
+        ("step 2", [".t.TAG.old", "t"], "killed"),
+        ("step 3", [".t.TAG.new", "t"], "killed"),
+    ],
+)
+def test_a_kill_within_the_swap_costs_nothing(tmp_path: Path, kill_after: str, left: list[str], content: str) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t", kill_after) as process:
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert shapes(tmp_path) == left
+    with pytest.raises(RuntimeError):
+        write_half(tmp_path / "t", RuntimeError)
+    assert shapes(tmp_path) == ["t"]
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == content
+    write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+
+
+def test_a_writer_that_lives_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t") as process:
+        write(tmp_path / "t", "meanwhile", overwrite=True)
+        assert shapes(tmp_path) == [".t.TAG.new", "t"]
+        process.communicate()
+    assert process.returncode == 0
+    assert names(tmp_path) == ["t", "t/large", "t/marker"]
+
+
+def test_a_folder_that_was_taken_for_a_left_over_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer may find the new folder between its making and its locking."""
+    lock, made = atomic._lock, list[Path]()
+
+    def late(folder: Path) -> int | None:
+        made.append(folder)
+        if len(made) == 1:
+            monkeypatch.setattr(atomic, "_lock", lock)
+            write(tmp_path / "t", "another was faster")
+            monkeypatch.setattr(atomic, "_lock", late)
+            assert not folder.exists()
+        return lock(folder)
+
+    monkeypatch.setattr(atomic, "_lock", late)
+    write(tmp_path / "t", "new", overwrite=True)
+    assert len(made) == 2
+    assert shapes(tmp_path) == ["t"]
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "new"
+
+
+def test_a_folder_that_was_removed_while_being_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, before = fcntl.flock, descriptors()
+
+    def late(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        write(tmp_path / "t", "another was faster")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    write(tmp_path / "t", "new", overwrite=True)
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "new"
+    assert shapes(tmp_path) == ["t"]
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("name", [".t.0123abcd.x", ".t.123.new", ".tt.0123abcd.new", "t.0123abcd.new", ".t..new"])
+def test_only_left_overs_of_the_same_target_are_removed(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    write(tmp_path / "t", "x")
+    assert (tmp_path / name).is_dir()
+
+
+@pytest.mark.parametrize("suffix", ["new", "old"])
+def test_a_link_with_the_name_of_a_left_over_is_not_followed(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / "real", "precious")
+    (tmp_path / f".t.0123abcd.{suffix}").symlink_to(tmp_path / "real")
+    write(tmp_path / "t", "x")
+    assert (tmp_path / "real" / "marker").read_text(encoding="utf-8") == "precious"

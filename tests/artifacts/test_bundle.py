@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,40 @@ def test_a_failure_half_way_leaves_the_old_bundle_and_no_rubbish(
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert Bundle.open(tmp_path / "b").manifest == old.manifest
     assert verify_bundle(tmp_path / "b") == []
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.support import tiny
+
+batches = tiny.tiny_batches
+
+def slow(*arguments, **settings):
+    yield from batches(*arguments, **settings)
+    print("writing", flush=True)
+    sys.stdin.read()
+
+tiny.tiny_batches = slow
+tiny.make_tiny_bundle(Path(sys.argv[1]), overwrite=True)
+"""
+
+
+def test_a_killed_build_leaves_the_old_bundle_and_the_next_clears_up(tmp_path: Path) -> None:
+    old = make_tiny_bundle(tmp_path / "b", documents=12)
+    command = [sys.executable, "-c", KILLED, str(old.path)]
+    checkout = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        process.kill()
+    (left,) = (path for path in tmp_path.iterdir() if path.suffix == ".new")
+    assert (left / "tables" / "default.npy").is_file()
+    assert Bundle.open(old.path).manifest == old.manifest
+    assert verify_bundle(old.path) == []
+    new = make_tiny_bundle(tmp_path / "b", documents=13, overwrite=True)
+    assert Bundle.open(tmp_path / "b").manifest == new.manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_missing_parent_folders_are_made(write: Write, tmp_path: Path) -> None:

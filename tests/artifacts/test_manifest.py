@@ -2,19 +2,26 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from artifacts.bundle import Bundle
 from artifacts.errors import BundleError
 from artifacts.manifest import FORMAT_VERSION, Manifest, ids_sha256, parse_manifest, read_manifest, table_file
+from tests.support.tampering import sign
 
 
 def record_of(bundle: Bundle) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(bundle.manifest.to_bytes())
     return record
+
+
+def parse_signed(record: dict[str, Any]) -> Manifest:
+    return parse(sign(record))
 
 
 def parse(record: object) -> Manifest:
@@ -27,12 +34,85 @@ def test_a_manifest_survives_writing_and_reading(tiny_bundle: Bundle) -> None:
     assert found.to_bytes() == (tiny_bundle.path / "manifest.json").read_bytes()
 
 
-def test_the_digest_is_that_of_the_file_and_covers_every_field(tiny_bundle: Bundle) -> None:
-    content = (tiny_bundle.path / "manifest.json").read_bytes()
-    assert tiny_bundle.manifest.digest == hashlib.sha256(content).hexdigest()
+def test_the_digest_is_in_the_file_and_covers_every_field(tiny_bundle: Bundle) -> None:
     record = record_of(tiny_bundle)
+    assert record["manifest_sha256"] == tiny_bundle.manifest.digest == sign(record)["manifest_sha256"]
     record["files"]["dense.faiss"]["sha256"] = "0" * 64
-    assert parse(record).digest != tiny_bundle.manifest.digest
+    assert parse_signed(record).digest != tiny_bundle.manifest.digest
+
+
+def test_the_digest_does_not_depend_on_order_and_white_space(tiny_bundle: Bundle) -> None:
+    record = dict(reversed(record_of(tiny_bundle).items()))
+    content = json.dumps(record, indent=1, ensure_ascii=False).encode()
+    assert parse_manifest(content, Path("m.json")) == tiny_bundle.manifest
+
+
+def leaves(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every value of a manifest that is no object, as the object that holds it and its key."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from leaves(value)
+        else:
+            yield record, key
+
+
+def test_a_change_of_any_field_is_refused(tiny_bundle: Bundle) -> None:
+    record = record_of(tiny_bundle)
+    for holder, key in leaves(record):
+        value = holder[key]
+        holder[key] = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else f"{value}x"
+        with pytest.raises(BundleError):
+            parse_manifest(json.dumps(record).encode(), Path("m.json"))
+        holder[key] = value
+    assert parse(record) == tiny_bundle.manifest
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("tokenizer", "lowercase", False),
+        ("fact", "instruction", "Given a claim"),
+        ("sparse", "quantization", 10),
+        ("model", "licence", "MIT"),
+    ],
+)
+def test_a_change_that_could_be_right_is_found_by_the_hash(
+    tiny_bundle: Bundle, part: str, key: str, value: object
+) -> None:
+    record = record_of(tiny_bundle)
+    (record["tasks"] if part == "fact" else record)[part][key] = value
+    with pytest.raises(BundleError) as caught:
+        parse(record)
+    written, found = tiny_bundle.manifest.digest, parse_signed(record).digest
+    assert caught.value.message == (
+        f"manifest.json: the manifest was changed: manifest_sha256 is {written}, but its other fields have {found}."
+    )
+    assert caught.value.remedy == "Restore the bundle from a copy, or build it again."
+
+
+@pytest.mark.parametrize("found", [None, 3, "", "0" * 64])
+def test_a_manifest_without_its_hash_is_refused(tiny_bundle: Bundle, found: object) -> None:
+    record = record_of(tiny_bundle) | {"manifest_sha256": found}
+    with pytest.raises(BundleError, match=f"manifest_sha256 is {found}, but its other fields have"):
+        parse(record)
+    del record["manifest_sha256"]
+    with pytest.raises(BundleError, match="manifest_sha256 is None, but its other fields have"):
+        parse(record)
+
+
+def test_a_flipped_bit_in_any_byte_is_refused_or_changes_nothing(tiny_bundle: Bundle) -> None:
+    content = tiny_bundle.manifest.to_bytes()
+    harmless = set()
+    for place, bit in enumerate(np.random.default_rng(0).integers(8, size=len(content)).tolist()):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << bit
+        try:
+            found = parse_manifest(bytes(flipped), Path("m.json"))
+        except BundleError:
+            continue
+        assert found == tiny_bundle.manifest
+        harmless.add(content[place])
+    assert harmless <= set(b" \n")  # one kind of white space became another
 
 
 def test_a_manifest_can_not_be_changed(tiny_bundle: Bundle) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from artifacts.bundle import Bundle
+from artifacts.errors import BundleError
 from artifacts.lucene.index import ImpactIndexWriter
 from artifacts.table import TableDtype
 from artifacts.verify import Problem, verify_bundle
@@ -91,6 +93,66 @@ def test_a_damaged_manifest_is_a_problem(damaged: Path, content: bytes) -> None:
     (damaged / "manifest.json").write_bytes(content)
     (problem,) = found_in(damaged)
     assert problem.file == "manifest.json"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda record: record["tokenizer"].update(lowercase=False),
+        lambda record: record["tasks"]["fact"].update(instruction="Given a claim"),
+        lambda record: record["sparse"].update(quantization=10),
+    ],
+    ids=["lowercase", "instruction", "quantization"],
+)
+def test_a_changed_setting_is_a_problem(damaged: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    written = Bundle.open(damaged).manifest.digest
+    edit_manifest(damaged, edit, signed=False)
+    (problem,) = found_in(damaged)
+    assert problem.file == "manifest.json"
+    assert f"manifest_sha256 is {written}, but its other fields have" in problem.found
+    assert problem.remedy == "Restore the bundle from a copy, or build it again."
+    with pytest.raises(BundleError, match=rf"manifest\.json: the manifest was changed: manifest_sha256 is {written}"):
+        Bundle.open(damaged)
+
+
+Damage = Callable[[bytearray, int], None]
+
+
+def flip(content: bytearray, place: int) -> None:
+    content[place] ^= 1 << place % 8
+
+
+def delete(content: bytearray, place: int) -> None:
+    del content[place]
+
+
+def double(content: bytearray, place: int) -> None:
+    content.insert(place, content[place])
+
+
+def zero(content: bytearray, place: int) -> None:
+    content[place : place + 64] = bytes(64)
+
+
+def cut(content: bytearray, place: int) -> None:
+    del content[place:]
+
+
+@pytest.mark.parametrize("damage", [flip, delete, double, zero, cut])
+def test_damage_of_the_manifest_is_found_or_changes_nothing(damaged: Path, damage: Damage) -> None:
+    manifest = Bundle.open(damaged).manifest
+    content = (damaged / "manifest.json").read_bytes()
+    found = 0
+    for place in np.random.default_rng(0).choice(len(content), size=100, replace=False).tolist():
+        broken = bytearray(content)
+        damage(broken, place)
+        (damaged / "manifest.json").write_bytes(broken)
+        try:
+            assert Bundle.open(damaged).manifest == manifest  # white space
+        except BundleError:
+            assert [problem.file for problem in found_in(damaged)] == ["manifest.json"]
+            found += 1
+    assert found > 70
 
 
 def test_a_missing_bundle_is_a_problem(tmp_path: Path) -> None:
@@ -290,7 +352,7 @@ def test_a_manifest_with_another_number_of_documents(damaged: Path) -> None:
 
 
 def test_a_search_parameter_that_the_index_does_not_know(damaged: Path) -> None:
-    edit_manifest(damaged, lambda record: record["dense"].update(parameters={"efSearch": 64}))
+    edit_manifest(damaged, lambda record: record["dense"].update(parameters={"efSearch": 64.0}))
     (problem,) = found_in(damaged)
     assert problem.file == "dense.faiss"
     assert '"efSearch"' in problem.found

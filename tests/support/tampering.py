@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["copy_of", "edit_manifest", "flip_bit", "resign"]
+__all__ = ["copy_of", "edit_manifest", "flip_bit", "resign", "sign"]
 
 
 def copy_of(bundle: Path, parent: Path) -> Path:
@@ -15,12 +15,19 @@ def copy_of(bundle: Path, parent: Path) -> Path:
     return Path(shutil.copytree(bundle, parent / "copy"))
 
 
-def edit_manifest(bundle: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Change the manifest as JSON; nothing checks the result."""
+def sign(record: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with `manifest_sha256` for the fields it has now, whatever they are."""
+    fields = {key: value for key, value in record.items() if key != "manifest_sha256"}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return fields | {"manifest_sha256": hashlib.sha256(canonical.encode()).hexdigest()}
+
+
+def edit_manifest(bundle: Path, edit: Callable[[dict[str, Any]], object], *, signed: bool = True) -> None:
+    """Change the manifest as JSON, and sign it as if it had been written so; nothing else checks the result."""
     file = bundle / "manifest.json"
     record = json.loads(file.read_bytes())
     edit(record)
-    file.write_text(json.dumps(record), encoding="utf-8")
+    file.write_text(json.dumps(sign(record) if signed else record), encoding="utf-8")
 
 
 def resign(bundle: Path) -> None:
