@@ -1,63 +1,113 @@
 """The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from artifacts.bundle import Bundle, EncodedBatch, TableInput, write_bundle
 from artifacts.corpus import Corpus, Document, Skipped
-from artifacts.errors import ResumeError
-from artifacts.manifest import CorpusInfo, ModelInfo
+from artifacts.dense_build import check_factory
+from artifacts.errors import BundleError, ResumeError
+from artifacts.manifest import MANIFEST_FILE, CorpusInfo, ModelInfo
 from artifacts.progress import ProgressBar
 from artifacts.recipe import Recipe
 from artifacts.shards import EncodedShard, ShardStore
+from artifacts.work import read_json
 
-__all__ = ["build_bundle"]
+__all__ = ["build_bundle", "check_before_build"]
+
+
+def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
+    """Raise now what would else be raised after hours of encoding: output in the way, impossible index, bad corpus.
+
+    The corpus is read once, so that a bad line is found before the model starts.
+    """
+    if recipe.output.exists() and not overwrite:
+        raise BundleError(f"{recipe.output}: exists already.", remedy="Pass --overwrite, or another --output.")
+    if recipe.output.exists() and not (recipe.output / MANIFEST_FILE).is_file():
+        raise BundleError(
+            f"{recipe.output}: exists and is no bundle (it has no {MANIFEST_FILE}), so it is not overwritten.",
+            remedy="Remove it yourself, or choose another --output.",
+        )
+    if recipe.index.factory is not None and recipe.index.dimension is not None:
+        check_factory(recipe.index.factory, recipe.index.dimension)
+    for _ in recipe.corpus.open():
+        pass
 
 
 def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Skipped]:
     """Write the recipe's bundle from its work directory. Also returns the corpus lines that were skipped.
 
-    Raises ResumeError when a stage before this one is missing, unfinished, or was run on another corpus.
+    Raises ResumeError when a stage before this one is missing, unfinished, or was run with another model, instruction,
+    setting or corpus than the recipe has now.
     """
-    work = recipe.work
-    facts = json.loads(_stage_file(work / "backbone.json", "table").read_text(encoding="utf-8"))
-    tables = {
-        task: TableInput(
-            instruction, np.load(_stage_file(work / "tables" / task / "table.npy", "table"), mmap_mode="r")
-        )
-        for task, instruction in recipe.tasks.items()
-    }
-    plan = json.loads(_stage_file(work / "encode" / "plan.json", "encode").read_text(encoding="utf-8"))
-    corpus = Corpus(Path(recipe.corpus.path), skip_bad=recipe.corpus.skip_bad, limit=recipe.corpus.limit)
-    store = ShardStore(work / "encode", plan)
+    facts = _read(recipe, "backbone.json", "table")
+    store, corpus = ShardStore(recipe.work / "encode"), recipe.corpus.open()
+    plan = _read(recipe, "encode/plan.json", "encode")
     store.count()
-    if plan["corpus_sha256"] != corpus.sha256():
-        raise ResumeError(
-            f"{corpus.path}: the corpus has changed since it was encoded "
-            f"(sha256 {plan['corpus_sha256'][:12]}… then, {corpus.sha256()[:12]}… now).",
-            remedy="Run `encode` again in another work directory.",
-        )
+    _check_same(recipe, facts, plan, corpus)
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
-        model=ModelInfo(**facts),
+        model=_model_info(recipe, facts),
         corpus=CorpusInfo(name=recipe.corpus.name, licence=recipe.corpus.licence, sha256=plan["corpus_sha256"]),
-        tokenizer_file=_stage_file(work / "tokenizer" / "tokenizer.json", "table"),
-        lowercase=recipe.encode.lowercase,
-        tables=tables,
+        tokenizer_file=recipe.work / "tokenizer.json",
+        lowercase=facts["lowercase"],
+        tables={task: _table(recipe, task) for task in recipe.tasks},
         default_task=recipe.default_task,
         documents=_batches(store, corpus),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         table_dtype=recipe.index.table_dtype,
         factory=recipe.index.factory,
-        top_k=recipe.encode.top_k,
-        quantization=int(plan["quantization"]),
+        top_k=plan["top_k"],
+        quantization=plan["quantization"],
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
+
+
+def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], corpus: Corpus) -> None:
+    """Every stage must have been run with the model, the corpus and the settings that the recipe has now."""
+    made = {"model of the encoded corpus": plan["model"], "corpus": plan["corpus_sha256"]}
+    made |= {f"encode.{key}": plan[key] for key in ("max_length", "top_k")} | {"encode.lowercase": facts["lowercase"]}
+    now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"], "corpus": corpus.sha256()}
+    now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
+    for task, instruction in recipe.tasks.items():
+        table = _read(recipe, f"tables/{task}/plan.json", "table")
+        made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
+        now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
+    differences = [f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]]
+    if differences:
+        raise ResumeError(
+            f"{recipe.work}: the stages don't fit together ({'; '.join(differences)}).",
+            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+        )
+
+
+def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
+    return ModelInfo(
+        name=recipe.model.name or facts["name"],
+        sha256=facts["fingerprint"],
+        adapter=facts["adapter"],
+        hidden_size=facts["hidden_size"],
+        trained=recipe.model.trained,
+        licence=recipe.model.licence,
+    )
+
+
+def _table(recipe: Recipe, task: str) -> TableInput:
+    file = recipe.work / "tables" / task / "table.npy"
+    if not file.is_file():
+        raise ResumeError(f"{file}: not there.", remedy="Run `lightretriever table` to its end.")
+    return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))
+
+
+def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
+    file = recipe.work / name
+    if not file.is_file():
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
+    return read_json(file)
 
 
 def _batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
@@ -70,21 +120,21 @@ def _batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
             yield _batch(shard, raws)
     extra = next(documents, None)  # also reads bad lines at the end, so that they are counted
     if extra is not None:
-        raise ResumeError(
-            f'the corpus has "{extra.id}" after the last document that was encoded.',
-            remedy="Use the limit and --skip-bad setting of the `encode` run, or encode again.",
-        )
+        raise _differ("its end", f'"{extra.id}"')
 
 
 def _raw(documents: Iterator[Document], document_id: str) -> bytes:
     document = next(documents, None)
     if document is None or document.id != document_id:
-        found = "its end" if document is None else f'"{document.id}"'
-        raise ResumeError(
-            f'the encoded shards and the corpus differ: "{document_id}" was encoded, the corpus has {found} there.',
-            remedy="Use the limit and --skip-bad setting of the `encode` run, or encode again.",
-        )
+        raise _differ(f'"{document_id}"', "its end" if document is None else f'"{document.id}"')
     return document.raw
+
+
+def _differ(encoded: str, found: str) -> ResumeError:
+    return ResumeError(
+        f"The encoded shards and the corpus differ: the shards have {encoded} where the corpus has {found}.",
+        remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
+    )
 
 
 def _batch(shard: EncodedShard, raws: list[bytes]) -> EncodedBatch:
@@ -96,9 +146,3 @@ def _batch(shard: EncodedShard, raws: list[bytes]) -> EncodedBatch:
         terms=shard.terms,
         impacts=shard.impacts,
     )
-
-
-def _stage_file(path: Path, stage: str) -> Path:
-    if not path.is_file():
-        raise ResumeError(f"{path}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
-    return path

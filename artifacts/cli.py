@@ -6,8 +6,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from artifacts.errors import BundleError, MissingExtraError
+from artifacts.build import build_bundle, check_before_build
+from artifacts.corpus import Skipped
+from artifacts.errors import MissingExtraError
 from artifacts.recipe import Recipe, load_recipe
+from artifacts.work import work_lock
 
 __all__ = ["add_commands"]
 
@@ -39,8 +42,9 @@ def table(
     """Make the token table of every task: one row per token of the vocabulary."""
     stages = _pipeline()
     loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
-    for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
-        typer.echo(f"{task}: {file}", err=True)
+    with work_lock(loaded.work):
+        for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
+            typer.echo(f"{task}: {file}", err=True)
 
 
 def encode(
@@ -58,7 +62,9 @@ def encode(
     loaded = _recipe(
         recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, limit=limit, skip_bad=skip_bad
     )
-    store = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
+    with work_lock(loaded.work):
+        store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
+    _report_skipped(skipped)
     typer.echo(f"{store.count()} shards in {store.path}", err=True)
 
 
@@ -101,11 +107,11 @@ def build(
         limit=limit,
         skip_bad=skip_bad,
     )
-    if loaded.output.exists() and not overwrite:
-        raise BundleError(f"{loaded.output}: exists already.", remedy="Pass --overwrite, or another --output.")
-    backbone = stages.load_recipe_backbone(loaded)
-    stages.run_tables(loaded, backbone)
-    stages.run_encode(loaded, backbone)
+    check_before_build(loaded, overwrite=overwrite)
+    with work_lock(loaded.work):
+        backbone = stages.load_recipe_backbone(loaded)
+        stages.run_tables(loaded, backbone)
+        stages.run_encode(loaded, backbone)
     _index(loaded, overwrite)
 
 
@@ -146,15 +152,18 @@ def evaluate(
 
 
 def _index(recipe: Recipe, overwrite: bool) -> None:
-    from artifacts.build import build_bundle
+    with work_lock(recipe.work):
+        bundle, skipped = build_bundle(recipe, overwrite=overwrite)
+    _report_skipped(skipped)
+    size = sum(file.bytes for file in bundle.manifest.files.values()) / 1e6
+    typer.echo(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB", err=True)
 
-    bundle, skipped = build_bundle(recipe, overwrite=overwrite)
+
+def _report_skipped(skipped: Skipped) -> None:
     for reason in skipped.reasons:
         typer.echo(f"skipped: {reason}", err=True)
     if skipped.count:
         typer.echo(f"{skipped.count} bad corpus lines were skipped", err=True)
-    size = sum(file.bytes for file in bundle.manifest.files.values()) / 1e6
-    typer.echo(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB", err=True)
 
 
 def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:

@@ -23,8 +23,8 @@ from artifacts.evaluation.runs import MEASURES, Ranking, measure, ranking, write
 from artifacts.lucene.search import ImpactIndex
 from artifacts.lucene.words import WordIndex, build_word_index
 from artifacts.progress import ProgressBar
-from artifacts.shards import write_atomically
 from artifacts.text import document_text
+from artifacts.work import write_atomically
 from service.engine import SearchEngine
 from service.errors import NoDirectionError, NoTokensError
 from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest

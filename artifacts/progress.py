@@ -30,14 +30,14 @@ class ProgressBar:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+                TextColumn("{task.fields[amount]}"),
                 TextColumn("{task.fields[rate]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
                 console=self._console,
             )
             self._bar.start()
-            self._task = self._bar.add_task(self._stage, total=self._total, rate="")
+            self._task = self._bar.add_task(self._stage, total=self._total, amount="", rate="")
         return self
 
     def skip(self, amount: int) -> None:
@@ -49,7 +49,7 @@ class ProgressBar:
         """Count finished work."""
         self._done += amount
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, rate=self._rate())
+            self._bar.update(self._task, completed=self._done, amount=self._amount(), rate=self._rate())
         elif time.monotonic() - self._logged >= LOG_EVERY_S:
             self._logged = time.monotonic()
             self._console.print(self._line(), highlight=False)
@@ -66,9 +66,11 @@ class ProgressBar:
         elapsed = max(time.monotonic() - self._began, 1e-6)
         return f"{(self._done - self._skipped) / elapsed:,.0f} {self._unit}/s"
 
+    def _amount(self) -> str:
+        return f"{self._done:,}" + (f"/{self._total:,}" if self._total else "")
+
     def _line(self) -> str:
         elapsed = time.monotonic() - self._began
         made = self._done - self._skipped
         left = "" if not self._total or made <= 0 else f", {elapsed * (self._total - self._done) / made:.0f} s left"
-        total = f"/{self._total:,}" if self._total else ""
-        return f"{self._stage}: {self._done:,}{total} {self._unit}, {self._rate()}, {elapsed:.0f} s{left}"
+        return f"{self._stage}: {self._amount()} {self._unit}, {self._rate()}, {elapsed:.0f} s{left}"

@@ -1,17 +1,17 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from artifacts.corpus import Corpus
 from artifacts.errors import RecipeError
+from artifacts.manifest import TaskName
 from artifacts.table import TableDtype
 
 __all__ = ["CorpusRecipe", "EncodeRecipe", "IndexRecipe", "ModelRecipe", "Recipe", "load_recipe"]
-
-TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
 class _Section(BaseModel):
@@ -40,6 +40,10 @@ class CorpusRecipe(_Section):
     licence: str | None = None
     limit: int | None = Field(default=None, ge=1)
     skip_bad: bool = False
+
+    def open(self) -> Corpus:
+        """The corpus itself. Raises CorpusError when there is none at `path`."""
+        return Corpus(Path(self.path), skip_bad=self.skip_bad, limit=self.limit)
 
 
 class EncodeRecipe(_Section):

@@ -6,7 +6,6 @@ name and renamed, so a shard that exists is whole. A run that was killed starts 
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.errors import ResumeError
+from artifacts.work import check_plan, read_json, write_atomically
 
-__all__ = ["EncodedShard", "ShardStore", "write_atomically"]
+__all__ = ["EncodedShard", "ShardStore"]
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,24 @@ class EncodedShard:
 class ShardStore:
     """The shards of one encoding job in one directory."""
 
-    def __init__(self, path: Path, plan: dict[str, Any]) -> None:
-        """Open or begin a job. `plan` names every input and setting that changes the output.
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def begin(cls, path: Path, plan: dict[str, Any]) -> "ShardStore":
+        """Begin a job, or go on with one. `plan` names every input and setting that changes the output.
 
         Raises ResumeError, naming each difference, when the directory was begun with another plan.
         """
-        self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / "plan.json"
-        if file.is_file():
-            _check_same(file, json.loads(file.read_text(encoding="utf-8")), plan)
-        else:
-            write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
-        for leftover in self.path.glob("*.partial"):
+        check_plan(path / "plan.json", plan)
+        for leftover in path.glob("*.partial"):
             leftover.unlink()
+        return cls(path)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What the job was begun with. Raises ResumeError when it never was."""
+        return read_json(self.path / "plan.json")
 
     def has(self, number: int) -> bool:
         """Whether shard `number` is there (and, being written atomically, whole)."""
@@ -72,7 +76,7 @@ class ShardStore:
             with np.load(file, allow_pickle=False) as arrays:
                 ids = arrays["ids"].tobytes().decode().split("\n")
                 return EncodedShard(ids, arrays["dense"], arrays["indptr"], arrays["terms"], arrays["impacts"])
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
             raise ResumeError(
                 f"{file}: the shard can't be read: {error}.", remedy="Delete it and run `encode` again."
             ) from error
@@ -91,27 +95,7 @@ class ShardStore:
         file = self.path / "done.json"
         if not file.is_file():
             raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy="Run `encode` again.")
-        return int(json.loads(file.read_text(encoding="utf-8"))["shards"])
+        return int(read_json(file)["shards"])
 
     def _file(self, number: int) -> Path:
         return self.path / f"shard-{number:05d}.npz"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that `path` has either its old or its whole new content, whatever happens."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def _check_same(file: Path, begun: dict[str, Any], plan: dict[str, Any]) -> None:
-    keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
-    if keys:
-        differences = "; ".join(f"{key}: {begun.get(key)!r} there, {plan.get(key)!r} now" for key in keys)
-        raise ResumeError(
-            f"{file}: this work directory was begun with other inputs ({differences}).",
-            remedy="Use the same inputs, another work directory, or delete this one.",
-        )

@@ -41,10 +41,15 @@ class TextTokenizer:
             content = Path(path).read_bytes()
         except OSError as error:
             raise BundleError(f"{path}: the tokenizer can't be read: {error.strerror}.") from error
+        return cls.from_bytes(content, name=str(path), lowercase=lowercase)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, name: str, lowercase: bool = True) -> "TextTokenizer":
+        """Parse the content of a `tokenizer.json`; `name` says in a BundleError what it was."""
         try:
             tokenizer = Tokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises bare Exception on bad content
-            raise BundleError(f"{path}: not a tokenizer.json: {error}.") from error
+            raise BundleError(f"{name}: not a tokenizer.json: {error}.") from error
         return cls(tokenizer, sha256=hashlib.sha256(content).hexdigest(), lowercase=lowercase)
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:

@@ -10,7 +10,7 @@ import ir_measures
 import numpy as np
 from ir_measures import RR, R, nDCG
 
-from artifacts.shards import write_atomically
+from artifacts.work import write_atomically
 
 __all__ = ["MEASURES", "Ranking", "Run", "measure", "ranking", "write_run"]
 

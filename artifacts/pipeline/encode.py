@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from artifacts.corpus import Corpus, Document
+from artifacts.errors import CorpusError, ModelError, RecipeError
 from artifacts.pipeline.model import Backbone
+from artifacts.pipeline.software import software
 from artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 from artifacts.progress import ProgressBar
 from artifacts.shards import EncodedShard, ShardStore
@@ -41,9 +43,15 @@ def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeSettings, 
     shard is a fixed run of documents, batched by itself. Raises ResumeError when `work` was begun with another corpus,
     model or setting.
     """
-    plan = _plan(backbone, corpus, settings)
-    store = ShardStore(work, plan)
+    if backbone.max_positions is not None and settings.max_length > backbone.max_positions:
+        raise RecipeError(
+            f"encode.max_length is {settings.max_length}, {backbone.name} reads {backbone.max_positions} positions.",
+            remedy="Lower encode.max_length.",
+        )
     total = sum(1 for _ in corpus)
+    if total == 0:
+        raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
+    store = ShardStore.begin(work, _plan(backbone, corpus, settings))
     count = 0
     with torch.inference_mode(), ProgressBar("encode", total=total, unit="documents") as progress:
         for count, documents in enumerate(_chunks(corpus, settings.shard_size), start=1):
@@ -60,7 +68,10 @@ def encode_documents(
 ) -> EncodedShard:
     """Encode a list of documents. The longest are batched first, so that a batch too large fails at once."""
     room = settings.max_length - len(backbone.prefix()) - 1
-    encoded = backbone.tokenizer.encode_batch([document.full_text for document in documents])
+    # Tokens are far shorter than 64 characters on average, so this cuts only what max_length would cut anyway, and a
+    # document of many megabytes isn't tokenised to its end.
+    texts = [document.full_text[: 64 * settings.max_length] for document in documents]
+    encoded = backbone.tokenizer.encode_batch(texts)
     sequences = [backbone.frame(ids[:room].tolist()) for ids in encoded]
     dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
     sparse: list[Any] = [None] * len(documents)
@@ -76,7 +87,7 @@ def encode_documents(
             progress.advance(len(batch))
     if not np.isfinite(dense).all():
         bad = documents[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
-        raise ArithmeticError(f'document "{bad.id}" has a vector that is not finite; try dtype float32')
+        raise ModelError(f'Document "{bad.id}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
     indptr = np.concatenate([[0], np.cumsum([len(terms) for terms, _ in sparse])]).astype(np.int64)
     terms, impacts = (np.concatenate([row[part] for row in sparse]) for part in (0, 1))
     return EncodedShard([document.id for document in documents], dense, indptr, terms, impacts)
@@ -121,5 +132,6 @@ def _plan(backbone: Backbone, corpus: Corpus, settings: EncodeSettings) -> dict[
         "skip_bad": corpus.skip_bad,
         "model": backbone.fingerprint,
         "device": backbone.device.type,
+        "software": software(),
         **asdict(settings),
     }

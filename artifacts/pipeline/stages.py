@@ -7,27 +7,31 @@ WORK/tables/TASK/        token table of a task, (V, H) float32
 WORK/encode/             encoded documents in shards
 """
 
-import json
 import os
 from pathlib import Path
 
 import torch
 
-from artifacts.corpus import Corpus
+from artifacts.corpus import Skipped
+from artifacts.errors import RecipeError
 from artifacts.pipeline.encode import EncodeSettings, encode_corpus
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.table import TableJob, make_table
 from artifacts.recipe import Recipe
-from artifacts.shards import ShardStore, write_atomically
+from artifacts.shards import ShardStore
+from artifacts.work import check_plan, write_atomically
 
 __all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
 
 
 def load_recipe_backbone(recipe: Recipe) -> Backbone:
-    """Load the recipe's model and record in `WORK/backbone.json` what the bundle will say about it."""
-    torch.set_num_threads(os.cpu_count() or 1)
-    model = recipe.model
-    recipe.work.mkdir(parents=True, exist_ok=True)
+    """Load the recipe's model and record in the work directory what the bundle will hold and say of it.
+
+    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
+    or number type, and RecipeError when the model can't serve the dimension that the recipe asks for.
+    """
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model, dimension = recipe.model, recipe.index.dimension
     backbone = load_backbone(
         model.path,
         work=recipe.work,
@@ -38,15 +42,20 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
         device=model.device,
         lowercase=recipe.encode.lowercase,
     )
+    if dimension is not None and dimension > backbone.hidden_size:
+        raise RecipeError(
+            f"index.dimension is {dimension}, but the hidden size of {backbone.name} is {backbone.hidden_size}.",
+            remedy="Lower index.dimension, or leave it out.",
+        )
     facts = {
-        "name": model.name or backbone.name,
-        "sha256": backbone.fingerprint,
+        "name": backbone.name,
         "adapter": None if model.adapter is None else Path(model.adapter).name,
+        "fingerprint": backbone.fingerprint,
         "hidden_size": backbone.hidden_size,
-        "trained": model.trained,
-        "licence": model.licence,
+        "lowercase": recipe.encode.lowercase,
     }
-    write_atomically(recipe.work / "backbone.json", json.dumps(facts, indent=1).encode() + b"\n")
+    check_plan(recipe.work / "backbone.json", facts)
+    write_atomically(recipe.work / "tokenizer.json", backbone.tokenizer_json)
     return backbone
 
 
@@ -58,13 +67,13 @@ def run_tables(recipe: Recipe, backbone: Backbone) -> dict[str, Path]:
     }
 
 
-def run_encode(recipe: Recipe, backbone: Backbone) -> ShardStore:
-    """Encode the recipe's corpus."""
-    corpus = Corpus(Path(recipe.corpus.path), skip_bad=recipe.corpus.skip_bad, limit=recipe.corpus.limit)
+def run_encode(recipe: Recipe, backbone: Backbone) -> tuple[ShardStore, Skipped]:
+    """Encode the recipe's corpus. Also returns the corpus lines that were skipped."""
+    corpus = recipe.corpus.open()
     settings = EncodeSettings(
         max_length=recipe.encode.max_length,
         top_k=recipe.encode.top_k,
         batch_tokens=recipe.encode.batch_tokens,
         shard_size=recipe.encode.shard_size,
     )
-    return encode_corpus(backbone, corpus, settings, recipe.work / "encode")
+    return encode_corpus(backbone, corpus, settings, recipe.work / "encode"), corpus.skipped

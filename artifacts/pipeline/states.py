@@ -6,11 +6,10 @@ e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`. `token_states_nai
 token table is made. Tests hold the three against each other.
 """
 
-from typing import Any
-
 import torch
 from transformers import DynamicCache
 
+from artifacts.errors import ModelError
 from artifacts.pipeline.model import Backbone
 
 __all__ = [
@@ -23,17 +22,23 @@ __all__ = [
 ]
 
 
-def block_mask(prefix: int, blocks: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def block_mask(
+    prefix: int, blocks: int, dtype: torch.dtype, device: torch.device, window: int | None = None
+) -> torch.Tensor:
     """Additive attention mask (1, 1, P+2n, P+2n) for `I [t1 <eos>] [t2 <eos>] …`.
 
     0 where a query position (row) may see a key position (column): the prefix causally, and inside a block the
-    block itself causally; the dtype's minimum everywhere else, so that no block sees another.
+    block itself causally; the dtype's minimum everywhere else, so that no block sees another. With a `window`, a
+    position sees only the last `window` position ids, itself included, as in sliding-window layers.
     """
     length = prefix + 2 * blocks
     index = torch.arange(length, device=device)
     block = torch.where(index < prefix, -1, (index - prefix) // 2)
     causal = index[:, None] >= index[None, :]
     visible = causal & ((block[None, :] == -1) | (block[:, None] == block[None, :]))
+    if window is not None:
+        places = block_positions(prefix, blocks, device)[0]
+        visible &= places[:, None] - places[None, :] < window
     mask = torch.full((length, length), torch.finfo(dtype).min, dtype=dtype, device=device)
     return mask.masked_fill_(visible, 0.0)[None, None]
 
@@ -58,10 +63,9 @@ def token_states_packed(backbone: Backbone, prefix: list[int], tokens: torch.Ten
     count, start = len(tokens), len(prefix)
     pairs = torch.stack([tokens.to(backbone.device), torch.full_like(tokens, backbone.eos_id)], dim=1)
     ids = torch.cat([torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype), pairs.flatten()])[None]
-    mask = block_mask(start, count, backbone.model.dtype, backbone.device)
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,
-        attention_mask=_per_layer_type(backbone, mask),
+        attention_mask=_masks(backbone, start, count),
         position_ids=block_positions(start, count, backbone.device),
         use_cache=False,
     )[0]
@@ -69,7 +73,7 @@ def token_states_packed(backbone: Backbone, prefix: list[int], tokens: torch.Ten
 
 
 class PrefixCache:
-    """Keys and values of `[bos] I`, computed once; `expanded` lends them to a batch without copying."""
+    """Keys and values of `[bos] I`, computed once for all tokens."""
 
     def __init__(self, backbone: Backbone, prefix: list[int]) -> None:
         if not prefix:
@@ -80,7 +84,7 @@ class PrefixCache:
         self.length = len(prefix)
 
     def expanded(self, batch: int) -> DynamicCache:
-        """A cache of `batch` rows."""
+        """A fresh cache of `batch` rows (the model appends to it): B copies of the prefix's keys and values."""
         cache = DynamicCache()
         for index, (keys, values) in enumerate(self._layers):
             cache.update(keys.expand(batch, -1, -1, -1), values.expand(batch, -1, -1, -1), index)
@@ -92,10 +96,9 @@ def token_states_cached(backbone: Backbone, cache: PrefixCache, tokens: torch.Te
     batch, start = len(tokens), cache.length
     end = torch.full((batch, 1), backbone.eos_id, device=backbone.device)
     ids = torch.cat([tokens.to(backbone.device)[:, None], end], dim=1)
-    mask = block_mask(start, 1, backbone.model.dtype, backbone.device)[:, :, start:]
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,
-        attention_mask=_per_layer_type(backbone, mask.expand(batch, -1, -1, -1)),
+        attention_mask=_masks(backbone, start, 1, batch=batch, rows=slice(start, None)),
         position_ids=torch.arange(start, start + 2, device=backbone.device).expand(batch, -1),
         past_key_values=cache.expanded(batch),
         use_cache=True,
@@ -103,7 +106,30 @@ def token_states_cached(backbone: Backbone, cache: PrefixCache, tokens: torch.Te
     return states[:, 1]
 
 
-def _per_layer_type(backbone: Backbone, mask: torch.Tensor) -> Any:  # noqa: ANN401
-    """The mask as the model takes it: models with several kinds of attention layers take one mask per kind."""
-    kinds = set(getattr(backbone.model.config.get_text_config(), "layer_types", None) or [])
-    return dict.fromkeys(kinds, mask) if len(kinds) > 1 else mask
+def _masks(
+    backbone: Backbone, prefix: int, blocks: int, *, batch: int = 1, rows: slice = slice(None)
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """The block mask as the model takes it: one, or one per kind of attention layer where it has several kinds."""
+    masks = {
+        kind: block_mask(prefix, blocks, backbone.model.dtype, backbone.device, window)[:, :, rows].expand(
+            batch, -1, -1, -1
+        )
+        for kind, window in _layer_kinds(backbone).items()
+    }
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def _layer_kinds(backbone: Backbone) -> dict[str, int | None]:
+    """The model's kinds of attention layers with their window. Raises ModelError for kinds no mask can stand for."""
+    config = backbone.model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    default = "full_attention" if window is None else "sliding_attention"
+    kinds = set(getattr(config, "layer_types", None) or [default])
+    unknown = kinds - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise ModelError(
+            f"{backbone.name} has layers of kind {', '.join(sorted(unknown))}; only full and sliding attention can be "
+            "restricted to single tokens.",
+            remedy="Use a model with attention layers alone, such as Llama, Qwen2, Qwen3 or Gemma.",
+        )
+    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}

@@ -1,5 +1,6 @@
 """The token table: e(t) of every token behind an instruction, computed once so that queries need no model."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from artifacts.errors import ModelError, ResumeError
 from artifacts.pipeline.model import Backbone
+from artifacts.pipeline.software import software
 from artifacts.pipeline.states import PrefixCache, token_states_cached
 from artifacts.progress import ProgressBar
-from artifacts.shards import ShardStore
+from artifacts.work import check_plan, write_atomically
 
 __all__ = ["TableJob", "instruction_prefix", "make_table"]
 
@@ -19,7 +22,8 @@ __all__ = ["TableJob", "instruction_prefix", "make_table"]
 class TableJob:
     """One table: the task's instruction, and how many tokens share a forward pass and a part file.
 
-    `batch` None means 128 tokens on a CPU (more falls out of its caches) and 2,048 on CUDA.
+    `batch` None means 128 tokens on a CPU (more falls out of its caches) and 512 on CUDA (the cached keys and values
+    of the prefix are copied for each).
     """
 
     instruction: str
@@ -39,30 +43,37 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
 def make_table(backbone: Backbone, job: TableJob, work: Path) -> Path:
     """Write E, shape (V, H) float32, to `work/table.npy` and return that path.
 
-    Rows are *not* normalised: a query is normalise(mean_i E[t_i]). The work is done in parts that survive a kill; a
+    Rows are *not* normalised: a query is normalise(mean_i E[t_i]). Special tokens that the model has no embedding for
+    get a row of zeros. The work is done in parts that survive a kill; a
     table that is already there, made from the same model and instruction, is returned at once. Raises ResumeError when
     `work` was begun with another model or instruction.
     """
-    batch = job.batch or (2048 if backbone.device.type == "cuda" else 128)
+    batch = job.batch or (512 if backbone.device.type == "cuda" else 128)
     plan = {"model": backbone.fingerprint, "instruction": job.instruction, "batch": batch, "part": job.part}
-    ShardStore(work, plan)
+    check_plan(work / "plan.json", {**plan, "device": backbone.device.type, "software": software()})
     target = work / "table.npy"
-    if target.is_file():
-        return target
-    vocabulary = backbone.vocab_size
-    starts = range(0, vocabulary, job.part)
-    with torch.inference_mode(), ProgressBar("table", total=vocabulary, unit="tokens") as progress:
-        cache = PrefixCache(backbone, instruction_prefix(backbone, job.instruction))
-        for start in starts:
-            file = work / f"part-{start:07d}.npy"
-            end = min(start + job.part, vocabulary)
-            if not file.is_file():
-                _save(file, _rows(backbone, cache, start, end, batch))
-            progress.advance(end - start)
-    _save(target, np.concatenate([np.load(work / f"part-{start:07d}.npy") for start in starts]))
-    for start in starts:
-        (work / f"part-{start:07d}.npy").unlink()
+    parts = {start: work / f"part-{start:07d}.npy" for start in range(0, backbone.embedded, job.part)}
+    if not target.is_file():
+        _make_parts(backbone, job, batch, parts)
+        rows = np.concatenate([_load(part) for part in parts.values()])
+        surplus = np.zeros((backbone.vocab_size - len(rows), rows.shape[1]), dtype=np.float32)
+        write_atomically(target, _npy(np.concatenate([rows, surplus])))
+    for leftover in work.glob("part-*.npy*"):
+        leftover.unlink()
     return target
+
+
+def _make_parts(backbone: Backbone, job: TableJob, batch: int, parts: dict[int, Path]) -> None:
+    """Write the parts that are not there yet; each is a run of `job.part` rows from its start."""
+    with torch.inference_mode(), ProgressBar("table", total=backbone.embedded, unit="tokens") as progress:
+        cache = PrefixCache(backbone, instruction_prefix(backbone, job.instruction))
+        for start, file in parts.items():
+            end = min(start + job.part, backbone.embedded)
+            if file.is_file():
+                progress.skip(end - start)
+                continue
+            write_atomically(file, _npy(_rows(backbone, cache, start, end, batch)))
+            progress.advance(end - start)
 
 
 def _rows(backbone: Backbone, cache: PrefixCache, start: int, end: int, batch: int) -> npt.NDArray[np.float32]:
@@ -74,12 +85,19 @@ def _rows(backbone: Backbone, cache: PrefixCache, start: int, end: int, batch: i
     rows: npt.NDArray[np.float32] = torch.cat(states).numpy()
     if not np.isfinite(rows).all():
         bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-        raise ArithmeticError(f"token {bad} has a state that is not finite; try dtype float32")
+        raise ModelError(f"Token {bad} has a state that is not finite.", remedy="Set model.dtype to float32.")
     return rows
 
 
-def _save(path: Path, rows: npt.NDArray[np.float32]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        np.save(file, rows)
-    partial.replace(path)
+def _npy(rows: npt.NDArray[np.float32]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, rows)
+    return buffer.getvalue()
+
+
+def _load(part: Path) -> npt.NDArray[np.float32]:
+    try:
+        rows: npt.NDArray[np.float32] = np.load(part)
+    except (OSError, EOFError, ValueError) as error:
+        raise ResumeError(f"{part}: can't be read: {error}.", remedy="Delete it and run `table` again.") from error
+    return rows

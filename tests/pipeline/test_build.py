@@ -1,4 +1,8 @@
+import contextlib
 import json
+import os
+import pty
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,14 +14,16 @@ import yaml
 from typer.testing import CliRunner
 
 from artifacts.bundle import Bundle
-from artifacts.errors import CorpusError, ResumeError
+from artifacts.errors import CorpusError, LightRetrieverError, ResumeError
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.states import token_states_naive
 from artifacts.pipeline.table import instruction_prefix
 from artifacts.verify import verify_bundle
+from artifacts.work import work_lock
 from service.cli import app
-from tests.support.models import write_corpus
+from tests.support.models import save_model, write_corpus
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 
 
@@ -117,6 +123,7 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
         file.write('{"_id": "broken"\n{"_id": "music", "text": "again"}\n')
     with pytest.raises(CorpusError, match=r"corpus\.jsonl, line 31: not JSON"):
         run("build", recipe)
+    assert "2 bad corpus lines were skipped" in run("encode", recipe, "--skip-bad", "--work", tmp_path / "work2")
     output = run("build", recipe, "--skip-bad", "--work", tmp_path / "work2")
     assert "2 bad corpus lines were skipped" in output
     assert 'id "music" was already used in line 1' in " ".join(output.split())
@@ -128,15 +135,92 @@ def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None
         run("index", recipe)
     run("build", recipe)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
-    with pytest.raises(ResumeError, match="corpus has changed"):
+    with pytest.raises(ResumeError, match=r"don't fit together \(corpus: "):
         run("index", recipe, "--overwrite")
 
 
-def test_an_existing_bundle_is_only_replaced_when_told(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "bundle").mkdir()
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"output": "{tmp}/taken"}, "exists already"),
+        ({"index.factory": "Nonsense", "index.dimension": 16}, "Nonsense"),
+        ({"index.dimension": 999}, "index.dimension is 999, but the hidden size of llama is 32"),
+        ({"corpus.path": "{tmp}/nothing"}, "no corpus.jsonl or corpus.jsonl.gz there"),
+        ({"corpus.path": "{tmp}/bad.jsonl"}, "line 1: not JSON"),
+        ({"encode.max_length": 4096}, "reads 512 positions"),
+    ],
+)
+def test_a_mistake_is_found_before_the_corpus_is_encoded(
+    recipe: Path, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "bad.jsonl").write_text("nonsense\n")
+    content = yaml.safe_load(recipe.read_text())
+    for key, value in change.items():
+        *sections, last = key.split(".")
+        place = content
+        for section in sections:
+            place = place[section]
+        place[last] = value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
+    recipe.write_text(yaml.safe_dump(content))
     result = CliRunner().invoke(app, ["build", str(recipe)])
-    assert "exists already" in str(result.exception)
-    assert not (tmp_path / "work").exists()  # found before hours of encoding
+    assert isinstance(result.exception, LightRetrieverError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "work" / "encode").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tasks.web", "Another instruction", "tasks.web: 'Given a web search query"),
+        ("encode.top_k", 20, "encode.top_k: 50 when it was made, 20 now"),
+        ("encode.lowercase", False, "encode.lowercase: True when it was made, False now"),
+    ],
+)
+def test_index_refuses_stages_that_were_run_with_another_recipe(
+    recipe: Path, key: str, value: object, message: str
+) -> None:
+    run("table", recipe)
+    run("encode", recipe)
+    content = yaml.safe_load(recipe.read_text())
+    section, name = key.split(".")
+    content[section][name] = value
+    recipe.write_text(yaml.safe_dump(content))
+    with pytest.raises(ResumeError, match=message):
+        run("index", recipe)
+
+
+def test_a_refused_model_leaves_the_work_directory_as_it_was(recipe: Path, tmp_path: Path) -> None:
+    run("table", recipe)
+    before = {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()}
+    other = save_model(tmp_path / "other", "qwen2")
+    with pytest.raises(ResumeError, match=r"backbone\.json: .*fingerprint: "):
+        run("encode", recipe, "--model", other)
+    assert {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()} == before
+
+
+def test_two_runs_do_not_share_a_work_directory(recipe: Path, tmp_path: Path) -> None:
+    with work_lock(tmp_path / "work"), pytest.raises(ResumeError, match="another run is using this work directory"):
+        run("table", recipe)
+    run("table", recipe)
+
+
+def test_the_whole_build_runs_on_a_terminal(recipe: Path, tmp_path: Path) -> None:
+    """The live progress bar is another path than the lines of a log; so it is watched on a real pseudo-terminal."""
+    command = [sys.executable, "-c", "from service.cli import main; main()", "build", str(recipe)]
+    master, slave = pty.openpty()
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
+    os.close(slave)
+    output = b""
+    with contextlib.suppress(OSError):  # a closed terminal reads as an error
+        while chunk := os.read(master, 65536):
+            output += chunk
+    os.close(master)
+    assert process.wait() == 0, output.decode()
+    for stage in (b"table", b"encode", b"index"):
+        assert stage in output
+    assert b"30/30" in output
+    assert (tmp_path / "bundle" / "manifest.json").is_file()
 
 
 def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from artifacts.errors import ModelError
-from artifacts.pipeline.model import convert_gguf, load_backbone
+from artifacts.pipeline.model import load_backbone
+from artifacts.pipeline.weights import convert_gguf
 from tests.support.models import SHAPE
 
 QUANTISATION = gguf.GGMLQuantizationType.Q8_0

@@ -1,12 +1,23 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from artifacts.errors import ModelError
-from artifacts.pipeline.model import load_backbone, save_tokenizer
+from artifacts.pipeline.model import ModelDtype, load_backbone
+from artifacts.pipeline.table import TableJob, instruction_prefix, make_table
+from tests.support.models import save_model
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, tmp_path: Path) -> None:
@@ -67,6 +78,162 @@ def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_pa
         load_backbone(str(tmp_path / "small"), work=tmp_path, device="cpu")
 
 
-def test_the_tokenizer_file_is_the_models_own(model_folder: Path, tmp_path: Path) -> None:
-    first = save_tokenizer(str(model_folder), tmp_path / "a").read_bytes()
-    assert save_tokenizer(str(model_folder), tmp_path / "b").read_bytes() == first
+def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tmp_path: Path) -> None:
+    """As in Gemma 3: a special token that only the multimodal model has an embedding for."""
+    folder = copy(model_folder, tmp_path / "surplus")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(model.config.vocab_size - 5)  # as many rows as ids
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.save_pretrained(folder)
+    backbone = load_backbone(str(folder), work=tmp_path, device="cpu")
+    assert backbone.vocab_size == backbone.embedded + 1
+    rows = np.load(make_table(backbone, TableJob("Find it"), tmp_path / "table"))
+    assert rows.shape == (backbone.vocab_size, 32)
+    assert not rows[-1].any()
+    assert rows[:-1].any(axis=1).all()
+
+
+def test_an_adapter_of_the_decoder_alone_is_applied(model_folder: Path, tmp_path: Path) -> None:
+    """`AutoModel` checkpoints name their layers without the `model.` in front."""
+    base = AutoModel.from_pretrained(model_folder)
+    torch.manual_seed(1)
+    adapted = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"]))
+    adapted.save_pretrained(str(tmp_path / "adapter"))
+    ids = torch.tensor([[1, 50, 60, 2]])
+    loaded = load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(tmp_path / "adapter"), device="cpu")
+    with torch.inference_mode():
+        expected = adapted(input_ids=ids)[0]
+        torch.testing.assert_close(loaded.decoder(input_ids=ids)[0], expected, atol=1e-4, rtol=1e-4)
+    assert not [name for name, _ in loaded.model.named_parameters() if "lora" in name]
+
+
+def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(model_folder, tmp_path / "adapter")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    save_file(
+        {name.replace("layers", "blocks"): value for name, value in weights.items()},
+        adapter / "adapter_model.safetensors",
+    )
+    with pytest.raises(ModelError, match=r"adapter: the adapter can't be loaded onto .*missing adapter keys"):
+        load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
+
+
+def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(model_folder, tmp_path / "adapter")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    tokenizer.eos_token = "<|endoftext|>"
+    tokenizer.save_pretrained(adapter)
+    backbone = load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
+    assert backbone.eos_id == backbone.tokenizer.token_id("<|endoftext|>")
+
+
+def test_a_model_without_a_start_token_has_none(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "qwen2", "qwen2", bos_token=None)
+    backbone = load_backbone(str(folder), work=tmp_path, device="cpu")
+    assert backbone.frame([9]) == [9, backbone.eos_id]
+    assert instruction_prefix(backbone, "") == [backbone.eos_id]
+
+
+def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    """It would get a random one, another at every start."""
+    folder = copy(model_folder, tmp_path / "headless")
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {name: value for name, value in weights.items() if name != "lm_head.weight"},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(ModelError, match=r"lacks 1 of the model's weights, such as lm_head\.weight"):
+        load_backbone(str(folder), work=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "change", ["config.json", "adapter_config.json", "adapter_model.safetensors", "model.safetensors", "dtype"]
+)
+def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, tmp_path: Path, change: str) -> None:
+    model = copy(model_folder, tmp_path / "model")
+    adapter = save_adapter(model_folder, tmp_path / "adapter")
+
+    def load(dtype: ModelDtype = "float32") -> str:
+        return load_backbone(str(model), work=tmp_path, adapter=str(adapter), device="cpu", dtype=dtype).fingerprint
+
+    before = load()
+    assert load() == before
+    if change == "dtype":
+        assert load("bfloat16") != before
+        return
+    file = (adapter if change.startswith("adapter") else model) / change
+    if change.endswith(".json"):
+        content = json.loads(file.read_text())
+        key, value = ("lora_alpha", 1) if "adapter" in change else ("rms_norm_eps", 0.5)
+        content[key] = value
+        file.write_text(json.dumps(content))
+    else:
+        weights = load_file(file)
+        save_file({name: value + 0.1 for name, value in weights.items()}, file, metadata={"format": "pt"})
+    assert load() != before
+
+
+def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp_path: Path) -> None:
+    """The layout of the hub's cache, without the hub; in a process of its own, which reads the setting at its start."""
+    repository = tmp_path / "cache" / "models--some--Tiny-1.5B"
+    copy(model_folder, repository / "snapshots" / "0123abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abc")
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from artifacts.pipeline.model import load_backbone\n"
+        "for path in sys.argv[2:]:\n"
+        "    backbone = load_backbone(path, work=Path(sys.argv[1]), device='cpu')\n"
+        "    print(backbone.name, backbone.fingerprint)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), "some/Tiny-1.5B", str(model_folder)]
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    (name, first), (_, second) = (line.split() for line in done.stdout.splitlines())
+    assert name == "Tiny-1.5B"
+    assert first == second
+
+
+def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None:
+    folder = copy(model_folder, tmp_path / "evil")
+    content = json.loads((folder / "config.json").read_text())
+    content["model_type"] = "evil"
+    content["auto_map"] = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
+    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(ModelError, match="trust_remote_code"):
+        load_backbone(str(folder), work=tmp_path, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("device", "message"), [("nonsense", "unknown to torch"), ("cuda", "no CUDA device")])
+def test_an_impossible_device_is_named(
+    model_folder: Path, tmp_path: Path, device: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match=message):
+        load_backbone(str(model_folder), work=tmp_path, device=device)
+
+
+def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None:
+    folder = copy(model_folder, tmp_path / "short")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ModelError, match="short: the model can't be loaded"):
+        load_backbone(str(folder), work=tmp_path, device="cpu")
+
+
+def copy(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target
+
+
+def save_adapter(model_folder: Path, folder: Path) -> Path:
+    base = AutoModelForCausalLM.from_pretrained(model_folder)
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"])
+    get_peft_model(base, config).save_pretrained(str(folder))
+    return folder

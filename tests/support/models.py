@@ -32,14 +32,14 @@ CONFIGS: dict[str, Callable[..., PreTrainedConfig]] = {
     "gemma": lambda **shape: GemmaConfig(head_dim=8, **shape),
     "gemma3": lambda **shape: Gemma3TextConfig(
         head_dim=8,
-        sliding_window=64,
+        sliding_window=8,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
         **shape,
     ),
 }
 
 
-def save_model(folder: Path, kind: str) -> Path:
+def save_model(folder: Path, kind: str, *, bos_token: str | None = "<|im_start|>") -> Path:
     """Save a seeded random model of the given family, with a real tokenizer, and return its folder."""
     folder.mkdir(parents=True)
     train_tokenizer(folder / "tokenizer.json", [document.full_text for document in tiny_documents(40)])
@@ -56,9 +56,9 @@ def save_model(folder: Path, kind: str) -> Path:
     )
     torch.manual_seed(7)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>"
-    ).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos_token, eos_token="<|im_end|>").save_pretrained(
+        folder
+    )
     return folder
 
 

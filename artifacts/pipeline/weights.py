@@ -1,0 +1,151 @@
+"""Weights from disk: a Hugging Face model whole, a PEFT adapter merged into it, a GGUF file converted.
+
+Nothing is ever filled with random numbers or left out silently, and no code that a model brings along is run.
+"""
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from artifacts.errors import MissingExtraError, ModelError
+
+__all__ = ["convert_gguf", "fingerprint", "load_causal_lm", "local_folder", "merge_adapter"]
+
+#: Files of a model or adapter that decide its output.
+DECISIVE = ("config.json", "adapter_config.json", "*.safetensors", "*.bin")
+LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
+
+
+def load_causal_lm(source: str, dtype: torch.dtype) -> PreTrainedModel:
+    """Load a decoder LLM with its LM head. Raises ModelError when it can't be loaded or weights are missing."""
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, trust_remote_code=False
+        )
+    except LOAD_ERRORS as error:
+        raise ModelError(
+            f"{source}: the model can't be loaded: {error}",
+            remedy="Give a Hugging Face id, a directory with config.json and weights, or a .gguf file.",
+        ) from error
+    model: PreTrainedModel = loaded[0]
+    _refuse_missing(source, loaded[1]["missing_keys"])
+    return model
+
+
+def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
+    """Merge a PEFT adapter into `model`, one made for the causal LM or for its decoder alone (`AutoModel`).
+
+    Raises ModelError when the adapter can't be read or doesn't fit; it is never left out silently.
+    """
+    try:
+        from peft import PeftModel
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("An adapter needs peft, which is not installed.", remedy="pip install peft") from error
+    complaint = ""
+    for part, is_whole in ((model, True), (model.get_decoder(), False)):
+        try:
+            with warnings.catch_warnings():
+                # peft only warns when the file holds none or not all of the weights that the adapter should have.
+                warnings.filterwarnings("error", message="Found missing adapter keys")
+                merged = PeftModel.from_pretrained(part, adapter).merge_and_unload()
+        except UserWarning as warning:
+            complaint = str(warning)
+            _remove_adapter(part)
+        except LOAD_ERRORS as error:
+            complaint = str(error)
+            break
+        else:
+            return merged if is_whole else model  # the decoder is changed in place, inside the model
+    raise ModelError(
+        f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}: {complaint:.500}",
+        remedy="It must be a PEFT directory (adapter_config.json and weights) made for this base model.",
+    )
+
+
+def local_folder(source: str) -> Path:
+    """The folder a model's or adapter's files lie in: the directory itself, or the hub's local snapshot."""
+    return Path(source) if Path(source).is_dir() else Path(snapshot_download(source, local_files_only=True))
+
+
+def fingerprint(folders: Iterable[Path], *settings: object) -> str:
+    """SHA-256 over the decisive files of `folders`, and every setting that changes a vector."""
+    digest = hashlib.sha256(json.dumps([str(setting) for setting in settings]).encode())
+    for folder in folders:
+        files = sorted({file for pattern in DECISIVE for file in folder.glob(pattern)})
+        digest.update(json.dumps([[file.name, _sha256(file)] for file in files]).encode())
+    return digest.hexdigest()
+
+
+def convert_gguf(gguf: Path, target: Path) -> Path:
+    """Dequantise a GGUF file into a Hugging Face directory, once; later calls return the directory.
+
+    `from_pretrained(gguf_file=…)` keeps the weights packed and such a model can't be saved, so its state dict is
+    loaded into a fresh model of the same configuration. Raises ModelError when the file is missing or unreadable.
+    """
+    marker = target / "converted.json"
+    if not gguf.is_file():
+        raise ModelError(f"{gguf}: no such GGUF file.")
+    identity = {"source": gguf.name, "sha256": _sha256(gguf)}
+    if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == identity:
+        return target
+    shutil.rmtree(target, ignore_errors=True)
+    scratch = target.with_name(target.name + ".partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    model, tokenizer = _dequantise(gguf)
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    (scratch / marker.name).write_text(json.dumps(identity), encoding="utf-8")
+    scratch.rename(target)
+    return target
+
+
+def _dequantise(gguf: Path) -> tuple[PreTrainedModel, Any]:
+    """The GGUF file as an ordinary float32 model, and its tokenizer."""
+    try:
+        packed = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    except LOAD_ERRORS as error:
+        raise ModelError(f"{gguf}: the GGUF file can't be read: {error}") from error
+    settings = packed.config.to_dict()
+    settings.pop("quantization_config", None)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)
+    missing, _ = model.load_state_dict(packed.state_dict(), strict=False)
+    tied = set(model.all_tied_weights_keys)
+    _refuse_missing(str(gguf), [name for name in missing if name not in tied])
+    model.tie_weights()
+    return model, tokenizer
+
+
+def _refuse_missing(source: str, missing: Iterable[str]) -> None:
+    names = sorted(missing)
+    if names:
+        raise ModelError(
+            f"{source}: the checkpoint lacks {len(names)} of the model's weights, such as {', '.join(names[:3])}.",
+            remedy="Save it as a causal LM, with its LM head (AutoModelForCausalLM), and all of its layers.",
+        )
+
+
+def _remove_adapter(part: torch.nn.Module) -> None:
+    """Take the layers that peft injected out again."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(part.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            parent, _, last = name.rpartition(".")
+            setattr(part.get_submodule(parent), last, module.get_base_layer())
+    if hasattr(part, "peft_config"):
+        del part.peft_config
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

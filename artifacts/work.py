@@ -1,0 +1,67 @@
+"""Work directories: where the stages of a build keep what they have done, so that a stopped one can go on."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from artifacts.errors import ResumeError
+
+__all__ = ["check_plan", "read_json", "work_lock", "write_atomically"]
+
+
+@contextmanager
+def work_lock(work: Path) -> Iterator[None]:
+    """Hold a work directory for this process. Raises ResumeError while another process holds it."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResumeError(
+                f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
+            ) from error
+        yield
+
+
+def check_plan(file: Path, plan: dict[str, Any]) -> None:
+    """Begin a job by writing its plan, or go on with one that was begun with the same plan.
+
+    `plan` names every input and setting that changes the output. Raises ResumeError that names each difference.
+    """
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
+        return
+    begun = read_json(file)
+    keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
+    if keys:
+        differences = "; ".join(f"{key}: {begun.get(key)!r} there, {plan.get(key)!r} now" for key in keys)
+        raise ResumeError(
+            f"{file}: this work directory was begun with other inputs ({differences}).",
+            remedy="Use the same inputs, another work directory, or delete this one.",
+        )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object of a work directory. Raises ResumeError when it is missing or damaged."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{file}: can't be read: {error}.", remedy="Run the stage that makes it again.") from error
+    if not isinstance(content, dict):
+        raise ResumeError(f"{file}: expected a JSON object.", remedy="Delete it and run the stage again.")
+    return content
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that `path` has either its old or its whole new content, whatever happens."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
