@@ -27,6 +27,7 @@ EXAMPLE = '{"query":"play music from the terminal","k":5}'
 
 def pack(bundle: Path, archive: Path) -> None:
     """Write the files of `bundle` to the xz-compressed tar file `archive`, without owners, modes and times."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:xz", preset=9) as tar:
         for path in sorted(path for path in bundle.rglob("*") if path.is_file()):
             member = tarfile.TarInfo(path.relative_to(bundle).as_posix())
