@@ -1,0 +1,59 @@
+"""The demo bundle of the repository: sound, small, and giving the answer that the README shows."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.bundle import Bundle
+from artifacts.verify import verify_bundle
+from scripts import demo
+from service.engine import SearchEngine
+from service.schemas import SearchRequest
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("demo") / "bundle"
+    demo.unpack(demo.ARCHIVE, target)
+    return target
+
+
+def test_it_is_sound(bundle: Path) -> None:
+    assert verify_bundle(bundle) == []
+
+
+def test_it_is_small_enough_for_git() -> None:
+    assert demo.ARCHIVE.stat().st_size < 40_000_000
+
+
+def test_its_documents_may_be_shipped(bundle: Path) -> None:
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.corpus.name == "debian-package-descriptions"
+    assert manifest.model.licence == "Apache-2.0"
+    assert not manifest.model.trained, "then the README's words on quality need another look"
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, float | str]]:
+    """The values of nested JSON by their path: floats as they are, everything else spelled out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below = [leaf for key, item in items for leaf in leaves(item, f"{path}.{key}")]
+    yield from below or [(path, value if isinstance(value, float) else repr(value))]
+
+
+def test_the_readme_shows_its_answer(bundle: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```json\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    expected = json.loads(shown[1])
+    request = {**json.loads(demo.EXAMPLE), "k": 2, "fields": ["title"]}
+    assert demo.EXAMPLE in readme
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+        found = engine.search(SearchRequest(**request)).model_dump(mode="json")
+    assert set(found.pop("timings_ms")) == set(expected.pop("timings_ms"))
+    assert dict(leaves(found)) == pytest.approx(dict(leaves(expected)), rel=1e-4)
