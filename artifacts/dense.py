@@ -69,6 +69,7 @@ class DenseIndex:
 
         Scores descend, equal scores by ordinal; m = min(k, N), or fewer where an approximate index reaches fewer.
         Which of several equal documents come last is by ordinal too where the index is exhaustive (Flat, SQ8).
+        The scores are bit for bit those of `scores`, so that documents of two origins can be ranked together.
         Raises ValueError for k < 1 and for a query of another shape or with a value that is not finite.
         """
         query = self._checked(query)
@@ -82,19 +83,22 @@ class DenseIndex:
             if fetched == self.count or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
             fetched = min(2 * fetched, self.count)
-        found = ordinals[0] >= 0
-        hits, hit_scores = ordinals[0][found], scores[0][found]
+        hits = ordinals[0][ordinals[0] >= 0]
+        hit_scores = self.scores(query, hits)
         order = np.lexsort((hits, -hit_scores))[:wanted]
         return hits[order], hit_scores[order]
 
     def scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
 
-        They are the scores `search` gives these documents, but for the last bits of float32. Raises ValueError
-        for an ordinal outside 0..N-1 and for a bad query.
+        They are the very scores `search` gives these documents, and a document's score doesn't depend on the others.
+        Raises ValueError for an ordinal outside 0..N-1 and for a bad query.
         """
         query = self._checked(query)
-        return np.asarray(self.vectors(ordinals) @ query, dtype=np.float32)
+        # Not `@`: BLAS wakes its thread pool for this, which costs far more than the sum, and its order of summation
+        # depends on the number of rows.
+        scores: npt.NDArray[np.float32] = np.einsum("md,d->m", self.vectors(ordinals), query)
+        return scores
 
     def vectors(self, ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         """The vectors of given documents as the index holds them (quantised, maybe), float32 (m, D).
@@ -106,6 +110,7 @@ class DenseIndex:
             raise ValueError(f"document {ordinals[outside][0]} is outside 0..{self.count - 1}")
         if ordinals.size == 0:
             return np.zeros((0, self.dimension), dtype=np.float32)
+        faiss.omp_set_num_threads(1)
         vectors: npt.NDArray[np.float32] = self._index.reconstruct_batch(ordinals.astype(np.int64))
         return vectors
 

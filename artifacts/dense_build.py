@@ -158,20 +158,22 @@ def _check_training(index: FaissIndex, factory: str, count: int) -> None:
 
 def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
     """Raise RecipeError when scores of a search can't be computed again from what the index holds."""
-    dense = DenseIndex(index)
     threads = faiss.omp_get_max_threads()
     try:
-        _compare_scores(dense, factory, vectors)
+        _compare_scores(index, factory, vectors)
     finally:
         faiss.omp_set_num_threads(threads)  # a search leaves one thread, too few for the next build
 
 
-def _compare_scores(dense: DenseIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
+def _compare_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
+    dense = DenseIndex(index)
     for row in np.linspace(0, len(vectors) - 1, num=min(_PROBES, len(vectors)), dtype=np.int64):
         query = np.asarray(vectors[row])
         try:
-            ordinals, found = dense.search(query, 10)
-            again = dense.scores(query, ordinals)
+            # Faiss' own scores: those of `DenseIndex.search` are computed again already.
+            scores, ordinals = index.search(query[None, :], 10)
+            found = scores[ordinals >= 0]
+            again = dense.scores(query, ordinals[ordinals >= 0])
         except RuntimeError as error:
             raise _refused(factory, error) from error
         if np.abs(found - again).max(initial=0) > _SCORE_TOLERANCE:

@@ -4,6 +4,7 @@ dense:   q = normalise(mean_i E[t_i])
 sparse:  q[t] = count of t in the query
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class QueryEncoder:
             return EncodedQuery(ids, terms, counts.astype(np.float32), None)
         with clock.measure("encode"):
             mean = self.tables[task].mean(ids)
-            length = float(np.linalg.norm(mean))
+            length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
             if length < _SHORTEST:
                 raise NoDirectionError(
                     "The mean of the tokens' vectors is zero, so no document is nearer than another. "

@@ -120,7 +120,7 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
         raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
     checked = _check_weights(table, weights)
     shares = np.where(table.ranks > 0, 1.0 / (rank_constant + np.maximum(table.ranks, 1)), 0.0)
-    fused: Scores = checked @ shares
+    fused: Scores = (checked[:, None] * shares).sum(axis=0)  # not `@`: BLAS may wake its threads
     return Fused(_order(table, checked, fused), fused)
 
 

@@ -75,10 +75,23 @@ def test_scores_of_given_documents_are_those_of_the_search(opened: tuple[str, De
     factory, index = opened
     for query in unit(5, seed=9):
         ordinals, scores = index.search(query, 50)
-        np.testing.assert_allclose(index.scores(query, ordinals), scores, atol=1e-5)
+        np.testing.assert_array_equal(index.scores(query, ordinals), scores)
         every = index.scores(query, np.arange(COUNT))
         assert every.dtype == np.float32
         np.testing.assert_allclose(every, vectors @ query, atol=1e-5 if factory in EXACT_SCORES else 2e-2)
+
+
+def test_a_score_does_not_depend_on_the_other_documents(tmp_path: Path) -> None:
+    vectors = unit(1000, 250)
+    for factory in ("Flat", "SQ8"):
+        write_dense_index(build_dense_index(vectors, factory), tmp_path / factory)
+        index = DenseIndex.open(tmp_path / factory)
+        for query in unit(5, 250, seed=9):
+            every = index.scores(query, np.arange(COUNT))
+            found, scores = index.search(query, 300)
+            np.testing.assert_array_equal(scores, every[found])
+            for count in (1, 3, 17):
+                np.testing.assert_array_equal(index.scores(query, np.arange(5, 5 + count)), every[5 : 5 + count])
 
 
 def test_flat_equals_numpy(vectors: Vectors, tmp_path: Path) -> None:
@@ -189,8 +202,12 @@ def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, Den
         opened[1].search(unit(1)[0], 3)
         seen.append(faiss.omp_get_max_threads())
 
-    for _ in range(2):
-        thread = threading.Thread(target=search)
+    def score() -> None:
+        opened[1].scores(unit(1)[0], np.arange(3))
+        seen.append(faiss.omp_get_max_threads())
+
+    for work in (search, score):
+        thread = threading.Thread(target=work)
         thread.start()
         thread.join()
     assert seen == [1, 1]
