@@ -1,13 +1,13 @@
 """Every exception this project raises on purpose, below the HTTP layer.
 
-    LightRetrieverError
-    ├── BundleError         a bundle is missing, damaged, inconsistent or too new
-    ├── CorpusError         a corpus, query or qrels file has a line that can't be used
-    ├── RecipeError         a recipe or a setting of an offline command is wrong
-    ├── ResumeError         a work directory was begun with other inputs or settings
-    ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
-    ├── MissingExtraError   an optional part of the installation is missing
-    └── JavaError           the JVM, the Lucene jar or a Lucene call failed
+LightRetrieverError
+├── BundleError         a bundle is missing, damaged, inconsistent or too new
+├── CorpusError         a corpus, query or qrels file has a line that can't be used
+├── RecipeError         a recipe or a setting of an offline command is wrong
+├── ResumeError         a work directory was begun with other inputs or settings
+├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
+├── MissingExtraError   an optional part of the installation is missing
+└── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
 
 __all__ = [
