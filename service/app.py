@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -62,10 +63,12 @@ async def _lifespan(
     app.state.engine = source if owned is None else owned
     # Each of these threads waits for lanes, never longer than a deadline.
     app.state.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
-    warm_up = asyncio.create_task(_warm_up(app, on_ready))
+    stop = Event()
+    warm_up = asyncio.create_task(_warm_up(app, stop, on_ready))
     try:
         yield
     finally:
+        stop.set()
         warm_up.cancel()
         with suppress(asyncio.CancelledError):
             await warm_up
@@ -74,11 +77,11 @@ async def _lifespan(
         app.state.executor.shutdown()
 
 
-async def _warm_up(app: FastAPI, on_ready: Callable[[], None] | None) -> None:
+async def _warm_up(app: FastAPI, stop: Event, on_ready: Callable[[], None] | None) -> None:
     engine: SearchEngine = app.state.engine
     while True:
         try:
-            await asyncio.get_running_loop().run_in_executor(app.state.executor, engine.warm_up)
+            await asyncio.get_running_loop().run_in_executor(app.state.executor, engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
             await asyncio.sleep(_WARM_UP_PAUSE_S)
@@ -98,7 +101,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == MethodNotAllowedError.status:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")
         detail = f"{request.method} is not possible here" + (f", only {allowed}." if allowed else ".")
         return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
     if error.status_code == RouteNotFoundError.status:

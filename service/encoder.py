@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from artifacts.table import TokenTable
 from artifacts.text import TextTokenizer
-from service.errors import NoDirectionError, NoTokensError
+from service.errors import FieldError, NoDirectionError, NoTokensError, shortened
 from service.telemetry import StageClock
 
 __all__ = ["EncodedQuery", "QueryEncoder"]
@@ -43,15 +43,24 @@ class QueryEncoder:
         self.tokenizer = tokenizer
         self.tables = tables
 
-    def encode(self, text: str, task: str, clock: StageClock, *, dense: bool = True) -> EncodedQuery:
+    def encode(
+        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
+    ) -> EncodedQuery:
         """Encode a text for a task (KeyError if there is no such task), without the dense vector if `dense` is false.
 
-        NoTokensError for a text without tokens; NoDirectionError where the mean of the tokens' rows is zero.
+        NoTokensError for a text without tokens; NoDirectionError where the mean of the tokens' rows is zero. Both name
+        the `field` of the request that holds the text.
         """
         with clock.measure("tokenize"):
             ids = self.tokenizer.encode(text)
             if ids.size == 0:
-                raise NoTokensError("The tokenizer finds no token in this text. Use words, numbers or signs.")
+                raise NoTokensError.of(
+                    FieldError(
+                        field,
+                        "the tokenizer finds no token in this text: use words, numbers or signs",
+                        shortened(text),
+                    )
+                )
             terms, counts = np.unique(ids, return_counts=True)
         if not dense:
             return EncodedQuery(ids, terms, counts.astype(np.float32), None)
@@ -59,9 +68,13 @@ class QueryEncoder:
             mean = self.tables[task].mean(ids)
             length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
             if length < _SHORTEST:
-                raise NoDirectionError(
-                    "The mean of the tokens' vectors is zero, so no document is nearer than another. "
-                    "Use other words, or search with mode 'sparse'."
+                raise NoDirectionError.of(
+                    FieldError(
+                        field,
+                        "the mean of the tokens' vectors is zero, so no document is nearer than another: use other "
+                        "words, or search with mode 'sparse'",
+                        shortened(text),
+                    )
                 )
             vector = mean / np.float32(length)
         return EncodedQuery(ids, terms, counts.astype(np.float32), vector)

@@ -4,8 +4,12 @@ with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from threading import Event
+from time import perf_counter
 from types import TracebackType
 from typing import Final, Self
 
@@ -13,8 +17,8 @@ from artifacts.bundle import Bundle
 from artifacts.lucene.search import ImpactIndex
 from service.documents import Documents
 from service.encoder import QueryEncoder
-from service.errors import DeadlineError, DocumentNotFoundError, NotReadyError
-from service.lanes import Lane, LateError
+from service.errors import DeadlineError, DocumentNotFoundError, NotReadyError, SearchFailedError, ServiceError
+from service.lanes import Lane, LateError, StuckError
 from service.legs import DenseLeg, SparseLeg
 from service.limits import RequestLimits
 from service.schemas import (
@@ -32,7 +36,8 @@ from service.telemetry import Metrics, StageClock
 
 __all__ = ["SearchEngine"]
 
-_WARM_UP_DEADLINE_MS: Final = 10_000.0
+_log = logging.getLogger(__name__)
+_WARM_UP_DEADLINE_MS: Final = 5_000.0
 
 
 class SearchEngine:
@@ -47,13 +52,17 @@ class SearchEngine:
             encoder=QueryEncoder(bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}),
             legs={"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)},
             documents=Documents(index),
-            lanes={name: Lane(name, settings.search_threads) for name in ("dense", "sparse", "documents")},
+            lanes={
+                name: Lane(name, settings.search_threads, patience=settings.deadline_ms / 1e3)
+                for name in ("dense", "sparse", "documents")
+            },
         )
         self._index = index
         self._limits = RequestLimits(settings, tasks=bundle.manifest.tasks, fields=self.parts.documents.fields)
         self._warm = False
         self._closed = False
         self.metrics.describe(bundle.manifest)
+        self.metrics.ready.set_function(self._ready)
         for name, lane in self.parts.lanes.items():
             self.metrics.abandoned.labels(name).set_function(partial(getattr, lane, "abandoned"))
 
@@ -79,23 +88,25 @@ class SearchEngine:
         encoded, DeadlineError and SearchFailedError where there is no answer to give.
         """
         self._limits.check_search(request)
-        return self._run([request], StageClock(arrived).arrived)[0]
+        return self._run([request], arrived)[0]
 
     def search_batch(self, requests: Sequence[SearchRequest], *, arrived: float | None = None) -> list[SearchResponse]:
         """Answer several searches, in their order; the legs of all are set going first. Errors as in `search`.
 
-        The batch is answered as a whole: an error of one search is the error of all.
+        The batch is answered as a whole: an error of one search, which it names, is the error of all.
         """
         self._limits.check_batch(requests)
-        return self._run(requests, StageClock(arrived).arrived)
+        return self._run(requests, arrived, batch=True)
 
-    def encode(self, request: EncodeRequest) -> EncodeResponse:
+    def encode(self, request: EncodeRequest, *, arrived: float | None = None) -> EncodeResponse:
         """Encode a text as a query. Errors as in `search`."""
         self._limits.check_encode(request)
-        clock = StageClock()
+        clock = StageClock(arrived)
+        if perf_counter() >= self._until(clock):
+            raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
         encoder = self.parts.encoder
         task = request.task or self.bundle.manifest.default_task
-        query = encoder.encode(request.text, task, clock)
+        query = encoder.encode(request.text, task, clock, field="text")
         dense = [] if query.dense is None else query.dense.tolist()
         tokens = [
             TokenCount(id=term, token=encoder.tokenizer.token(term), count=int(count))
@@ -104,36 +115,51 @@ class SearchEngine:
         timings = EncodeTimings(**clock.milliseconds())
         return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
 
-    def document(self, document_id: str) -> Document:
+    def document(self, document_id: str, *, arrived: float | None = None) -> Document:
         """Read a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
-        clock = StageClock()
+        clock = StageClock(arrived)
         self._require_open()
         try:
             call = self.parts.lanes["documents"].call(self.parts.documents.get, document_id)
-            fields, _ = call.result(clock.arrived + self.settings.deadline_ms / 1e3)
+            fields, _ = call.result(self._until(clock))
+        except StuckError as error:
+            raise DeadlineError("The document can't be read: all threads for it are held. Try later.") from error
         except LateError as error:
             raise DeadlineError(f"The document was not read within {self.settings.deadline_ms:g} ms.") from error
+        except Exception as error:
+            _log.exception("document failed")
+            raise SearchFailedError("The document could not be read. The reason is in the log.") from error
         if fields is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
         return Document(id=document_id, fields=fields)
 
-    def warm_up(self) -> None:
+    def warm_up(self, stop: Event | None = None) -> None:
         """Search with words of the documents until the JVM is fast; the engine is ready when both legs answered.
 
-        A second time does nothing. SearchFailedError or DeadlineError if a leg did not answer one of these searches.
+        Ends after `warm_up_queries` searches or `warm_up_s` seconds, whichever comes first; when `stop` is set it ends
+        at once, and the engine is not ready. A second time does nothing. SearchFailedError or DeadlineError if a leg
+        did not answer one of these searches.
         """
         self._require_open()
         if self._warm:
             return
         task = self.bundle.manifest.default_task
         probes = self.parts.documents.probes(self.settings.warm_up_queries) or [self.bundle.manifest.name]
+        until = perf_counter() + self.settings.warm_up_s
         for number in range(self.settings.warm_up_queries):
+            if stop is not None and stop.is_set():
+                return
+            if number and perf_counter() >= until:
+                break
             self._require_open()
             request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1)
             plan = Plan(request, task, self.settings.candidates, _WARM_UP_DEADLINE_MS)
-            Search(self.parts, plan, StageClock()).begin().finish()
+            search = Search(self.parts, plan, StageClock())
+            try:
+                search.begin().finish()
+            finally:
+                search.cancel()
         self._warm = True
-        self.metrics.ready.set(1)
 
     def require_ready(self) -> None:
         """Raise NotReadyError unless the engine is warm, open, and no lane is stuck."""
@@ -149,7 +175,6 @@ class SearchEngine:
         if self._closed:
             return
         self._closed = True
-        self.metrics.ready.set(0)
         for lane in self.parts.lanes.values():
             lane.close()
         self._index.close()
@@ -162,18 +187,33 @@ class SearchEngine:
     ) -> None:
         self.close()
 
-    def _run(self, requests: Sequence[SearchRequest], arrived: float) -> list[SearchResponse]:
+    def _run(
+        self, requests: Sequence[SearchRequest], arrived: float | None, *, batch: bool = False
+    ) -> list[SearchResponse]:
         self._require_open()
-        searches = [Search(self.parts, self._plan(request), StageClock(arrived)).begin() for request in requests]
-        return [self._finish(search) for search in searches]
-
-    def _finish(self, search: Search) -> SearchResponse:
+        since = StageClock(arrived).arrived
+        searches = [Search(self.parts, self._plan(request), StageClock(since)) for request in requests]
         try:
-            return search.finish()
+            for number, search in enumerate(searches):
+                with _naming(number, batch):
+                    search.begin()
+            answers = []
+            for number, search in enumerate(searches):
+                with _naming(number, batch):
+                    answers.append(search.finish())
+            for search in searches:
+                for leg, reason in search.missing.items():
+                    self.metrics.degraded.labels(leg, reason).inc()
+            return answers
         finally:
-            self.metrics.observe(search.clock)
-            for leg, reason in search.missing.items():
-                self.metrics.degraded.labels(leg, reason).inc()
+            for search in searches:
+                search.cancel()
+                self._observe(search)
+
+    def _observe(self, search: Search) -> None:
+        self.metrics.observe(search.clock)
+        for leg, reason in search.unscored.items():
+            self.metrics.unscored.labels(leg, reason).inc()
 
     def _plan(self, request: SearchRequest) -> Plan:
         return Plan(
@@ -183,6 +223,27 @@ class SearchEngine:
             deadline_ms=self.settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
         )
 
+    def _until(self, clock: StageClock) -> float:
+        return clock.arrived + self.settings.deadline_ms / 1e3
+
+    def _ready(self) -> float:
+        try:
+            self.require_ready()
+        except NotReadyError:
+            return 0.0
+        return 1.0
+
     def _require_open(self) -> None:
         if self._closed:
             raise NotReadyError("The engine is closed.")
+
+
+@contextmanager
+def _naming(number: int, batch: bool) -> Iterator[None]:
+    """Let an error of one search of a batch say which one it is."""
+    try:
+        yield
+    except ServiceError as error:
+        if batch:
+            raise error.within(f"searches.{number}") from error
+        raise

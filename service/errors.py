@@ -7,6 +7,7 @@ LightRetrieverError
     ├── RouteNotFoundError        404  there is no such path
     ├── DocumentNotFoundError     404  no document has this id
     ├── MethodNotAllowedError     405  the path exists, for another method
+    ├── BodyTimeoutError          408  the body did not come within the deadline
     ├── BodyTooLargeError         413  the body is over the limit
     ├── MediaTypeError            415  the body is not declared as plain JSON
     ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
@@ -19,16 +20,18 @@ LightRetrieverError
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from artifacts.errors import LightRetrieverError
 
 __all__ = [
     "KINDS",
+    "BodyTimeoutError",
     "BodyTooLargeError",
     "DeadlineError",
     "DocumentNotFoundError",
@@ -47,11 +50,13 @@ __all__ = [
     "SettingsError",
     "field_errors",
     "problem",
+    "shortened",
 ]
 
 # An answer must stay small whatever the request was.
 _MOST_FIELD_ERRORS = 20
 _LONGEST_ECHO = 100
+_LONGEST_MESSAGE = 300
 
 # Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
 _UNION = "fusion"
@@ -82,6 +87,21 @@ class ServiceError(LightRetrieverError):
         self.detail = detail
         self.errors = tuple(errors)
 
+    @classmethod
+    def of(cls, *errors: FieldError, count: int | None = None) -> Self:
+        """Make the error of one or more fields; the first of them becomes the detail.
+
+        Of many fields only the first twenty are named; `count` is the number of all where `errors` has not all.
+        """
+        first, total = errors[0], max(len(errors), count or 0)
+        more = f" ({total - 1} more)" if total > 1 else ""
+        return cls(f"{first.field}: {first.message}{more}", errors[:_MOST_FIELD_ERRORS])
+
+    def within(self, place: str) -> Self:
+        """Give the same error for a part of the request, such as `searches.3`."""
+        errors = [replace(error, field=f"{place}.{error.field}") for error in self.errors]
+        return type(self)(f"{place}{'.' if errors else ': '}{self.detail}", errors)
+
 
 class InvalidJsonError(ServiceError):
     """The body is not JSON."""
@@ -107,6 +127,12 @@ class MethodNotAllowedError(ServiceError):
     kind, status, title = "method_not_allowed", 405, "The method is not allowed here"
 
 
+class BodyTimeoutError(ServiceError):
+    """The body did not come within the deadline."""
+
+    kind, status, title = "body_timeout", 408, "The body came too slowly"
+
+
 class BodyTooLargeError(ServiceError):
     """The body is over the limit."""
 
@@ -123,13 +149,6 @@ class InvalidRequestError(ServiceError):
     """A field is missing, unknown, malformed or out of range."""
 
     kind, status, title = "invalid_request", 422, "The request is not valid"
-
-    @classmethod
-    def of(cls, *errors: FieldError) -> "InvalidRequestError":
-        """Make the error of one or more fields; the first of them becomes the detail."""
-        first = errors[0]
-        more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
-        return cls(f"{first.field}: {first.message}{more}", errors)
 
 
 class NoTokensError(ServiceError):
@@ -176,6 +195,7 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
             RouteNotFoundError,
             DocumentNotFoundError,
             MethodNotAllowedError,
+            BodyTimeoutError,
             BodyTooLargeError,
             MediaTypeError,
             InvalidRequestError,
@@ -202,28 +222,40 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
         "title": error.title,
         "status": error.status,
         "detail": error.detail,
-        "instance": _shortened(instance),
+        "instance": shortened(instance),
         "kind": error.kind,
         "request_id": request_id,
         "errors": errors,
     }
 
 
-def field_errors(error: ValidationError, *, prefix: str = "") -> list[FieldError]:
-    """Turn pydantic's list into ours. Paths are dotted, without the tags of unions; values are cut to a short echo."""
-    found: list[FieldError] = []
-    for item in error.errors(include_url=False, include_context=False)[:_MOST_FIELD_ERRORS]:
-        place = item["loc"]
-        path = [str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION]
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = "there is no such field"
-        elif item["type"] == "missing":
-            message = "the field is required"
-        name = _shortened(".".join([prefix, *path] if prefix else path) or "body")
-        value = None if item["type"] == "missing" else _echo(item["input"])
-        found.append(FieldError(name, message, value))
-    return found
+def field_errors(error: ValidationError) -> list[FieldError]:
+    """Turn the first twenty of pydantic's errors into ours.
+
+    Paths are dotted, without the tags of unions; messages and values are cut to a short echo.
+    """
+    return [_field_error(item) for item in error.errors(include_url=False)[:_MOST_FIELD_ERRORS]]
+
+
+def shortened(text: str, length: int = _LONGEST_ECHO) -> str:
+    """Cut a text to `length` characters, the last of them an ellipsis if anything is missing."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _field_error(item: ErrorDetails) -> FieldError:
+    place, kind = item["loc"], item["type"]
+    path = [str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION]
+    message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
+    if kind == "extra_forbidden":
+        message = "there is no such field"
+    elif kind in ("missing", "union_tag_not_found"):
+        message, value = "the field is required", None
+    elif kind == "union_tag_invalid":
+        # Pydantic's own message repeats the tag, however long it is.
+        message, value = f"must be one of {item['ctx']['expected_tags']}", _echo(item["input"]["method"])
+    if kind.startswith("union_tag"):
+        path.append("method")
+    return FieldError(shortened(".".join(path) or "body"), message, value)
 
 
 def _echo(value: object) -> str | int | float | bool | None:
@@ -231,10 +263,4 @@ def _echo(value: object) -> str | int | float | bool | None:
         return value
     if isinstance(value, int):
         return value if abs(value) < 2**53 else str(value)
-    if isinstance(value, str):
-        return _shortened(value)
-    return None
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_ECHO else text[: _LONGEST_ECHO - 1] + "…"
+    return shortened(value) if isinstance(value, str) else None

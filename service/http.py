@@ -1,5 +1,6 @@
 """Reading requests and writing answers: JSON in, JSON or a problem out."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -8,6 +9,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
 from service.errors import (
+    BodyTimeoutError,
     BodyTooLargeError,
     InvalidJsonError,
     InvalidRequestError,
@@ -25,15 +27,20 @@ PROBLEM_JSON: Final = "application/problem+json"
 M = TypeVar("M", bound=BaseModel)
 
 
-async def read_model(request: Request, model: type[M], *, max_body_bytes: int) -> M:
+async def read_model(request: Request, model: type[M], *, max_body_bytes: int, deadline_ms: float) -> M:
     """Read the body as JSON into a model.
 
     MediaTypeError unless it is declared as JSON, BodyTooLargeError over the limit (announced or streamed),
+    BodyTimeoutError if it is not there within the deadline, counted from now,
     InvalidJsonError for what is no JSON (bad UTF-8, NaN, lone surrogates and too deep nesting among them),
     InvalidRequestError where it does not fit the model.
     """
     _check_media_type(request)
-    body = await _read_body(request, max_body_bytes)
+    try:
+        async with asyncio.timeout(deadline_ms / 1e3):
+            body = await _read_body(request, max_body_bytes)
+    except TimeoutError as error:
+        raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -41,7 +48,7 @@ async def read_model(request: Request, model: type[M], *, max_body_bytes: int) -
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise InvalidRequestError.of(*field_errors(error)) from error
+        raise InvalidRequestError.of(*field_errors(error), count=error.error_count()) from error
 
 
 def json_response(answer: BaseModel, status: int = 200) -> Response:
@@ -54,6 +61,8 @@ def problem_response(
 ) -> Response:
     """Give an error as application/problem+json."""
     body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
+    if isinstance(error, BodyTimeoutError):
+        headers = {**(headers or {}), "connection": "close"}  # the rest of the body must not be waited for
     return Response(body, error.status, headers, media_type=PROBLEM_JSON)
 
 

@@ -13,13 +13,17 @@ from threading import Lock, Thread
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Call", "Lane", "LateError"]
+__all__ = ["Call", "Lane", "LateError", "StuckError"]
 
 T = TypeVar("T")
 
 
 class LateError(Exception):
     """A call was not finished in time."""
+
+
+class StuckError(LateError):
+    """A call was not begun, because every thread is held by one that doesn't end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,19 @@ class _Job:
 
 
 class Lane:
-    """A named queue of calls, worked on by at most `threads` daemon threads, which start when they are needed."""
+    """A named queue of calls, worked on by at most `threads` daemon threads, which start when they are needed.
 
-    def __init__(self, name: str, threads: int) -> None:
+    A call that runs for more than `patience` seconds counts as stuck, however soon its caller gave it up: a slow call
+    with an impatient caller is none. While all threads are held by stuck calls, new calls are refused.
+    """
+
+    def __init__(self, name: str, threads: int, *, patience: float) -> None:
         self.name = name
         self.abandoned = 0
         """Calls that nobody waits for any more and that still run."""
         self._limit = threads
+        self._patience = patience
+        self._started: dict[Future[Any], float] = {}
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()
         self._threads: list[Thread] = []
@@ -45,17 +55,18 @@ class Lane:
 
     @property
     def stuck(self) -> bool:
-        """Whether all threads are held by abandoned calls, so that a new call could not start."""
-        return self.abandoned >= self._limit
+        """Whether all threads are held by calls that run for longer than the lane's patience."""
+        with self._lock:
+            return self._all_stuck()
 
     def call(self, function: Callable[..., T], *arguments: Any) -> "Call[T]":  # noqa: ANN401
-        """Let a thread of this lane call `function`. LateError at once if the lane is stuck, RuntimeError if closed."""
+        """Let a thread of this lane call `function`. StuckError if the lane is stuck, RuntimeError if closed."""
         future: Future[tuple[T, float]] = Future()
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the lane {self.name!r} is closed")
-            if self.stuck:
-                raise LateError(f"all {self._limit} threads of {self.name!r} are held by calls that don't end")
+            if self._all_stuck():
+                raise StuckError(f"all {self._limit} threads of {self.name!r} are held by calls that don't end")
             self._unfinished += 1
             if self._unfinished > len(self._threads) < self._limit:
                 self._start_thread()
@@ -86,6 +97,10 @@ class Lane:
         with self._lock:
             self.abandoned -= 1
 
+    def _all_stuck(self) -> bool:
+        begun_before = perf_counter() - self._patience
+        return sum(started < begun_before for started in self._started.values()) >= self._limit
+
     def _start_thread(self) -> None:
         thread = Thread(target=self._work, name=f"{self.name}-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
@@ -95,6 +110,8 @@ class Lane:
         while (job := self._queue.get()) is not None:
             if job.future.set_running_or_notify_cancel():
                 started = perf_counter()
+                with self._lock:
+                    self._started[job.future] = started
                 try:
                     value = job.function(*job.arguments)
                 except BaseException as error:
@@ -103,17 +120,25 @@ class Lane:
                     job.future.set_result((value, perf_counter() - started))
             with self._lock:
                 self._unfinished -= 1
+                self._started.pop(job.future, None)
             del job  # nothing of a request outlives it here
 
 
 class Call(Generic[T]):
     """A call under way in a lane."""
 
-    __slots__ = ("_future", "_lane")
+    __slots__ = ("_abandoned", "_future", "_lane")
 
     def __init__(self, lane: Lane, future: "Future[tuple[T, float]]") -> None:
         self._lane = lane
         self._future = future
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Give up waiting for the call. Does nothing to a call that ended, nor a second time."""
+        if not self._abandoned and not self._future.done():
+            self._abandoned = True
+            self._lane.abandon(self._future)
 
     def result(self, until: float) -> tuple[T, float]:
         """Wait until the `perf_counter` time `until`; give the value and the seconds the call ran.
@@ -125,5 +150,5 @@ class Call(Generic[T]):
         except TimeoutError:
             if self._future.done() and not self._future.cancelled():
                 return self._future.result()  # it ended just now, or raised a TimeoutError of its own
-            self._lane.abandon(self._future)
+            self.abandon()
             raise LateError(f"{self._lane.name!r} was not finished in time") from None

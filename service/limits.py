@@ -1,12 +1,16 @@
 """What a request may ask for, given the bundle and the settings: everything the schema alone can't know."""
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
-from service.errors import FieldError, InvalidRequestError
+from service.errors import FieldError, InvalidRequestError, shortened
 from service.schemas import EncodeRequest, SearchRequest
 from service.settings import Settings
 
 __all__ = ["RequestLimits"]
+
+# An error names each task or field that there is, but must stay small.
+_LONGEST_LIST: Final = 300
 
 
 class RequestLimits:
@@ -43,8 +47,8 @@ class RequestLimits:
         yield from self._of_window(request)
         for name in request.fields or ():
             if name not in self._fields:
-                known = ", ".join(self._fields)
-                yield FieldError("fields", f"documents have no such field; they have: {known}", name[:100])
+                known = shortened(", ".join(self._fields), _LONGEST_LIST)
+                yield FieldError("fields", f"documents have no such field; they have: {known}", shortened(name))
         most = self._settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
             yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
@@ -69,7 +73,8 @@ class RequestLimits:
 
     def _of_task(self, task: str | None) -> Iterator[FieldError]:
         if task is not None and task not in self._tasks:
-            yield FieldError("task", f"the bundle has no such task; it has: {', '.join(self._tasks)}", task[:100])
+            known = shortened(", ".join(self._tasks), _LONGEST_LIST)
+            yield FieldError("task", f"the bundle has no such task; it has: {known}", shortened(task))
 
 
 def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:

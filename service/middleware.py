@@ -1,5 +1,6 @@
 """What every answer gets: a request id, security headers, a metric, a log line, and a problem instead of a crash."""
 
+import asyncio
 import logging
 import re
 import secrets
@@ -10,7 +11,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import InternalError
+from service.errors import InternalError, shortened
 from service.http import problem_response
 from service.telemetry import Metrics
 
@@ -24,6 +25,8 @@ _HEADERS: Final = (
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
 )
+_CLIENT_CLOSED: Final = 499  # nginx's number for a client that left
+_LONGEST_PATH: Final = 200
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 
 
@@ -39,13 +42,20 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send)
+        method = scope["method"]
+        if method == "HEAD":
+            # The same answer without its body. A copy, because the server's own scope tells it to send none.
+            scope = {**scope, "method": "GET"}
+        exchange = _Exchange(scope, send, method)
         metrics = self._metrics()
         metrics.in_flight.inc()
         try:
             await self._app(scope, receive, exchange.send)
         except ClientDisconnect:
-            exchange.status = 499
+            exchange.status = _CLIENT_CLOSED
+        except asyncio.CancelledError:
+            exchange.status = _CLIENT_CLOSED
+            raise
         except Exception as error:
             _log.exception("request failed", extra={"request_id": exchange.request_id, "error": type(error).__name__})
             if exchange.status:
@@ -56,17 +66,18 @@ class Envelope:
             await answer(scope, receive, exchange.send)
         finally:
             metrics.in_flight.dec()
-            metrics.requests.labels(exchange.route(), str(exchange.status)).observe(exchange.seconds)
+            metrics.requests.labels(exchange.route(), str(exchange.status)).observe(exchange.end())
             exchange.log()
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, method: str) -> None:
         self.status = 0
-        self.seconds = 0.0
+        self.seconds: float | None = None
         self._scope = scope
+        self._method = method
         self._send = send
         self._arrived = perf_counter()
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
@@ -77,12 +88,20 @@ class _Exchange:
         """Pass a message on, adding the headers to the answer's start."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.seconds = perf_counter() - self._arrived
+            self.end()
             headers = [*message["headers"], *_HEADERS, (b"x-request-id", self.request_id.encode())]
             if not any(name == _CSP[0] for name, _ in headers):
                 headers.append(_CSP)
             message = {**message, "headers": headers}
+        elif self._method == "HEAD":
+            message = {**message, "body": b""}
         await self._send(message)
+
+    def end(self) -> float:
+        """Give the seconds until the answer began, or until now, when the request was given up without one."""
+        if self.seconds is None:
+            self.seconds = perf_counter() - self._arrived
+        return self.seconds
 
     def route(self) -> str:
         """Give the route's pattern: a path itself could be anything, and would make a metric of its own."""
@@ -94,9 +113,9 @@ class _Exchange:
             "request",
             extra={
                 "request_id": self.request_id,
-                "method": self._scope["method"],
-                "path": self._scope["path"],
+                "method": self._method,
+                "path": shortened(self._scope["path"], _LONGEST_PATH),
                 "status": self.status,
-                "ms": round(self.seconds * 1e3, 3),
+                "ms": round(self.end() * 1e3, 3),
             },
         )

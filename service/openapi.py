@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from service import schemas
 from service.errors import (
     KINDS,
+    BodyTimeoutError,
     BodyTooLargeError,
     DeadlineError,
     DocumentNotFoundError,
@@ -29,12 +30,22 @@ from service.examples import ANSWERS, REQUESTS
 from service.http import JSON, PROBLEM_JSON
 from service.settings import Settings
 
-__all__ = ["ABOUT", "DOCUMENT_ERRORS", "ENCODE_ERRORS", "SEARCH_ERRORS", "complete_description", "describe"]
+__all__ = [
+    "ABOUT",
+    "DOCUMENT_ERRORS",
+    "ENCODE_ERRORS",
+    "READY_ERRORS",
+    "SEARCH_ERRORS",
+    "complete_description",
+    "describe",
+]
 
-_BODY_ERRORS: Final = (InvalidJsonError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
-ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError)
-SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, DeadlineError)
-DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError)
+_BODY_ERRORS: Final = (InvalidJsonError, BodyTimeoutError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
+ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError, DeadlineError)
+# The engine closes at the end, while the last requests may still be under way.
+SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, NotReadyError)
+DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError, NotReadyError)
+READY_ERRORS: Final = (NotReadyError,)
 
 _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     (schemas.SearchRequest, "validation"),
@@ -68,7 +79,7 @@ def describe(
 ) -> dict[str, Any]:
     """Give the keyword arguments of a FastAPI route. `answer` is a model, or the media type of another answer."""
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": _content(answer)}}
-    for status, kinds in _by_status((*errors, InternalError, NotReadyError)).items():
+    for status, kinds in _by_status((*errors, InternalError)).items():
         examples = {kind.kind: {"summary": kind.title, "value": _example(kind)} for kind in kinds}
         responses[status] = {
             "description": ". ".join(kind.title for kind in kinds) + ".",

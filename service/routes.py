@@ -8,10 +8,11 @@ from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.engine import SearchEngine
 from service.http import json_response, read_model
-from service.openapi import DOCUMENT_ERRORS, ENCODE_ERRORS, SEARCH_ERRORS, describe
+from service.openapi import DOCUMENT_ERRORS, ENCODE_ERRORS, READY_ERRORS, SEARCH_ERRORS, describe
 from service.pages import Page
 from service.schemas import (
     BatchRequest,
@@ -30,9 +31,16 @@ from service.versions import package_version
 
 __all__ = ["router"]
 
-T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
+
+class _AnyText(StringConvertor):
+    """The rest of a path. Starlette's own `path` leaves out a line break at the end, and fails at one before it."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", _AnyText())
 router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = Page.read(Path(__file__).with_name("page.html"))
@@ -48,7 +56,7 @@ async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
     body = await _read(request, SearchRequest)
     engine, arrived = _engine(request), request.state.arrived
-    return json_response(await _work(request, lambda: engine.search(body, arrived=arrived)))
+    return await _work(request, lambda: json_response(engine.search(body, arrived=arrived)))
 
 
 @router.post(
@@ -60,8 +68,11 @@ async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
     body = await _read(request, BatchRequest)
     engine, arrived = _engine(request), request.state.arrived
-    results = await _work(request, lambda: engine.search_batch(body.searches, arrived=arrived))
-    return json_response(BatchResponse(results=results))
+
+    def work() -> Response:
+        return json_response(BatchResponse(results=engine.search_batch(body.searches, arrived=arrived)))
+
+    return await _work(request, work)
 
 
 @router.post(
@@ -70,19 +81,19 @@ async def search_batch(request: Request) -> Response:
 async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector and its token counts."""
     body = await _read(request, EncodeRequest)
-    engine = _engine(request)
-    return json_response(await _work(request, lambda: engine.encode(body)))
+    engine, arrived = _engine(request), request.state.arrived
+    return await _work(request, lambda: json_response(engine.encode(body, arrived=arrived)))
 
 
 @router.get(
-    "/documents/{id:path}",
+    "/documents/{id:any}",
     **describe("Read a document", answer=Document, errors=DOCUMENT_ERRORS, path_parameter="id"),
     tags=["search"],
 )
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
-    engine, document_id = _engine(request), request.path_params["id"]
-    return json_response(await _work(request, lambda: engine.document(document_id)))
+    engine, arrived, document_id = _engine(request), request.state.arrived, request.path_params["id"]
+    return await _work(request, lambda: json_response(engine.document(document_id, arrived=arrived)))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
@@ -91,7 +102,7 @@ async def livez(request: Request) -> Response:
     return json_response(Status(status="alive"))
 
 
-@router.get("/readyz", **describe("Should it get requests?", answer=Status), tags=["operation"])
+@router.get("/readyz", **describe("Should it get requests?", answer=Status, errors=READY_ERRORS), tags=["operation"])
 async def readyz(request: Request) -> Response:
     """Answer 200 after a search went through both legs, and 503 before, and when the threads of a leg are stuck."""
     _engine(request).require_ready()
@@ -128,10 +139,12 @@ def _engine(request: Request) -> SearchEngine:
 
 
 async def _read(request: Request, model: type[M]) -> M:
-    return await read_model(request, model, max_body_bytes=_engine(request).settings.max_body_bytes)
+    settings = _engine(request).settings
+    return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
-async def _work(request: Request, work: Callable[[], T]) -> T:
+async def _work(request: Request, work: Callable[[], Response]) -> Response:
+    """Let a thread work, and write the answer too: a large one would hold up all other requests here."""
     return await asyncio.get_running_loop().run_in_executor(request.app.state.executor, work)
 
 

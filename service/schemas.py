@@ -151,8 +151,8 @@ class Hit(_Model):
     id: str
     rank: int = Field(description="Rank among all hits from 1, `offset` included.")
     score: float = Field(description="Fused score; in mode `dense` or `sparse` the leg's own score.")
-    dense: LegScore | None = Field(description="Null where the dense leg was not searched or did not answer.")
-    sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or did not answer.")
+    dense: LegScore | None = Field(description="Null where the dense leg was not searched or gave no score in time.")
+    sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or gave no score in time.")
     fields: dict[str, Any] = Field(description="The document's fields, those that were asked for.")
 
 
@@ -163,7 +163,8 @@ class Timings(_Model):
     encode: float | None = Field(default=None, description="Mean of the tokens' table rows, normalised.")
     dense: float | None = None
     sparse: float | None = None
-    fuse: float | None = Field(default=None, description="Each leg's score for the other's candidates, and the fusion.")
+    rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
+    fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")
     total: float = Field(description="From the arrival of the request, waiting included.")
 

@@ -7,12 +7,13 @@ from time import perf_counter
 from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from service.documents import Documents
 from service.encoder import EncodedQuery, QueryEncoder
 from service.errors import DeadlineError, SearchFailedError
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from service.lanes import Call, Lane, LateError
+from service.lanes import Call, Lane, LateError, StuckError
 from service.legs import Found, Leg
 from service.schemas import Hit, LegName, LegScore, LinearFusion, SearchRequest, SearchResponse, Timings
 from service.telemetry import StageClock
@@ -22,10 +23,14 @@ __all__ = ["Parts", "Plan", "Reason", "Search"]
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-Reason = Literal["late", "failed"]
-"""Why a leg is missing in an answer."""
+Reason = Literal["late", "stuck", "failed"]
+"""Why a leg is missing: too slow, without a free thread, or with an error."""
 
-_LEGS_SHARE: Final = 0.8  # of the deadline; the rest is for fusion and documents
+_Documents = list[tuple[str, dict[str, Any]]]
+
+# Shares of the deadline, from the arrival: what comes later keeps its time.
+_LEGS_UNTIL: Final = 0.8
+_RESCORE_UNTIL: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,72 +68,108 @@ class Search:
         self.clock = clock
         self.missing: dict[LegName, Reason] = {}
         """Legs that should have answered and did not."""
+        self.unscored: dict[LegName, Reason] = {}
+        """Legs that answered, but did not score the other one's candidates."""
         self._parts = parts
         self._plan = plan
         self._weights = plan.legs()
-        self._legs_until = clock.arrived + plan.deadline_ms * _LEGS_SHARE / 1e3
-        self._until = clock.arrived + plan.deadline_ms / 1e3
         self._query: EncodedQuery
         self._calls: dict[LegName, Call[Found]] = {}
+        self._begun: list[Call[Any]] = []
 
     def begin(self) -> Self:
         """Encode the query and set the legs going. NoTokensError or NoDirectionError if it can't be encoded."""
-        if perf_counter() >= self._legs_until:
+        if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
-                f"The request waited {self.clock.total() * 1e3:.0f} ms before its turn came. Try later."
+                f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
+                f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
         request = self._plan.request
         self._query = self._parts.encoder.encode(
             request.query, self._plan.task, self.clock, dense="dense" in self._weights
         )
-        for name in self._weights:
-            self._begin_leg(name, self._calls, self._parts.legs[name].search, self._plan.candidates)
+        searches = {name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights}
+        self._calls = self._ask(searches, self.missing)
         return self
 
     def finish(self) -> SearchResponse:
         """Wait for the legs, fuse, fetch. DeadlineError or SearchFailedError if there is no answer to give."""
-        found = self._wait(self._calls, self._legs_until, timed=True)
-        if not found:
+        found = self._wait(self._calls, _LEGS_UNTIL, self.missing)
+        if not found or (self.missing and not self._plan.request.allow_partial):
             self._give_up()
+        names = list(found)
         with self.clock.measure("fuse"):
-            names = list(found)
-            table = align([found[name] for name in names])
-            self._fill(table, names)
+            table = align([legs for legs, _ in found.values()])
+        self.clock.seconds |= {name: seconds for name, (_, seconds) in found.items()}
+        rescoring = self._begin_rescore(table, names)
+        if self._ranks_by_all_scores():
+            self._end_rescore(table, names, rescoring)
+            rescoring = {}
+        with self.clock.measure("fuse"):
             fused = self._fuse(table, names)
-        if self.missing and not self._plan.request.allow_partial:
-            self._give_up()
-        return self._answer(table, names, fused)
+        page = fused.order[self._plan.request.offset :][: self._plan.request.k]
+        documents = self._begin_fetch(table.ordinals[page])
+        self._end_rescore(table, names, rescoring)
+        fetched = self._end_fetch(documents)
+        return self._answer(table, self._hits(table, names, fused, page.tolist(), fetched))
 
-    def _begin_leg(self, name: LegName, calls: dict[LegName, Call[_T]], do: Callable[..., _T], what: object) -> None:
-        try:
-            calls[name] = self._parts.lanes[name].call(do, self._query, what)
-        except LateError:
-            self.missing[name] = "late"
+    def cancel(self) -> None:
+        """Give up every call that still runs or waits."""
+        for call in self._begun:
+            call.abandon()
 
-    def _wait(self, calls: Mapping[LegName, Call[_T]], until: float, *, timed: bool = False) -> dict[LegName, _T]:
-        results: dict[LegName, _T] = {}
+    def _until(self, share: float) -> float:
+        return self.clock.arrived + share * self._plan.deadline_ms / 1e3
+
+    def _ask(
+        self, questions: Mapping[LegName, tuple[Callable[..., _T], object]], missing: dict[LegName, Reason]
+    ) -> dict[LegName, Call[_T]]:
+        """Let each leg's lane answer a question; `missing` gets the legs whose lane is stuck."""
+        calls: dict[LegName, Call[_T]] = {}
+        for name, (do, what) in questions.items():
+            try:
+                calls[name] = self._parts.lanes[name].call(do, self._query, what)
+            except StuckError:
+                missing[name] = "stuck"
+        self._begun.extend(calls.values())
+        return calls
+
+    def _wait(
+        self, calls: Mapping[LegName, Call[_T]], share: float, missing: dict[LegName, Reason]
+    ) -> dict[LegName, tuple[_T, float]]:
+        """Give what the legs answered by this share of the deadline, and their seconds; `missing` gets the others."""
+        results: dict[LegName, tuple[_T, float]] = {}
         for name, call in calls.items():
             try:
-                results[name], seconds = call.result(until)
+                results[name] = call.result(self._until(share))
             except LateError:
-                self.missing[name] = "late"
+                missing[name] = "late"
             except Exception:
                 _log.exception("leg failed", extra={"leg": name})
-                self.missing[name] = "failed"
-            else:
-                if timed:
-                    self.clock.seconds[name] = seconds
+                missing[name] = "failed"
         return results
 
-    def _fill(self, table: CandidateTable, names: list[LegName]) -> None:
+    def _ranks_by_all_scores(self) -> bool:
+        """Tell whether the ranking depends on a leg's scores of the other one's candidates."""
+        fusion = self._plan.request.fusion
+        return isinstance(fusion, LinearFusion) and fusion.normalization == "range"
+
+    def _begin_rescore(self, table: CandidateTable, names: list[LegName]) -> dict[LegName, Call[Any]]:
         """Ask each leg for its true score of the documents that only the other one proposed."""
-        calls: dict[LegName, Call[Any]] = {}
-        for row, name in enumerate(names):
-            missing = table.missing(row)
-            if missing.size:
-                self._begin_leg(name, calls, self._parts.legs[name].scores, missing)
-        for name, scores in self._wait(calls, self._until).items():
+        missing = {name: table.missing(row) for row, name in enumerate(names)}
+        questions = {name: (self._parts.legs[name].scores, which) for name, which in missing.items() if which.size}
+        return self._ask(questions, self.unscored)
+
+    def _end_rescore(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
+        """Take over the scores there are by then; the others stay unknown, and the leg is not missing for that."""
+        if not calls:
+            return
+        for name, (scores, seconds) in self._wait(calls, _RESCORE_UNTIL, self.unscored).items():
             table.fill(names.index(name), scores)
+            # The legs score at the same time.
+            self.clock.seconds["rescore"] = max(seconds, self.clock.seconds.get("rescore", 0.0))
+        if self.unscored:
+            _log.warning("candidates not scored", extra={"legs": self.unscored})
 
     def _fuse(self, table: CandidateTable, names: list[LegName]) -> Fused:
         request = self._plan.request
@@ -139,52 +180,72 @@ class Search:
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
-    def _answer(self, table: CandidateTable, names: list[LegName], fused: Fused) -> SearchResponse:
-        request = self._plan.request
-        page = fused.order[request.offset : request.offset + request.k]
-        with self.clock.measure("fetch"):
-            fetched = self._fetch(table.ordinals[page]) if page.size else []
+    def _begin_fetch(self, ordinals: npt.NDArray[np.int64]) -> Call[_Documents] | None:
+        if ordinals.size == 0:
+            return None
+        try:
+            call = self._parts.lanes["documents"].call(self._parts.documents.fetch, ordinals, self._plan.request.fields)
+        except StuckError as error:
+            raise DeadlineError("The documents can't be read: all threads for it are held. Try later.") from error
+        self._begun.append(call)
+        return call
+
+    def _end_fetch(self, call: Call[_Documents] | None) -> _Documents:
+        if call is None:
+            return []
+        try:
+            documents, self.clock.seconds["fetch"] = call.result(self._until(1.0))
+        except LateError as error:
+            raise DeadlineError(f"The documents were not read within {self._plan.deadline_ms:g} ms.") from error
+        except Exception as error:
+            _log.exception("documents failed")
+            raise SearchFailedError("The documents found could not be read. The reason is in the log.") from error
+        return documents
+
+    def _hits(
+        self, table: CandidateTable, names: list[LegName], fused: Fused, page: list[int], documents: _Documents
+    ) -> list[Hit]:
         hits = []
-        for position, (column, (document_id, fields)) in enumerate(zip(page.tolist(), fetched, strict=True)):
+        for position, (column, (document_id, fields)) in enumerate(zip(page, documents, strict=True), start=1):
             legs = {name: _leg_score(table, row, column) for row, name in enumerate(names)}
             hits.append(
                 Hit(
                     id=document_id,
-                    rank=request.offset + position + 1,
+                    rank=self._plan.request.offset + position,
                     score=float(fused.scores[column]),
                     dense=legs.get("dense"),
                     sparse=legs.get("sparse"),
                     fields=fields,
                 )
             )
+        return hits
+
+    def _answer(self, table: CandidateTable, hits: list[Hit]) -> SearchResponse:
         return SearchResponse(
             hits=hits,
             degraded=sorted(self.missing),
-            mode=request.mode,
+            mode=self._plan.request.mode,
             task=self._plan.task,
             candidates=table.ordinals.size,
             timings_ms=Timings(**self.clock.milliseconds()),
         )
 
-    def _fetch(self, ordinals: Any) -> list[tuple[str, dict[str, Any]]]:  # noqa: ANN401
-        documents = self._parts.documents
-        try:
-            call = self._parts.lanes["documents"].call(documents.fetch, ordinals, self._plan.request.fields)
-            return call.result(self._until)[0]
-        except LateError as error:
-            raise DeadlineError(f"The documents were not read within {self._plan.deadline_ms:g} ms.") from error
-        except Exception as error:
-            _log.exception("documents failed")
-            raise SearchFailedError("The documents found could not be read. The reason is in the log.") from error
-
     def _give_up(self) -> None:
-        names = " and ".join(sorted(self.missing))
-        if "late" in self.missing.values():
-            raise DeadlineError(
-                f"No answer from the leg {names} within {self._plan.deadline_ms * _LEGS_SHARE:g} ms. "
-                "Allow more time, fewer candidates, or partial answers."
-            )
-        raise SearchFailedError(f"The leg {names} failed. The reason is in the log; try again later.")
+        failed = _named(self.missing, "failed")
+        if failed:
+            raise SearchFailedError(f"The leg {failed} failed. The reason is in the log; try again later.")
+        stuck = _named(self.missing, "stuck")
+        if stuck:
+            raise DeadlineError(f"The leg {stuck} has no free thread: calls that don't end hold all. Try later.")
+        late, share = _named(self.missing, "late"), self._plan.deadline_ms * _LEGS_UNTIL
+        raise DeadlineError(
+            f"No answer from the leg {late} within {share:g} ms, its share of the deadline. "
+            "Allow more time, or fewer candidates."
+        )
+
+
+def _named(missing: Mapping[LegName, Reason], reason: Reason) -> str:
+    return " and ".join(sorted(name for name, why in missing.items() if why == reason))
 
 
 def _leg_score(table: CandidateTable, row: int, column: int) -> LegScore | None:

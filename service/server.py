@@ -38,6 +38,9 @@ def run(bundle: Path, *, host: str = "127.0.0.1", port: int = 8080, settings: Se
     except OSError as error:
         print(f"error: can't listen on {host} port {port}: {error.strerror or error}.", file=sys.stderr)
         return EXIT_ERROR
+    except ValueError as error:  # of which UnicodeError is one: labels too long, or with a null
+        print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
+        return EXIT_ERROR
     with listener:
         try:
             engine = SearchEngine.open(Bundle.open(bundle), chosen)

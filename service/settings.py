@@ -1,10 +1,11 @@
 """The service's settings: one table of name, default and help, with the unit in the name.
 
-A setting comes from, in this order: the caller (command line), the environment (`LIGHTRETRIEVER_` + the name in upper
-case), a YAML file (`--config`, or the path in `LIGHTRETRIEVER_CONFIG`), the default below.
+A setting comes from, in this order: the environment (`LIGHTRETRIEVER_` + the name in upper case), a YAML file
+(`--config`, or the path in `LIGHTRETRIEVER_CONFIG`), the default below.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,9 @@ __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
 
+# Kubernetes gives every container the addresses of the services around it, in variables of such names.
+_INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
 
 class Settings(BaseSettings):
     """Settings of one service process."""
@@ -29,7 +33,8 @@ class Settings(BaseSettings):
         default=1000.0,
         gt=0,
         le=600_000,
-        description="Time a request may take. The two legs get the first 80 % of it, fusion and documents the rest. "
+        description="Time a request may take. The two legs get the first 80 % of it, scoring each other's candidates "
+        "goes on until 90 %, the documents get the rest. "
         "A request may ask for less, not for more.",
     )
     candidates: int = Field(
@@ -51,9 +56,15 @@ class Settings(BaseSettings):
         description="Requests worked on at once. Each leg and the document store have as many threads of their own.",
     )
     warm_up_queries: int = Field(
-        default=300,
+        default=2000,
         ge=1,
-        description="Searches made before the service calls itself ready; the JVM gets fast on the way.",
+        description="Most searches made before the service calls itself ready; the JVM gets fast on the way.",
+    )
+    warm_up_s: float = Field(
+        default=5.0,
+        gt=0,
+        le=600,
+        description="Longest time for these searches; the service is ready when either bound is reached.",
     )
     shutdown_grace_s: int = Field(
         default=10, ge=1, description="Time that requests in flight have to finish after SIGTERM or SIGINT."
@@ -64,15 +75,15 @@ class Settings(BaseSettings):
     )
 
 
-def load_settings(config: Path | None = None, **overrides: object) -> Settings:
-    """Read the settings: `overrides` (None: not given), the environment, the YAML file, the defaults.
+def load_settings(config: Path | None = None) -> Settings:
+    """Read the settings: the environment, the YAML file, the defaults.
 
     Raises SettingsError naming the setting, the value and the remedy.
     """
+    _check_environment()
     path = config if config is not None else _config_from_environment()
     values = _read_yaml(path) if path is not None else {}
     values |= EnvSettingsSource(Settings)()
-    values |= {name: value for name, value in overrides.items() if value is not None}
     try:
         settings = Settings(**values)
     except ValidationError as error:
@@ -84,7 +95,7 @@ def load_settings(config: Path | None = None, **overrides: object) -> Settings:
             ) from error
         raise SettingsError(
             f"Setting {name!r} can't be {first['input']!r}: {first['msg']}.",
-            remedy=f"Correct it in the environment ({ENV_PREFIX}{name.upper()}), the file or the command line.",
+            remedy=f"Correct it in the environment ({ENV_PREFIX}{name.upper()}) or the file.",
         ) from error
     if settings.candidates > settings.max_candidates:
         raise SettingsError(
@@ -92,6 +103,17 @@ def load_settings(config: Path | None = None, **overrides: object) -> Settings:
             remedy="Raise max_candidates or lower candidates.",
         )
     return settings
+
+
+def _check_environment() -> None:
+    known = {CONFIG_VARIABLE, *(ENV_PREFIX + name.upper() for name in Settings.model_fields)}
+    for variable in os.environ:
+        name = variable.upper()
+        if name.startswith(ENV_PREFIX) and name not in known and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
+            raise SettingsError(
+                f"The environment has {variable}, but there is no such setting.",
+                remedy=f"The settings are: {', '.join(Settings.model_fields)}.",
+            )
 
 
 def _config_from_environment() -> Path | None:

@@ -11,7 +11,7 @@ from artifacts.manifest import Manifest
 
 __all__ = ["Metrics", "Stage", "StageClock"]
 
-Stage = Literal["tokenize", "encode", "dense", "sparse", "fuse", "fetch"]
+Stage = Literal["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"]
 
 # 10 µs to 10 s: the query encoder takes microseconds, a deadline may be seconds.
 _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1.0, 2.5, 5.0)), 10.0)
@@ -26,10 +26,10 @@ class StageClock:
 
     @contextmanager
     def measure(self, stage: Stage) -> Iterator[None]:
-        """Record the time the block takes, unless it raises."""
+        """Add the time the block takes to the stage, unless it raises."""
         started = perf_counter()
         yield
-        self.seconds[stage] = perf_counter() - started
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
 
     def total(self) -> float:
         """Seconds since the arrival."""
@@ -49,7 +49,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._bundle = Info("lightretriever_bundle", "The bundle that is served.", registry=self.registry)
         self._documents = Gauge("lightretriever_documents", "Documents in the bundle.", registry=self.registry)
-        self.ready = Gauge("lightretriever_ready", "1 after the warm-up.", registry=self.registry)
+        self.ready = Gauge("lightretriever_ready", "1 while /readyz says 200, else 0.", registry=self.registry)
         self.in_flight = Gauge(
             "lightretriever_requests_in_flight", "Requests being worked on or waiting.", registry=self.registry
         )
@@ -65,7 +65,13 @@ class Metrics:
         )
         self.degraded = Counter(
             "lightretriever_degraded",
-            "Searches in which a leg was late or failed.",
+            "Searches answered without a leg.",
+            ["leg", "reason"],
+            registry=self.registry,
+        )
+        self.unscored = Counter(
+            "lightretriever_unscored",
+            "Searches in which a leg did not score the candidates of the other one.",
             ["leg", "reason"],
             registry=self.registry,
         )

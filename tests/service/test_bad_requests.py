@@ -93,8 +93,10 @@ LINEAR = {"method": "linear"}
         ("allow_partial", {"query": "a", "allow_partial": "yes"}),
         ("unknown", {"query": "a", "unknown": 1}),
         ("fusion", {"query": "a", "fusion": "linear"}),
-        ("fusion", {"query": "a", "fusion": {}}),
-        ("fusion", {"query": "a", "fusion": {"method": "magic"}}),
+        ("fusion.method", {"query": "a", "fusion": {}}),
+        ("fusion.method", {"query": "a", "fusion": {"method": "magic"}}),
+        ("fusion.method", {"query": "a", "fusion": {"method": 5}}),
+        ("fusion.method", {"query": "a", "fusion": {"method": None}}),
         ("fusion.unknown", {"query": "a", "fusion": {**LINEAR, "unknown": 1}}),
         ("fusion.rank_constant", {"query": "a", "fusion": {**LINEAR, "rank_constant": 1}}),
         ("fusion.rank_constant", {"query": "a", "fusion": {"method": "rrf", "rank_constant": -1}}),
@@ -216,7 +218,22 @@ def test_unknown_paths(client: TestClient, path: str) -> None:
     assert_problem(client.get(path), 404, "route_not_found")
 
 
-@pytest.mark.parametrize("document", ["", "nix", "doc-1000", "a/b", "%00", "%ff", "..%2f..%2fetc%2fpasswd", "x" * 5000])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "music%0A",
+        "%0Amusic",
+        "mu%0Asic",
+        "",
+        "nix",
+        "doc-1000",
+        "a/b",
+        "%00",
+        "%ff",
+        "..%2f..%2fetc%2fpasswd",
+        "x" * 5000,
+    ],
+)
 def test_unknown_documents(client: TestClient, document: str) -> None:
     assert_problem(client.get(f"/documents/{document}"), 404, "document_not_found")
 
@@ -224,8 +241,8 @@ def test_unknown_documents(client: TestClient, document: str) -> None:
 def test_other_methods(client: TestClient) -> None:
     for method, path, allowed in (
         ("GET", "/search", "POST"),
-        ("POST", "/livez", "GET"),
-        ("DELETE", "/documents/a", "GET"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("DELETE", "/documents/a", "GET, HEAD"),
     ):
         answer = client.request(method, path)
         problem = assert_problem(answer, 405, "method_not_allowed")
@@ -273,11 +290,21 @@ def test_errors_stay_small_whatever_was_sent(client: TestClient) -> None:
         {"query": ["z" * 100_000]},
         {"query": "a", "task": "t" * 100_000, "mode": "m" * 100_000},
         {"query": "a", "fields": ["t" * 100_000] * 5},
+        {"query": "a", "fields": ["t"] * 100},
+        {"query": "a", "fusion": {"method": "m" * 900_000}},
+        {"query": "a", "fusion": {"method": ["m" * 900_000]}},
     )
     for body in bodies:
         answer = client.post("/search", json=body)
         assert answer.status_code == 422
         assert len(answer.content) < 10_000
+        assert len(answer.json()["errors"]) <= 20
+    batch = client.post("/search/batch", json={"searches": [{"query": "a", "fields": ["t"] * 100}] * 64})
+    assert len(batch.json()["errors"]) == 20
+    assert "(6399 more)" in batch.json()["detail"]
+    missing = client.post("/search/batch", json={"searches": [{}] * 5_000})
+    assert len(missing.json()["errors"]) == 20
+    assert "(4999 more)" in missing.json()["detail"]
     assert len(client.get("/documents/" + "x" * 50_000).content) < 1_000
 
 

@@ -51,6 +51,17 @@ def test_a_query_without_tokens_is_refused_by_both_legs_alike(encoder: QueryEnco
             encoder.encode("ABC xyz", "task", StageClock(), dense=dense)
 
 
+def test_errors_name_the_field_and_the_text(encoder: QueryEncoder) -> None:
+    with pytest.raises(NoTokensError) as no_tokens:
+        encoder.encode("xyz", "task", StageClock(), field="text")
+    with pytest.raises(NoDirectionError) as no_direction:
+        encoder.encode("ud", "task", StageClock())
+    (error,) = no_tokens.value.within("searches.4").errors
+    assert (error.field, error.value) == ("searches.4.text", "xyz")
+    assert str(no_tokens.value.within("searches.4")).startswith("searches.4.text: the tokenizer")
+    assert [(error.field, error.value) for error in no_direction.value.errors] == [("query", "ud")]
+
+
 def test_a_zero_vector_is_refused_where_it_is_needed(encoder: QueryEncoder) -> None:
     with pytest.raises(NoDirectionError, match="mode 'sparse'"):
         encoder.encode("ud", "task", StageClock())

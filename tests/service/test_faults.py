@@ -9,15 +9,18 @@ import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
 
+from artifacts.bundle import Bundle
 from service.app import create_app
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
 from service.errors import DeadlineError, NotReadyError, SearchFailedError
 from service.legs import Found, Leg
-from service.schemas import LegName, LinearFusion, SearchRequest, Weights
+from service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
+from service.settings import Settings
 
 LEGS = pytest.mark.parametrize("leg", ["dense", "sparse"])
 HURRY_MS = 600.0
+MODES: tuple[LegName, ...] = ("sparse", "dense", "dense")
 
 
 class FailingLeg:
@@ -46,6 +49,18 @@ class StuckLeg(FailingLeg):
     def search(self, query: EncodedQuery, count: int) -> Found:
         self._gate.wait()
         return super().search(query, count)
+
+
+class SlowScores(FailingLeg):
+    """Searches, but scores given documents only when the gate opens."""
+
+    def __init__(self, leg: Leg, gate: threading.Event) -> None:
+        super().__init__(leg, search=False)
+        self._gate = gate
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        self._gate.wait()
+        return self._leg.scores(query, ordinals)
 
 
 @contextmanager
@@ -113,14 +128,37 @@ def test_no_leg_no_answer(fresh_engine: SearchEngine) -> None:
 
 
 @LEGS
-def test_a_leg_that_can_not_score_the_others_candidates_is_named(fresh_engine: SearchEngine, leg: LegName) -> None:
+def test_candidates_that_a_leg_can_not_score_do_not_make_it_a_missing_leg(
+    fresh_engine: SearchEngine, leg: LegName
+) -> None:
     fresh_engine.parts.legs[leg] = FailingLeg(fresh_engine.parts.legs[leg], search=False)
-    request = SearchRequest(query="play music", candidates=10)
-    answer = fresh_engine.search(request)
-    assert answer.degraded == [leg]
+    for allow_partial in (True, False):
+        answer = fresh_engine.search(SearchRequest(query="play music", candidates=10, allow_partial=allow_partial))
+        assert answer.degraded == []
+        assert None in {getattr(hit, leg) for hit in answer.hits}
+    assert metric(fresh_engine, "lightretriever_unscored_total", leg=leg, reason="failed") == 2
+    assert metric(fresh_engine, "lightretriever_degraded_total", leg=leg, reason="failed") == 0
+
+
+@LEGS
+@pytest.mark.parametrize("fusion", ["range", "paper", "rrf"])
+def test_candidates_that_are_scored_too_late_leave_time_for_the_documents(
+    fresh_engine: SearchEngine, leg: LegName, fusion: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = {"method": "rrf"} if fusion == "rrf" else {"method": "linear", "normalization": fusion}
+    body = {"query": "play music", "candidates": 10, "fusion": chosen}
+    healthy = fresh_engine.search(SearchRequest.model_validate(body))
+    gate = threading.Event()
+    fresh_engine.parts.legs[leg] = SlowScores(fresh_engine.parts.legs[leg], gate)
+    answer = fresh_engine.search(SearchRequest.model_validate({**body, "deadline_ms": 2_000, "allow_partial": False}))
+    gate.set()
+    assert answer.degraded == []
+    assert len(answer.hits) == 10
     assert None in {getattr(hit, leg) for hit in answer.hits}
-    with pytest.raises(SearchFailedError):
-        fresh_engine.search(request.model_copy(update={"allow_partial": False}))
+    assert metric(fresh_engine, "lightretriever_unscored_total", leg=leg, reason="late") == 1
+    assert "candidates not scored" in caplog.text
+    if fusion != "range":
+        assert [(hit.id, hit.score) for hit in answer.hits] == [(hit.id, hit.score) for hit in healthy.hits]
 
 
 @LEGS
@@ -131,20 +169,77 @@ def test_a_leg_of_weight_zero_may_be_broken(fresh_engine: SearchEngine, leg: Leg
     assert fresh_engine.search(request).degraded == []
 
 
+@pytest.fixture
+def hasty_engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    """Two threads per leg, and a deadline soon passed."""
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=HURRY_MS, search_threads=2, warm_up_queries=1)) as engine:
+        engine.warm_up()
+        yield engine
+
+
 @LEGS
-def test_a_stuck_leg_takes_its_own_threads_only(fresh_engine: SearchEngine, leg: LegName) -> None:
-    fresh_engine.warm_up()
-    with stuck(fresh_engine, leg):
-        while not fresh_engine.parts.lanes[leg].stuck:
-            assert fresh_engine.search(SearchRequest(query="a", deadline_ms=HURRY_MS)).degraded == [leg]
+def test_a_stuck_leg_takes_its_own_threads_only(hasty_engine: SearchEngine, leg: LegName) -> None:
+    with stuck(hasty_engine, leg):
+        while not hasty_engine.parts.lanes[leg].stuck:
+            assert hasty_engine.search(SearchRequest(query="a")).degraded == [leg]
         with pytest.raises(NotReadyError, match=f"don't end, in: {leg}"):
-            fresh_engine.require_ready()
-        # Without a thread to wait for, the leg is given up at once: a long deadline isn't used up.
-        answer = fresh_engine.search(SearchRequest(query="a"))
-        assert answer.degraded == [leg]
-        assert answer.timings_ms.total < fresh_engine.settings.deadline_ms / 2
-    assert fresh_engine.parts.lanes[leg].close()
-    assert not fresh_engine.parts.lanes[leg].stuck
+            hasty_engine.require_ready()
+        assert metric(hasty_engine, "lightretriever_ready") == 0
+        # Without a thread to wait for, the leg is given up at once.
+        assert hasty_engine.search(SearchRequest(query="a")).degraded == [leg]
+        assert metric(hasty_engine, "lightretriever_degraded_total", leg=leg, reason="stuck") >= 1
+        with pytest.raises(DeadlineError, match=f"leg {leg} has no free thread"):
+            hasty_engine.search(SearchRequest(query="a", mode=leg))
+    assert hasty_engine.parts.lanes[leg].close()
+    assert not hasty_engine.parts.lanes[leg].stuck
+    assert metric(hasty_engine, "lightretriever_ready") == 1
+
+
+def test_impatient_clients_do_not_make_a_leg_stuck(fresh_engine: SearchEngine) -> None:
+    fresh_engine.warm_up()
+    with stuck(fresh_engine, "dense"):
+        for _ in range(5):
+            request = SearchRequest(query="a", deadline_ms=20, mode="dense")
+            with pytest.raises(DeadlineError):
+                fresh_engine.search(request)
+        fresh_engine.require_ready()
+        assert metric(fresh_engine, "lightretriever_ready") == 1
+
+
+def test_an_error_in_a_batch_says_which_search(fresh_engine: SearchEngine) -> None:
+    fresh_engine.parts.legs["sparse"] = FailingLeg(fresh_engine.parts.legs["sparse"])
+    with pytest.raises(SearchFailedError, match=r"^searches\.1: The leg sparse failed"):
+        fresh_engine.search_batch([SearchRequest(query="a"), SearchRequest(query="a", mode="sparse")])
+
+
+def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -> None:
+    """One search fails while the dense legs of the others run: their calls are given up, and counted."""
+    gate, entered = threading.Event(), threading.Semaphore(0)
+
+    class Entered(StuckLeg):
+        def search(self, query: EncodedQuery, count: int) -> Found:
+            entered.release()
+            return super().search(query, count)
+
+    class FailingAfterwards(FailingLeg):
+        def search(self, query: EncodedQuery, count: int) -> Found:
+            assert entered.acquire(timeout=30)
+            assert entered.acquire(timeout=30)
+            return super().search(query, count)
+
+    fresh_engine.parts.legs["dense"] = Entered(fresh_engine.parts.legs["dense"], gate)
+    fresh_engine.parts.legs["sparse"] = FailingAfterwards(fresh_engine.parts.legs["sparse"])
+    with pytest.raises(SearchFailedError, match=r"^searches\.0: "):
+        fresh_engine.search_batch([SearchRequest(query="a", mode=mode) for mode in MODES])
+    assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 2
+    assert metric(fresh_engine, "lightretriever_search_seconds_count") == 3
+    assert not any(
+        metric(fresh_engine, "lightretriever_degraded_total", leg="dense", reason=reason)
+        for reason in ("late", "failed", "stuck")
+    )
+    gate.set()
+    assert fresh_engine.parts.lanes["dense"].close()
+    assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 0
 
 
 def test_documents_that_can_not_be_read(fresh_engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,12 +254,19 @@ def test_documents_that_can_not_be_read(fresh_engine: SearchEngine, monkeypatch:
     monkeypatch.setattr(fresh_engine.parts.documents, "get", lambda *_: gate.wait())
     with pytest.raises(DeadlineError, match="documents were not read within 600 ms"):
         fresh_engine.search(SearchRequest(query="a", deadline_ms=HURRY_MS))
+    with pytest.raises(DeadlineError, match="document was not read"):
+        fresh_engine.document("music", arrived=0.0)
     gate.set()
+    monkeypatch.setattr(fresh_engine.parts.documents, "get", fail)
+    with pytest.raises(SearchFailedError, match="document could not be read"):
+        fresh_engine.document("music")
 
 
 def test_a_request_that_waited_too_long_is_not_begun(fresh_engine: SearchEngine) -> None:
-    with pytest.raises(DeadlineError, match="before its turn"):
+    with pytest.raises(DeadlineError, match="had not begun"):
         fresh_engine.search(SearchRequest(query="a", deadline_ms=5), arrived=0.0)
+    with pytest.raises(DeadlineError, match="turn of the request"):
+        fresh_engine.encode(EncodeRequest(text="a"), arrived=0.0)
 
 
 def test_faults_over_http(fresh_engine: SearchEngine) -> None:
@@ -180,12 +282,18 @@ def test_faults_over_http(fresh_engine: SearchEngine) -> None:
         with stuck(fresh_engine, "sparse"):
             late = client.post("/search", json={**body, "deadline_ms": HURRY_MS, "allow_partial": False})
             assert (late.status_code, late.json()["kind"]) == (504, "deadline_exceeded")
-            while not fresh_engine.parts.lanes["sparse"].stuck:
-                client.post("/search", json={**body, "deadline_ms": HURRY_MS})
-            assert client.get("/readyz").status_code == 503
             assert client.get("/livez").status_code == 200
             # The documents have threads of their own.
             assert client.get("/documents/music").status_code == 200
+
+
+def test_readiness_over_http_when_a_leg_is_stuck(hasty_engine: SearchEngine) -> None:
+    with TestClient(create_app(hasty_engine)) as client, stuck(hasty_engine, "sparse"):
+        assert client.get("/readyz").status_code == 200
+        while not hasty_engine.parts.lanes["sparse"].stuck:
+            client.post("/search", json={"query": "play music"})
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/livez").status_code == 200
 
 
 def test_a_mistake_of_the_service_is_a_problem_too(

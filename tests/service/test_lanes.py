@@ -5,7 +5,7 @@ from time import perf_counter
 
 import pytest
 
-from service.lanes import Lane, LateError
+from service.lanes import Lane, LateError, StuckError
 
 
 def soon() -> float:
@@ -13,7 +13,7 @@ def soon() -> float:
 
 
 def test_a_call_gives_its_value_and_its_time() -> None:
-    lane = Lane("lane", 2)
+    lane = Lane("lane", 2, patience=30)
     value, seconds = lane.call(lambda a, b: a + b, 2, 3).result(soon())
     assert value == 5
     assert 0 <= seconds < 30
@@ -21,7 +21,7 @@ def test_a_call_gives_its_value_and_its_time() -> None:
 
 
 def test_a_call_raises_what_it_raised() -> None:
-    lane = Lane("lane", 1)
+    lane = Lane("lane", 1, patience=30)
 
     def fail(error: BaseException) -> None:
         raise error
@@ -35,7 +35,7 @@ def test_a_call_raises_what_it_raised() -> None:
 
 
 def test_threads_are_started_when_needed_and_bounded() -> None:
-    lane = Lane("bounded", 3)
+    lane = Lane("bounded", 3, patience=30)
     gate, running = threading.Event(), threading.Semaphore(0)
 
     def wait() -> None:
@@ -56,7 +56,7 @@ def test_threads_are_started_when_needed_and_bounded() -> None:
 
 
 def test_late_calls_are_counted_until_they_end_and_waiting_ones_never_begin() -> None:
-    lane = Lane("lane", 1)
+    lane = Lane("lane", 1, patience=30)
     gate, started = threading.Event(), threading.Event()
     ran: list[int] = []
 
@@ -70,23 +70,70 @@ def test_late_calls_are_counted_until_they_end_and_waiting_ones_never_begin() ->
         with pytest.raises(LateError):
             call.result(perf_counter() - 1)
     assert lane.abandoned == 1
-    assert lane.stuck
-    with pytest.raises(LateError, match="all 1 threads of 'lane' are held"):
-        lane.call(int)
     gate.set()
     assert lane.close()
     assert lane.abandoned == 0
     assert ran == []
 
 
+def test_only_a_call_past_the_lanes_patience_is_stuck_however_impatient_its_caller() -> None:
+    patient, impatient = Lane("patient", 1, patience=30), Lane("impatient", 1, patience=0.0)
+    gate, started = threading.Event(), threading.Semaphore(0)
+
+    def wait() -> str:
+        started.release()
+        gate.wait()
+        return "done"
+
+    for lane in (patient, impatient):
+        call = lane.call(wait)
+        assert started.acquire(timeout=30)
+        with pytest.raises(LateError):
+            call.result(perf_counter() - 1)
+    assert impatient.stuck
+    with pytest.raises(StuckError, match="all 1 threads of 'impatient' are held"):
+        impatient.call(int)
+    # Merely slow: new calls queue, and get their turn.
+    assert not patient.stuck
+    queued = patient.call(int, "7")
+    gate.set()
+    assert queued.result(soon())[0] == 7
+    for lane in (patient, impatient):
+        assert lane.close()
+        assert not lane.stuck
+        assert lane.abandoned == 0
+
+
+def test_a_call_is_abandoned_once_and_not_after_its_end() -> None:
+    lane = Lane("lane", 1, patience=30)
+    gate, started = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        gate.wait()
+
+    done = lane.call(int)
+    done.result(soon())
+    done.abandon()
+    assert lane.abandoned == 0
+    held = lane.call(wait)
+    assert started.wait(30)
+    held.abandon()
+    held.abandon()
+    assert lane.abandoned == 1
+    gate.set()
+    assert lane.close()
+    assert lane.abandoned == 0
+
+
 def test_closing_finishes_what_waits_and_reports_what_is_stuck() -> None:
-    lane = Lane("lane", 1)
+    lane = Lane("lane", 1, patience=30)
     calls = [lane.call(int, str(number)) for number in range(20)]
     assert lane.close()
     assert [call.result(soon())[0] for call in calls] == list(range(20))
     with pytest.raises(RuntimeError, match="closed"):
         lane.call(int)
-    stuck, gate = Lane("stuck", 1), threading.Event()
+    stuck, gate = Lane("stuck", 1, patience=30), threading.Event()
     stuck.call(gate.wait)
     assert not stuck.close(timeout=0.01)
     gate.set()

@@ -11,7 +11,9 @@ from artifacts.bundle import Bundle
 from artifacts.errors import BundleError
 from service.app import create_app
 from service.engine import SearchEngine
-from service.errors import SearchFailedError
+from service.errors import NotReadyError, SearchFailedError
+from service.schemas import SearchResponse
+from service.search import Search
 from service.settings import Settings
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
@@ -39,9 +41,9 @@ def test_ready_after_the_warm_up(tiny_bundle: Bundle, monkeypatch: pytest.Monkey
     gate, ready = threading.Event(), threading.Event()
     warm_up = SearchEngine.warm_up
 
-    def slow(engine: SearchEngine) -> None:
+    def slow(engine: SearchEngine, stop: threading.Event) -> None:
         gate.wait()
-        warm_up(engine)
+        warm_up(engine, stop)
 
     monkeypatch.setattr(SearchEngine, "warm_up", slow)
     with TestClient(create_app(tiny_bundle.path, SETTINGS, on_ready=ready.set)) as client:
@@ -60,11 +62,11 @@ def test_a_failed_warm_up_is_tried_again(tiny_bundle: Bundle, monkeypatch: pytes
     tries: list[int] = []
     warm_up = SearchEngine.warm_up
 
-    def flaky(engine: SearchEngine) -> None:
+    def flaky(engine: SearchEngine, stop: threading.Event) -> None:
         tries.append(1)
         if len(tries) == 1:
             raise SearchFailedError("not yet")
-        warm_up(engine)
+        warm_up(engine, stop)
 
     monkeypatch.setattr(SearchEngine, "warm_up", flaky)
     monkeypatch.setattr("service.app._WARM_UP_PAUSE_S", 0.01)
@@ -75,9 +77,35 @@ def test_a_failed_warm_up_is_tried_again(tiny_bundle: Bundle, monkeypatch: pytes
 
 
 def test_stopping_while_it_warms_up(tiny_bundle: Bundle) -> None:
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1_000_000)
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1_000_000, warm_up_s=600)
     with TestClient(create_app(tiny_bundle.path, settings)) as client:
         assert client.get("/readyz").status_code == 503
+    # An engine that stays open is left alone too.
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        with TestClient(create_app(engine)) as client:
+            assert client.get("/readyz").status_code == 503
+        with pytest.raises(NotReadyError, match="warms up"):
+            engine.require_ready()
+
+
+def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[int] = []
+    finish = Search.finish
+
+    def count(search: Search) -> SearchResponse:
+        searches.append(1)
+        return finish(search)
+
+    monkeypatch.setattr(Search, "finish", count)
+    for settings, most in (
+        (Settings(warm_up_queries=7, warm_up_s=600), 7),
+        (Settings(warm_up_queries=1_000_000, warm_up_s=1e-6), 1),
+    ):
+        searches.clear()
+        with SearchEngine.open(tiny_bundle, settings) as engine:
+            engine.warm_up()
+            engine.require_ready()
+        assert len(searches) == most
 
 
 def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:

@@ -80,7 +80,7 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
     expect(hits.first).to_contain_text("rank")
     assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [str(n) for n in range(1, 11)]
     columns = page.locator("#timings th").all_inner_texts()
-    assert columns == ["tokenize", "encode", "dense", "sparse", "fuse", "fetch", "total"]
+    assert columns == ["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "total"]
     assert messages == []
     if folder := os.environ.get("SCREENSHOTS"):
         for scheme in ("light", "dark"):
@@ -103,6 +103,27 @@ def test_the_mode_is_chosen_and_kept_in_the_address(page: Page, browser: Browser
     expect(other.get_by_label("Sparse only")).to_be_checked()
     expect(other.locator("li.hit").first).to_be_visible()
     other.close()
+
+
+def test_the_address_is_followed_and_a_bogus_mode_is_the_hybrid_one(page: Page, messages: list[str]) -> None:
+    for address, mode in (("#q=music&mode=bogus", "Hybrid"), ("#q=player&mode=dense", "Dense only")):
+        with page.expect_response("**/search"):
+            page.evaluate("address => { location.hash = address; }", address)
+        expect(page.get_by_label(mode, exact=True)).to_be_checked()
+        expect(page.locator("li.hit")).to_have_count(10)
+    assert page.get_by_role("searchbox").input_value() == "player"
+    assert messages == []
+
+
+def test_a_browser_that_refuses_the_address_still_searches(page: Page) -> None:
+    page.evaluate("() => { history.replaceState = () => { throw new DOMException('too many', 'SecurityError'); }; }")
+    search_for(page, "music")
+    expect(page.locator("li.hit")).to_have_count(10)
+
+
+def test_links_work_below_a_prefix(page: Page) -> None:
+    links = page.locator("footer a")
+    assert [link.get_attribute("href") for link in links.all()] == ["docs", "info", "metrics"]
 
 
 def test_emptying_the_box_empties_the_list(page: Page) -> None:

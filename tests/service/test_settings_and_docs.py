@@ -14,7 +14,7 @@ from service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_setting
 from service.telemetry import Metrics
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
-UNITS = {"deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
+UNITS = {"warm_up_s", "deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def test_defaults_hold_without_any_source() -> None:
     assert {name: field.get_default() for name, field in Settings.model_fields.items()} == Settings().model_dump()
 
 
-def test_caller_over_environment_over_file_over_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_over_file_over_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("candidates: 50\nmax_batch: 5\ndeadline_ms: 250.5\n")
     monkeypatch.setenv("LIGHTRETRIEVER_MAX_BATCH", "6")
     monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "100")
-    settings = load_settings(file, deadline_ms=10, candidates=None)
-    assert (settings.candidates, settings.max_batch, settings.deadline_ms) == (50, 6, 10)
+    settings = load_settings(file)
+    assert (settings.candidates, settings.max_batch, settings.deadline_ms) == (50, 6, 100)
     assert settings.max_candidates == 1000
     monkeypatch.setenv(CONFIG_VARIABLE, str(file))
     assert load_settings().candidates == 50
@@ -43,11 +43,24 @@ def test_caller_over_environment_over_file_over_default(tmp_path: Path, monkeypa
     assert load_settings(other).candidates == 100
 
 
-def test_what_the_environment_holds_for_others_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Kubernetes sets such variables for a service of this name.
-    monkeypatch.setenv("LIGHTRETRIEVER_PORT", "tcp://10.0.0.1:80")
-    monkeypatch.setenv("LIGHTRETRIEVER_SERVICE_HOST", "10.0.0.1")
+@pytest.mark.parametrize("service", ["", "SEARCH_"])
+def test_what_kubernetes_sets_for_a_service_of_this_name_does_not_matter(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}PORT_80_TCP", "tcp://10.0.0.1:80")
+    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}PORT_80_TCP_ADDR", "10.0.0.1")
+    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}SERVICE_PORT", "80")
+    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}SERVICE_PORT_HTTP", "80")
     assert load_settings() == Settings()
+
+
+@pytest.mark.parametrize("variable", ["LIGHTRETRIEVER_DEADLINE", "LIGHTRETRIEVER_HOST", "lightretriever_max_batches"])
+def test_unknown_variables_are_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "5")
+    with pytest.raises(SettingsError, match=f"{variable}, but there is no such setting.*deadline_ms, candidates"):
+        load_settings()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +121,7 @@ def test_every_route_is_documented() -> None:
     section = DOCUMENTATION.partition("\n## Routes\n")[2].partition("\n## ")[0]
     documented = {(path, method) for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", section)}
     routes = {
-        (route.path.replace(":path", ""), method)
+        (route.path.replace(":any", ""), method)
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in route.methods or ()
