@@ -170,10 +170,10 @@ def test_the_window_bounds_pages(engine: SearchEngine) -> None:
 
 def test_timings_are_there_for_the_stages_that_took_place(engine: SearchEngine) -> None:
     timings = engine.search(SearchRequest(query="music")).timings_ms
-    for stage in ("tokenize", "encode", "dense", "sparse", "fuse", "fetch"):
+    for stage in ("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"):
         assert 0 < getattr(timings, stage) < timings.total
     sparse = engine.search(SearchRequest(query="music", mode="sparse")).timings_ms
-    assert (sparse.encode, sparse.dense) == (None, None)
+    assert (sparse.encode, sparse.dense, sparse.rescore) == (None, None, None)
 
 
 def test_ready_only_after_the_warm_up_and_not_after_closing(tiny_bundle: Bundle) -> None:

@@ -10,6 +10,8 @@ from artifacts.bundle import Bundle
 from service.app import create_app
 from service.settings import Settings
 
+STAGES = ("tokenize", "encode", "dense", "sparse", "rescore", "fuse")
+
 
 @pytest.fixture
 def fresh_client(tiny_bundle: Bundle) -> Iterator[TestClient]:
@@ -36,10 +38,8 @@ def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_cli
             assert fresh_client.post("/search", json={"query": "music", "mode": mode}).status_code == 200
     fresh_client.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "dense"}]})
     found = samples(fresh_client)
-    counts = {
-        stage: found["stage_seconds_count", (stage,)] for stage in ("tokenize", "encode", "dense", "sparse", "fuse")
-    }
-    assert counts == {"tokenize": 7, "encode": 5, "dense": 5, "sparse": 6, "fuse": 7}
+    counts = {stage: found["stage_seconds_count", (stage,)] for stage in STAGES}
+    assert counts == {"tokenize": 7, "encode": 5, "dense": 5, "sparse": 6, "rescore": 4, "fuse": 7}
     assert found["search_seconds_count", ()] == 7
     assert found["stage_seconds_bucket", ("+Inf", "tokenize")] == 7
     assert 0 < found["stage_seconds_sum", ("tokenize",)] < found["search_seconds_sum", ()]

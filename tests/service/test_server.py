@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
 
@@ -83,6 +84,32 @@ def test_a_host_that_is_none_is_one_line(tiny_path: Path) -> None:
     assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", "é" * 70])
+def test_a_host_that_can_not_be_encoded_is_one_line(tiny_path: Path, host: str) -> None:
+    with Server(tiny_path, host=host) as server:
+        code, _, errors = server.wait()
+    assert code == EXIT_ERROR
+    assert errors.startswith("error: can't listen on ")
+    assert errors.count("\n") == 1
+
+
+def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
+    endless = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "100000000", "LIGHTRETRIEVER_WARM_UP_S": "600"}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Server(tiny_path, port=port, environment=endless) as server:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            while True:
+                with suppress(httpx2.TransportError):
+                    assert client.get("/readyz").status_code == 503
+                    break
+                sleep(0.05)
+        server.process.send_signal(signal.SIGTERM)
+        code, output, errors = server.wait()
+    assert (code, output) == (0, "")
+    assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
+
+
 def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(tiny_bundle.path, broken)
@@ -150,3 +177,21 @@ def test_headers(url: str) -> None:
     bad = httpx2.get(f"{url}/livez", headers={"x-request-id": "a b\t{}"})
     assert len(bad.headers["x-request-id"]) == 16
     assert httpx2.get(f"{url}/livez", headers={"x-request-id": "a-b.c_1"}).headers["x-request-id"] == "a-b.c_1"
+
+
+def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path: Path) -> None:
+    with Server(tiny_path, environment={"LIGHTRETRIEVER_DEADLINE_MS": "300"}) as server:
+        host, port = server.ready_line.split()[-1].removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            head = "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            connection.sendall(head.encode())
+            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"kind":"body_timeout"' in answer
+
+
+def test_head_on_the_real_server(url: str) -> None:
+    with httpx2.Client(base_url=url) as client:
+        for path in ("/", "/livez", "/readyz"):
+            answer = client.head(path)
+            assert (answer.status_code, answer.content) == (200, b"")

@@ -1,0 +1,131 @@
+"""The envelope of every answer: requests that end without one, HEAD, and slow bodies."""
+
+import asyncio
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.engine import SearchEngine
+from service.middleware import Envelope
+from service.schemas import SearchRequest, SearchResponse
+from service.settings import Settings
+from service.telemetry import Metrics
+
+
+def http_scope(path: str, method: str = "GET") -> Scope:
+    return {"type": "http", "method": method, "path": path, "headers": [(b"content-type", b"application/json")]}
+
+
+def observed(metrics: Metrics, route: str, status: str) -> tuple[float, float]:
+    labels = {"route": route, "status": status}
+    count, seconds = (
+        metrics.registry.get_sample_value(f"lightretriever_request_seconds_{name}", labels) or 0.0
+        for name in ("count", "sum")
+    )
+    return count, seconds
+
+
+def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
+    metrics = Metrics()
+
+    async def forever(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    async def cancel() -> None:
+        task = asyncio.create_task(Envelope(forever, lambda: metrics)(http_scope("/a"), receive, send))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    count, seconds = observed(metrics, "unknown", "499")
+    assert count == 1
+    assert seconds >= 0.015
+
+
+def test_a_client_that_leaves_while_it_sends_is_recorded_too(engine: SearchEngine) -> None:
+    app = create_app(engine)
+    before = observed(engine.metrics, "/search", "499")[0]
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    with TestClient(app):
+        asyncio.run(app({**http_scope("/search", "POST"), "query_string": b""}, leave, send))
+    assert observed(engine.metrics, "/search", "499")[0] == before + 1
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/livez", "/readyz", "/info", "/documents/music", "/documents/nix"])
+def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
+    whole, head = client.get(path), client.head(path)
+    assert head.status_code == whole.status_code
+    assert head.content == b""
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    # The body of an error has a random id, but its length is fixed.
+    assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+def test_head_where_there_is_no_get(client: TestClient) -> None:
+    answer = client.head("/search")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tiny_bundle: Bundle) -> None:
+    sent: list[Message] = []
+    first = iter([{"type": "http.request", "body": b'{"query":', "more_body": True}])
+
+    async def stall() -> Message:
+        for message in first:
+            return message
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = create_app(tiny_bundle.path, Settings(deadline_ms=50, warm_up_queries=1))
+    with TestClient(app):
+        asyncio.run(app({**http_scope("/search", "POST"), "query_string": b""}, stall, send))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert b'"kind":"body_timeout"' in sent[1]["body"]
+
+
+def test_long_paths_are_cut_in_the_log(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    client.get("/" + "x" * 10_000)
+    (path,) = (vars(record)["path"] for record in caplog.records if record.name == "lightretriever.access")
+    assert len(path) == 200
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the threads that write answers."""
+    names: list[str] = []
+    write = SearchResponse.model_dump_json
+
+    def note(answer: SearchResponse) -> str:
+        names.append(threading.current_thread().name)
+        return write(answer)
+
+    monkeypatch.setattr(SearchResponse, "model_dump_json", note)
+    return names
+
+
+def test_answers_are_written_in_a_worker_thread(client: TestClient, writers: list[str]) -> None:
+    client.post("/search", json=SearchRequest(query="music").model_dump())
+    assert [name.partition("_")[0] for name in writers] == ["request"]
