@@ -214,6 +214,7 @@ class SearchEngine:
         self.metrics.observe(search.clock)
         for leg, reason in search.unscored.items():
             self.metrics.unscored.labels(leg, reason).inc()
+            _log.warning("candidates not scored", extra={"leg": leg, "reason": reason})
 
     def _plan(self, request: SearchRequest) -> Plan:
         return Plan(

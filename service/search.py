@@ -162,14 +162,10 @@ class Search:
 
     def _end_rescore(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
         """Take over the scores there are by then; the others stay unknown, and the leg is not missing for that."""
-        if not calls:
-            return
         for name, (scores, seconds) in self._wait(calls, _RESCORE_UNTIL, self.unscored).items():
             table.fill(names.index(name), scores)
             # The legs score at the same time.
             self.clock.seconds["rescore"] = max(seconds, self.clock.seconds.get("rescore", 0.0))
-        if self.unscored:
-            _log.warning("candidates not scored", extra={"legs": self.unscored})
 
     def _fuse(self, table: CandidateTable, names: list[LegName]) -> Fused:
         request = self._plan.request
