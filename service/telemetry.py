@@ -60,27 +60,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.errors = Counter(
-            "lightretriever_errors", "Answers that were errors, by kind.", ["kind"], registry=self.registry
-        )
-        self.degraded = Counter(
-            "lightretriever_degraded",
-            "Searches answered without a leg.",
-            ["leg", "reason"],
-            registry=self.registry,
-        )
-        self.unscored = Counter(
-            "lightretriever_unscored",
-            "Searches in which a leg did not score the candidates of the other one.",
-            ["leg", "reason"],
-            registry=self.registry,
-        )
-        self.abandoned = Gauge(
-            "lightretriever_abandoned_calls",
-            "Calls that nobody waits for any more and that still hold a thread.",
-            ["lane"],
-            registry=self.registry,
-        )
+        self._count_faults()
         stages = Histogram(
             "lightretriever_stage_seconds", "Time per stage.", ["stage"], buckets=_BUCKETS, registry=self.registry
         )
@@ -114,3 +94,26 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _count_faults(self) -> None:
+        self.errors = Counter(
+            "lightretriever_errors", "Answers that were errors, by kind.", ["kind"], registry=self.registry
+        )
+        self.degraded = Counter(
+            "lightretriever_degraded",
+            "Searches answered without a leg.",
+            ["leg", "reason"],
+            registry=self.registry,
+        )
+        self.unscored = Counter(
+            "lightretriever_unscored",
+            "Searches in which a leg did not score the candidates of the other one.",
+            ["leg", "reason"],
+            registry=self.registry,
+        )
+        self.abandoned = Gauge(
+            "lightretriever_abandoned_calls",
+            "Calls that nobody waits for any more and that still hold a thread.",
+            ["lane"],
+            registry=self.registry,
+        )
