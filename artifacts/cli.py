@@ -180,7 +180,7 @@ def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
     return load_recipe(path, overrides | {"corpus.skip_bad": skip_bad or None})
 
 
-def _pipeline() -> Any:  # noqa: ANN401  (the module is imported only when its extra is installed)
+def _pipeline() -> Any:
     try:
         from artifacts.pipeline import stages
     except ModuleNotFoundError as error:

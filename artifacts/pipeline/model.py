@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
@@ -62,7 +62,7 @@ class Backbone:
     @property
     def embedded(self) -> int:
         """How many of the V ids the model has an embedding for; the others are special tokens no text contains."""
-        return min(self.vocab_size, _rows(self.model.get_input_embeddings()))
+        return min(self.vocab_size, _embedding_rows(self.model))
 
     @property
     def decoder(self) -> torch.nn.Module:
@@ -73,8 +73,7 @@ class Backbone:
     @property
     def head(self) -> torch.Tensor:
         """LM head P, one row per embedded token id, shape (`embedded`, H)."""
-        weight: torch.Tensor = _layer(self.model.get_output_embeddings()).weight
-        return weight[: self.embedded]
+        return cast(torch.nn.Linear, self.model.get_output_embeddings()).weight[: self.embedded]
 
     def frame(self, ids: list[int]) -> list[int]:
         """`[bos] ids <eos>`."""
@@ -126,7 +125,7 @@ def load_backbone(
     return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity)
 
 
-def _load_tokenizer(folders: list[str]) -> Any:  # noqa: ANN401  (transformers types it as a union of all tokenizers)
+def _load_tokenizer(folders: list[str]) -> Any:
     """The fast tokenizer of the first folder that has one."""
     with_tokenizer = [folder for folder in folders if (Path(folder) / "tokenizer_config.json").is_file()]
     source = with_tokenizer[0] if with_tokenizer else folders[-1]
@@ -142,9 +141,9 @@ def _load_tokenizer(folders: list[str]) -> Any:  # noqa: ANN401  (transformers t
     return tokenizer
 
 
-def _check_vocabulary(model: PreTrainedModel, tokenizer: TextTokenizer, theirs: Any, path: str) -> None:  # noqa: ANN401
+def _check_vocabulary(model: PreTrainedModel, tokenizer: TextTokenizer, theirs: Any, path: str) -> None:
     """Ids beyond the embedding are fine for special tokens, which are never read as such from a text."""
-    rows = _rows(model.get_input_embeddings())
+    rows = _embedding_rows(model)
     special = {token_id for token_id, token in theirs.added_tokens_decoder.items() if token.special}
     surplus = set(range(rows, tokenizer.vocab_size)) - special
     if surplus:
@@ -179,9 +178,5 @@ def _torch_dtype(dtype: ModelDtype, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
 
 
-def _rows(embedding: object) -> int:
-    return int(_layer(embedding).weight.shape[0])
-
-
-def _layer(layer: Any) -> Any:  # noqa: ANN401  (torch types the attributes of a layer as Module or Tensor)
-    return layer
+def _embedding_rows(model: PreTrainedModel) -> int:
+    return int(cast(torch.nn.Embedding, model.get_input_embeddings()).weight.shape[0])

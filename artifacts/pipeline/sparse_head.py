@@ -29,7 +29,7 @@ class MaxPooledHead(torch.autograd.Function):
     """m[b, v] = max_t h[b, t]·P[v], with the winning position kept for the backward pass (the paper's Algorithm 1)."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+    def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, T, H), (V, H), (B,) → (B, V) float32."""
         vocabulary, step = head.shape[0], max(1, SLICE_ELEMENTS // head.shape[0])
         best = hidden.new_full((hidden.shape[0], vocabulary), -torch.inf)
@@ -45,7 +45,7 @@ class MaxPooledHead(torch.autograd.Function):
         return best.float()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         """Each (b, v) sends its gradient to the one position that won: O(B·V·H) work, O(V·H) memory."""
         hidden, head, winner = ctx.saved_tensors
         (gradient,) = gradients

@@ -44,7 +44,7 @@ def test_no_tensor_of_all_positions_and_terms_is_built() -> None:
     largest = 0
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal largest
             output = func(*args, **(kwargs or {}))
             for tensor in output if isinstance(output, tuple | list) else [output]:
