@@ -25,7 +25,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from artifacts.errors import LightRetrieverError
 
@@ -242,7 +241,7 @@ def shortened(text: str, length: int = _LONGEST_ECHO) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _field_error(item: ErrorDetails) -> FieldError:
+def _field_error(item: Mapping[str, Any]) -> FieldError:
     place, kind = item["loc"], item["type"]
     path = [str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION]
     message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])

@@ -59,7 +59,7 @@ class Lane:
         with self._lock:
             return self._all_stuck()
 
-    def call(self, function: Callable[..., T], *arguments: Any) -> "Call[T]":  # noqa: ANN401
+    def call(self, function: Callable[..., T], *arguments: Any) -> "Call[T]":
         """Let a thread of this lane call `function`. StuckError if the lane is stuck, RuntimeError if closed."""
         future: Future[tuple[T, float]] = Future()
         with self._lock:

@@ -31,7 +31,7 @@ schema = schemathesis.openapi.from_dict(
 
 @schema.parametrize()
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_route_does_what_its_description_says(case: Any, url: str) -> None:  # noqa: ANN401
+def test_every_route_does_what_its_description_says(case: Any, url: str) -> None:
     case.call_and_validate(base_url=url)
 
 
