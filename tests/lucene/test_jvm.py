@@ -136,6 +136,7 @@ def test_signals_stay_with_python() -> None:
 import os, signal, time
 from artifacts.lucene.jvm import start_jvm
 heard = []
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append("SIGTERM"))
 start_jvm()
 signal.signal(signal.SIGHUP, lambda number, frame: heard.append("SIGHUP"))
