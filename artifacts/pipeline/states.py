@@ -61,7 +61,8 @@ def token_states_naive(backbone: Backbone, prefix: list[int], tokens: torch.Tens
 def token_states_packed(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
     """e(t) of all tokens by one forward pass of one sequence under the block mask. (n,) → (n, H)."""
     count, start = len(tokens), len(prefix)
-    pairs = torch.stack([tokens.to(backbone.device), torch.full_like(tokens, backbone.eos_id)], dim=1)
+    tokens = tokens.to(backbone.device)
+    pairs = torch.stack([tokens, torch.full_like(tokens, backbone.eos_id)], dim=1)
     ids = torch.cat([torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype), pairs.flatten()])[None]
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,

@@ -1,7 +1,9 @@
+from pathlib import Path
+
 import pytest
 import torch
 
-from artifacts.pipeline.model import Backbone
+from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.states import (
     PrefixCache,
     block_mask,
@@ -68,3 +70,19 @@ def test_prefix_is_bos_and_the_instruction(backbone: Backbone) -> None:
 def test_an_empty_prefix_is_refused(backbone: Backbone) -> None:
     with pytest.raises(ValueError, match="at least one token"):
         PrefixCache(backbone, [])
+
+
+@pytest.mark.parametrize("way", ["packed", "cached"])
+def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: Path, way: str) -> None:
+    """Token ids come from the CPU, the model may lie elsewhere. The device `meta` computes shapes only, and mixes with
+    the CPU as little as CUDA does, so a tensor left behind shows on a machine without a GPU."""
+    backbone = load_backbone(str(model_folder), work=tmp_path, device="cpu")
+    torch.nn.Module.to(backbone.model, "meta")
+    prefix = instruction_prefix(backbone, INSTRUCTION)
+    with torch.inference_mode():
+        if way == "packed":
+            states = token_states_packed(backbone, prefix, TOKENS)
+        else:
+            states = token_states_cached(backbone, PrefixCache(backbone, prefix), TOKENS)
+    assert states.device.type == "meta"
+    assert states.shape == (len(TOKENS), backbone.hidden_size)
