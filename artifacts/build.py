@@ -32,8 +32,7 @@ def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
         )
     if recipe.index.factory is not None and recipe.index.dimension is not None:
         check_factory(recipe.index.factory, recipe.index.dimension)
-    for _ in recipe.corpus.open():
-        pass
+    recipe.corpus.open().count()
 
 
 def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Skipped]:

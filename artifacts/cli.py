@@ -79,7 +79,8 @@ def index(
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
     loaded = _recipe(recipe, corpus=corpus, work=work, output=output, limit=limit, skip_bad=skip_bad)
-    _index(loaded, overwrite)
+    with work_lock(loaded.work):
+        _index(loaded, overwrite)
 
 
 def build(
@@ -112,7 +113,7 @@ def build(
         backbone = stages.load_recipe_backbone(loaded)
         stages.run_tables(loaded, backbone)
         stages.run_encode(loaded, backbone)
-    _index(loaded, overwrite)
+        _index(loaded, overwrite)
 
 
 def verify(bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]) -> None:
@@ -152,8 +153,7 @@ def evaluate(
 
 
 def _index(recipe: Recipe, overwrite: bool) -> None:
-    with work_lock(recipe.work):
-        bundle, skipped = build_bundle(recipe, overwrite=overwrite)
+    bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     _report_skipped(skipped)
     size = sum(file.bytes for file in bundle.manifest.files.values()) / 1e6
     typer.echo(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB", err=True)

@@ -64,6 +64,13 @@ class Corpus:
         """SHA-256 of the file as it lies on disk."""
         return file_sha256(self.path)
 
+    def count(self) -> int:
+        """Read it once and count its documents. Raises CorpusError for a bad line, and when there is no document."""
+        count = sum(1 for _ in self)
+        if count == 0:
+            raise CorpusError(f"{self.path}: there is no document in it.", remedy="Give a corpus with documents.")
+        return count
+
     def __iter__(self) -> Iterator[Document]:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""
         self.skipped = Skipped()

@@ -1,4 +1,4 @@
-"""The one progress bar of the offline commands: done, rate, time left; silent when nobody watches a terminal."""
+"""The one progress bar of the offline commands: done, rate, time left; plain lines in a log."""
 
 import sys
 import time

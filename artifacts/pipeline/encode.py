@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from artifacts.corpus import Corpus, Document
-from artifacts.errors import CorpusError, ModelError, RecipeError
+from artifacts.errors import ModelError
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.software import software
 from artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
@@ -41,16 +41,9 @@ def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeSettings, 
 
     Killed at any point and called again, it loses at most one shard and ends with byte-identical files: a
     shard is a fixed run of documents, batched by itself. Raises ResumeError when `work` was begun with another corpus,
-    model or setting.
+    model or setting, and CorpusError for a corpus without documents.
     """
-    if backbone.max_positions is not None and settings.max_length > backbone.max_positions:
-        raise RecipeError(
-            f"encode.max_length is {settings.max_length}, {backbone.name} reads {backbone.max_positions} positions.",
-            remedy="Lower encode.max_length.",
-        )
-    total = sum(1 for _ in corpus)
-    if total == 0:
-        raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
+    total = corpus.count()
     store = ShardStore.begin(work, _plan(backbone, corpus, settings))
     count = 0
     with torch.inference_mode(), ProgressBar("encode", total=total, unit="documents") as progress:

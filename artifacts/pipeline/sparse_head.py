@@ -14,7 +14,7 @@ SLICE_ELEMENTS = 64 * 2**20
 
 
 def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Learned sparse document vectors, w_d = max over positions of ln(1 + ReLU(h·P)) (LightRetriever, eq. of §3.2).
+    """Learned sparse document vectors, w_d = max over positions of ln(1 + ReLU(h·P)), as the paper gives them.
 
     `hidden` (B, T, H) last hidden states; `head` (V, H) LM head rows; `lengths` (B,) int, positions at or after a
     row's length are padding and never touched. Returns (B, V) in float32, differentiable in `hidden` and `head`. ReLU

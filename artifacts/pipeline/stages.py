@@ -2,7 +2,7 @@
 
 WORK/model/              a GGUF model, converted (only then)
 WORK/backbone.json       what the later stages need to know of the model
-WORK/tokenizer/          tokenizer.json
+WORK/tokenizer.json      its tokenizer
 WORK/tables/TASK/        token table of a task, (V, H) float32
 WORK/encode/             encoded documents in shards
 """
@@ -28,7 +28,7 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
     """Load the recipe's model and record in the work directory what the bundle will hold and say of it.
 
     Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
-    or number type, and RecipeError when the model can't serve the dimension that the recipe asks for.
+    or number type, and RecipeError when the model can't give the dimension or the length that the recipe asks for.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model, dimension = recipe.model, recipe.index.dimension
@@ -46,6 +46,12 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
         raise RecipeError(
             f"index.dimension is {dimension}, but the hidden size of {backbone.name} is {backbone.hidden_size}.",
             remedy="Lower index.dimension, or leave it out.",
+        )
+    if backbone.max_positions is not None and recipe.encode.max_length > backbone.max_positions:
+        raise RecipeError(
+            f"encode.max_length is {recipe.encode.max_length}, but {backbone.name} reads {backbone.max_positions} "
+            "positions.",
+            remedy="Lower encode.max_length.",
         )
     facts = {
         "name": backbone.name,

@@ -44,9 +44,9 @@ def make_table(backbone: Backbone, job: TableJob, work: Path) -> Path:
     """Write E, shape (V, H) float32, to `work/table.npy` and return that path.
 
     Rows are *not* normalised: a query is normalise(mean_i E[t_i]). Special tokens that the model has no embedding for
-    get a row of zeros. The work is done in parts that survive a kill; a
-    table that is already there, made from the same model and instruction, is returned at once. Raises ResumeError when
-    `work` was begun with another model or instruction.
+    get a row of zeros. The work is done in parts that survive a kill; a table that is already there, made from the same
+    model and instruction, is returned at once. Raises ResumeError when `work` was begun with another model or
+    instruction, and ModelError for states that are not finite.
     """
     batch = job.batch or (512 if backbone.device.type == "cuda" else 128)
     plan = {"model": backbone.fingerprint, "instruction": job.instruction, "batch": batch, "part": job.part}

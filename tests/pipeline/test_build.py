@@ -147,14 +147,16 @@ def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None
         ({"index.dimension": 999}, "index.dimension is 999, but the hidden size of llama is 32"),
         ({"corpus.path": "{tmp}/nothing"}, "no corpus.jsonl or corpus.jsonl.gz there"),
         ({"corpus.path": "{tmp}/bad.jsonl"}, "line 1: not JSON"),
+        ({"corpus.path": "{tmp}/empty.jsonl"}, "no document in it"),
         ({"encode.max_length": 4096}, "reads 512 positions"),
     ],
 )
-def test_a_mistake_is_found_before_the_corpus_is_encoded(
+def test_a_mistake_is_found_before_anything_is_encoded(
     recipe: Path, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "bad.jsonl").write_text("nonsense\n")
+    (tmp_path / "empty.jsonl").write_text("\n")
     content = yaml.safe_load(recipe.read_text())
     for key, value in change.items():
         *sections, last = key.split(".")
@@ -166,7 +168,7 @@ def test_a_mistake_is_found_before_the_corpus_is_encoded(
     result = CliRunner().invoke(app, ["build", str(recipe)])
     assert isinstance(result.exception, LightRetrieverError)
     assert message in str(result.exception)
-    assert not (tmp_path / "work" / "encode").exists()
+    assert not list(tmp_path.glob("work/[te]*/**/*"))  # neither tables nor shards were begun
 
 
 @pytest.mark.parametrize(
