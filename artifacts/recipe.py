@@ -1,7 +1,7 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -11,14 +11,27 @@ from artifacts.errors import RecipeError
 from artifacts.manifest import TaskName
 from artifacts.table import TableDtype
 
-__all__ = ["CorpusRecipe", "EncodeRecipe", "IndexRecipe", "ModelRecipe", "Recipe", "load_recipe"]
+__all__ = [
+    "CorpusRecipe",
+    "EncodeRecipe",
+    "IndexRecipe",
+    "ModelRecipe",
+    "Recipe",
+    "Section",
+    "load_recipe",
+    "read_recipe",
+]
+
+AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of a recipe: unknown keys are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ModelRecipe(_Section):
+class ModelRecipe(Section):
     """Which LLM reads the documents: a Hugging Face id, a directory or a `.gguf` file, and an optional PEFT adapter."""
 
     path: str
@@ -32,7 +45,7 @@ class ModelRecipe(_Section):
     trained: bool = False
 
 
-class CorpusRecipe(_Section):
+class CorpusRecipe(Section):
     """Which documents: a BEIR corpus file or folder."""
 
     path: str
@@ -46,7 +59,7 @@ class CorpusRecipe(_Section):
         return Corpus(Path(self.path), skip_bad=self.skip_bad, limit=self.limit)
 
 
-class EncodeRecipe(_Section):
+class EncodeRecipe(Section):
     """How documents are encoded (see `artifacts.pipeline.encode.EncodeSettings`)."""
 
     max_length: int = Field(default=512, ge=8)
@@ -56,7 +69,7 @@ class EncodeRecipe(_Section):
     lowercase: bool = True
 
 
-class IndexRecipe(_Section):
+class IndexRecipe(Section):
     """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype."""
 
     dimension: int | None = Field(default=None, ge=1)
@@ -64,7 +77,7 @@ class IndexRecipe(_Section):
     table_dtype: TableDtype = "float16"
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go."""
 
     name: str = Field(min_length=1)
@@ -85,6 +98,11 @@ class Recipe(_Section):
 
 
 def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
+    """Read a bundle's recipe; see `read_recipe`. Raises RecipeError."""
+    return read_recipe(path, Recipe, overrides)
+
+
+def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
     """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's; None is ignored.
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
@@ -101,7 +119,7 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
         if value is not None:
             _set(content, key, value)
     try:
-        return Recipe.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']} (found {item['input']!r:.80})"

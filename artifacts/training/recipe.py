@@ -1,0 +1,208 @@
+"""Training recipes: the YAML file that says how an adapter is trained, checked before anything runs."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from artifacts.recipe import ModelRecipe, Section, read_recipe
+
+__all__ = [
+    "ConsistencyRecipe",
+    "ContrastiveStage",
+    "DataRecipe",
+    "DecontaminateRecipe",
+    "DevRecipe",
+    "DistilRecipe",
+    "FlopsRecipe",
+    "LoraRecipe",
+    "NegativesRecipe",
+    "QueryLikelihoodStage",
+    "SetRecipe",
+    "Stage",
+    "TeacherRecipe",
+    "TrainRecipe",
+    "load_train_recipe",
+]
+
+
+class LoraRecipe(Section):
+    """The adapter: rank, scale α, dropout, and which linear layers get one."""
+
+    r: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    targets: str | list[str] = "all-linear"
+
+
+class SetRecipe(Section):
+    """One training set in BEIR layout. `weight` is its share of the batches (None: its number of pairs)."""
+
+    path: Path
+    name: str = Field(default="", description="the folder's name where empty")
+    split: str = "train"
+    instruction: str
+    weight: float | None = Field(default=None, gt=0)
+    limit: int | None = Field(default=None, ge=1)
+    drop_title: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: dict[str, object]) -> dict[str, object]:
+        if isinstance(values, dict) and not values.get("name") and values.get("path"):
+            return {**values, "name": Path(str(values["path"])).name}
+        return values
+
+
+class DecontaminateRecipe(Section):
+    """Leave out training queries whose SimHash is within `distance` bits of any query of the sets `against`."""
+
+    against: list[Path] = Field(min_length=1)
+    distance: int = Field(default=3, ge=0, le=16)
+
+
+class ConsistencyRecipe(Section):
+    """Keep a pair only where a first ranking (BM25, or a bundle) has its positive among the first `top`."""
+
+    ranking: Literal["bm25"] | Path = "bm25"
+    top: int = Field(default=10, ge=1)
+
+
+class NegativesRecipe(Section):
+    """Hard negatives: documents that a ranking (BM25, or a bundle) puts high for the query.
+
+    Of the first `depth` documents those scoring above `margin` times the positive's score are left out, as they may
+    well be relevant; of the rest the best `count` are kept.
+    """
+
+    ranking: Literal["bm25"] | Path = "bm25"
+    depth: int = Field(default=50, ge=1)
+    count: int = Field(default=7, ge=1)
+    margin: float = Field(default=0.95, gt=0)
+
+
+class DataRecipe(Section):
+    """The mixture and how it is cleaned."""
+
+    sets: list[SetRecipe] = Field(min_length=1)
+    decontaminate: DecontaminateRecipe | None = None
+    consistency: ConsistencyRecipe | None = None
+    negatives: list[NegativesRecipe] = Field(default_factory=list)
+    max_query_length: int = Field(default=64, ge=1)
+    max_document_length: int = Field(default=512, ge=8)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        names = [one.name for one in self.sets]
+        if len(set(names)) < len(names):
+            raise ValueError(f"sets need different names, found {names}")
+        return self
+
+
+class TeacherRecipe(Section):
+    """A teacher: a sentence-transformers bi-encoder, BM25, or a model of our own with its full query encoder."""
+
+    kind: Literal["biencoder", "bm25", "lightretriever"]
+    path: str | None = None
+    adapter: str | None = None
+    bos_token: str | None = None
+    weight: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _has_path(self) -> Self:
+        if self.kind != "bm25" and not self.path:
+            raise ValueError(f"a teacher of kind {self.kind} needs a path")
+        return self
+
+
+class DistilRecipe(Section):
+    """Distillation from an ensemble: min-max per teacher and query, weighted mean, times `scale`, KL."""
+
+    teachers: list[TeacherRecipe] = Field(min_length=1)
+    scale: float = Field(default=30.0, gt=0)
+    weight: float = Field(default=1.0, gt=0)
+
+
+class FlopsRecipe(Section):
+    """FLOPS regulariser of the sparse vectors. `warmup` steps of quadratic growth (None: a third of the stage).
+
+    With `idf`, scores use IDF_t · w_t and the regulariser w_t alone, so that rare terms are not punished.
+    """
+
+    weight: float = Field(default=1e-3, ge=0)
+    warmup: int | None = Field(default=None, ge=1)
+    idf: bool = True
+
+
+class _StageBase(Section):
+    steps: int = Field(ge=1)
+    batch_size: int = Field(default=128, ge=2)
+    chunk_tokens: int | None = Field(default=None, ge=8)
+    row_tokens: int | None = Field(default=None, ge=8)
+    learning_rate: float = Field(default=2e-4, gt=0)
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip: float = Field(default=1.0, gt=0)
+
+
+class QueryLikelihoodStage(_StageBase):
+    """First stage: write the query from the document's last token alone."""
+
+    kind: Literal["query_likelihood"]
+    corruption: float = Field(default=0.6, ge=0, lt=1)
+
+
+class ContrastiveStage(_StageBase):
+    """Dense and sparse contrastive training together."""
+
+    kind: Literal["contrastive"]
+    negatives: int = Field(default=7, ge=0)
+    dense_temperature: float = Field(default=0.02, gt=0)
+    sparse_temperature: float = Field(default=1.0, gt=0)
+    matryoshka: list[int] = Field(default_factory=list)
+    flops: FlopsRecipe = FlopsRecipe()
+    full_kl: float = Field(default=0.0, ge=0)
+    distil: DistilRecipe | None = None
+
+
+Stage = Annotated[QueryLikelihoodStage | ContrastiveStage, Field(discriminator="kind")]
+
+
+class DevRecipe(Section):
+    """The development set: every `every` steps so many queries are ranked against so many documents."""
+
+    path: Path
+    split: str = "dev"
+    instruction: str
+    every: int = Field(default=100, ge=1)
+    queries: int = Field(default=200, ge=1)
+    documents: int = Field(default=2000, ge=1)
+
+
+class TrainRecipe(Section):
+    """A whole training run. The adapter is written to `output`, everything else to `work`."""
+
+    name: str = Field(min_length=1)
+    model: ModelRecipe
+    lora: LoraRecipe = LoraRecipe()
+    seed: int = 0
+    lowercase: bool = True
+    data: DataRecipe
+    stages: list[Stage] = Field(min_length=1)
+    dev: DevRecipe | None = None
+    checkpoint_every: int = Field(default=50, ge=1)
+    work: Path
+    output: Path
+
+    @model_validator(mode="after")
+    def _enough_negatives(self) -> Self:
+        mined = sum(one.count for one in self.data.negatives)
+        for stage in self.stages:
+            if isinstance(stage, ContrastiveStage) and stage.negatives > mined:
+                raise ValueError(f"a stage wants {stage.negatives} negatives per query, data.negatives gives {mined}")
+        return self
+
+
+def load_train_recipe(path: Path, overrides: dict[str, object] | None = None) -> TrainRecipe:
+    """Read a training recipe; see `artifacts.recipe.read_recipe`. Raises RecipeError."""
+    return read_recipe(path, TrainRecipe, overrides)
