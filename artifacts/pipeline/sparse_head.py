@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["MaxPooledHead", "quantise_top_k", "sparse_weights"]
+__all__ = ["MaxPooledHead", "quantise_top_k", "sparse_weights", "sparse_weights_of_spans"]
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20
@@ -20,43 +20,64 @@ def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tens
     row's length are padding and never touched. Returns (B, V) in float32, differentiable in `hidden` and `head`. ReLU
     and ln are monotone, so the maximum over positions of h·P is taken first, a slice of one row's positions at a time.
     """
+    longest = hidden.shape[1]
+    spans = [(row * longest, row * longest + length) for row, length in enumerate(lengths.tolist())]
+    return sparse_weights_of_spans(hidden.flatten(0, 1), head, spans)
+
+
+def sparse_weights_of_spans(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
+    """`sparse_weights` of packed texts: `hidden` (N, H), and text i is the positions `spans[i]`, end exclusive."""
     apply: Callable[..., torch.Tensor] = MaxPooledHead.apply
-    pooled = apply(hidden, head, lengths)
-    return torch.log1p(torch.relu(pooled))
+    return torch.log1p(torch.relu(apply(hidden, head, spans)))
 
 
 class MaxPooledHead(torch.autograd.Function):
-    """m[b, v] = max_t h[b, t]·P[v], with the winning position kept for the backward pass (the paper's Algorithm 1)."""
+    """m[i, v] = max_t h[t]·P[v] over the positions t of text i, with the winning position kept for the backward pass.
+
+    The paper's Algorithm 1.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """(B, T, H), (V, H), (B,) → (B, V) float32."""
-        vocabulary, step = head.shape[0], max(1, SLICE_ELEMENTS // head.shape[0])
-        best = hidden.new_full((hidden.shape[0], vocabulary), -torch.inf)
+    def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
+        """(N, H), (V, H), n spans → (n, V) float32."""
+        step = max(1, SLICE_ELEMENTS // head.shape[0])
+        best = hidden.new_full((len(spans), head.shape[0]), -torch.inf)
         keep = any(ctx.needs_input_grad)
-        winner = hidden.new_zeros(best.shape if keep else (0,), dtype=torch.int32)
-        for row, length in enumerate(lengths.tolist()):
-            for start in range(0, length, step):
-                value, place = (hidden[row, start : min(start + step, length)] @ head.T).max(dim=0)  # (V,), (V,)
-                if keep:
-                    winner[row] = torch.where(value > best[row], (place + start).to(torch.int32), winner[row])
+        winner = torch.zeros(best.shape if keep else (0,), dtype=torch.int32, device=hidden.device)
+        for row, (begin, end) in enumerate(spans):
+            for start in range(begin, end, step):
+                part = hidden[start : min(start + step, end)]
+                if not keep:  # a maximum without its place is many times faster
+                    best[row] = torch.maximum(best[row], (part @ head.T).amax(dim=0))
+                    continue
+                value, place = (head @ part.T).max(dim=1)  # (V,), (V,)
+                winner[row] = torch.where(value > best[row], (place + start).to(torch.int32), winner[row])
                 best[row] = torch.maximum(best[row], value)
+        ctx.spans = spans
         ctx.save_for_backward(hidden, head, winner)
         return best.float()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Each (b, v) sends its gradient to the one position that won: O(B·V·H) work, O(V·H) memory."""
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        """Each (i, v) sends its gradient to the one position that won, by a matrix product a slice at a time."""
         hidden, head, winner = ctx.saved_tensors
-        (gradient,) = gradients
-        hidden_gradient = torch.zeros_like(hidden, dtype=torch.float32)
-        head_gradient = torch.zeros_like(head, dtype=torch.float32)
-        for row in range(hidden.shape[0]):
-            places = winner[row].long()
-            share = gradient[row].float()[:, None]  # (V, 1)
-            hidden_gradient[row].index_add_(0, places, share * head.float())
-            head_gradient += share * hidden[row].float()[places]
-        return hidden_gradient.to(hidden.dtype), head_gradient.to(head.dtype), None
+        needs_hidden, needs_head = ctx.needs_input_grad[:2]
+        hidden_gradient = torch.zeros_like(hidden) if needs_hidden else None
+        head_gradient = torch.zeros_like(head, dtype=torch.float32) if needs_head else None
+        step = max(1, SLICE_ELEMENTS // head.shape[0])
+        for row, (begin, end) in enumerate(ctx.spans):
+            upstream = gradients[0][row].to(hidden.dtype)
+            for start in range(begin, end, step):
+                stop = min(start + step, end)
+                place = winner[row].long() - start
+                mine = (place >= 0) & (place < stop - start)
+                logits = hidden.new_zeros(stop - start, head.shape[0])  # gradient of h·P, one entry per column
+                logits.scatter_(0, torch.where(mine, place, 0)[None], torch.where(mine, upstream, 0)[None])
+                if hidden_gradient is not None:
+                    hidden_gradient[start:stop] += logits @ head
+                if head_gradient is not None:
+                    head_gradient += (logits.T @ hidden[start:stop]).float()
+        return hidden_gradient, None if head_gradient is None else head_gradient.to(head.dtype), None
 
 
 def quantise_top_k(
