@@ -16,6 +16,7 @@ __all__ = [
     "PrefixCache",
     "block_mask",
     "block_positions",
+    "layer_kinds",
     "token_states_cached",
     "token_states_naive",
     "token_states_packed",
@@ -58,19 +59,27 @@ def token_states_naive(backbone: Backbone, prefix: list[int], tokens: torch.Tens
     return states[:, -1]
 
 
-def token_states_packed(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
-    """e(t) of all tokens by one forward pass of one sequence under the block mask. (n,) → (n, H)."""
-    count, start = len(tokens), len(prefix)
-    tokens = tokens.to(backbone.device)
-    pairs = torch.stack([tokens, torch.full_like(tokens, backbone.eos_id)], dim=1)
-    ids = torch.cat([torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype), pairs.flatten()])[None]
+def token_states_packed(
+    backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int | None = None
+) -> torch.Tensor:
+    """e(t) of all tokens by one forward pass under the block mask. (n,) → (n, H).
+
+    `row_blocks` tokens share a sequence (None: all of them, in one): longer sequences repeat the prefix less often,
+    shorter ones spend less on masked attention.
+    """
+    width, start = min(row_blocks or len(tokens), len(tokens)), len(prefix)
+    rows = -(-len(tokens) // width)
+    padded = torch.full((rows * width,), backbone.eos_id, device=backbone.device)
+    padded[: len(tokens)] = tokens.to(backbone.device)
+    pairs = torch.stack([padded, torch.full_like(padded, backbone.eos_id)], dim=1).view(rows, 2 * width)
+    head = torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype).expand(rows, -1)
     states: torch.Tensor = backbone.decoder(
-        input_ids=ids,
-        attention_mask=_masks(backbone, start, count),
-        position_ids=block_positions(start, count, backbone.device),
+        input_ids=torch.cat([head, pairs], dim=1),
+        attention_mask=_masks(backbone, start, width, batch=rows),
+        position_ids=block_positions(start, width, backbone.device).expand(rows, -1),
         use_cache=False,
     )[0]
-    return states[0, start + 1 :: 2]
+    return states[:, start + 1 :: 2].reshape(rows * width, -1)[: len(tokens)]
 
 
 class PrefixCache:
@@ -115,12 +124,12 @@ def _masks(
         kind: block_mask(prefix, blocks, backbone.model.dtype, backbone.device, window)[:, :, rows].expand(
             batch, -1, -1, -1
         )
-        for kind, window in _layer_kinds(backbone).items()
+        for kind, window in layer_kinds(backbone).items()
     }
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _layer_kinds(backbone: Backbone) -> dict[str, int | None]:
+def layer_kinds(backbone: Backbone) -> dict[str, int | None]:
     """The model's kinds of attention layers with their window. Raises ModelError for kinds no mask can stand for."""
     config = backbone.model.config.get_text_config()
     window = getattr(config, "sliding_window", None)

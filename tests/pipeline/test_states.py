@@ -23,7 +23,9 @@ def test_one_pass_under_the_block_mask_equals_token_by_token(any_backbone: Backb
     with torch.inference_mode():
         naive = token_states_naive(any_backbone, prefix, TOKENS)
         packed = token_states_packed(any_backbone, prefix, TOKENS)
+        rows = token_states_packed(any_backbone, prefix, TOKENS, row_blocks=2)
     torch.testing.assert_close(packed, naive, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(rows, naive, atol=2e-5, rtol=1e-4)
     assert (naive[1] == naive[2]).all()
     assert (naive[0] - naive[1]).abs().max() > 1e-2  # tokens do differ: equality above is no accident
 
