@@ -75,8 +75,8 @@ def full_alignment_loss(
     No gradient reaches `full`.
     """
     lowest = torch.finfo(scores.dtype).min  # not -inf, which the KL of two zeros can't take
-    target = functional.log_softmax(full.detach().masked_fill(hidden, lowest) / temperature, dim=1)
-    student = functional.log_softmax(scores.masked_fill(hidden, lowest) / temperature, dim=1)
+    target = functional.log_softmax((full.detach() / temperature).masked_fill(hidden, lowest), dim=1)
+    student = functional.log_softmax((scores / temperature).masked_fill(hidden, lowest), dim=1)
     return functional.kl_div(student, target, log_target=True, reduction="batchmean")
 
 
