@@ -3,18 +3,19 @@
     manifest.json      what it is, with size and SHA-256 of every other file
     tokenizer.json     the model's tokenizer
     tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
+    idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
     dense.faiss        document vectors
     lucene/            impacts, ids and documents
 
 A bundle is one version: its parts are made, swapped and verified together.
 """
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from artifacts.batches import EncodedBatch, check_batch, dense_prefix, keep_top_
 from artifacts.checks import (
     check_dense,
     check_file,
+    check_idf,
     check_sparse,
     check_table,
     check_tokenizer,
@@ -39,13 +41,13 @@ from artifacts.dense_build import (
     write_dense_index,
 )
 from artifacts.errors import BundleError, CorpusError, RecipeError
+from artifacts.idf import IDF_FILE, load_idf, save_idf
 from artifacts.lucene.index import ImpactIndexWriter
 from artifacts.lucene.search import ImpactIndex
 from artifacts.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
     DenseInfo,
-    FileInfo,
     Manifest,
     ModelInfo,
     SparseInfo,
@@ -53,6 +55,7 @@ from artifacts.manifest import (
     TokenizerInfo,
     generator,
     ids_sha256,
+    list_files,
     read_manifest,
     table_file,
 )
@@ -84,7 +87,7 @@ class Bundle:
     @classmethod
     def open(cls, path: Path) -> "Bundle":
         """Read the manifest and check what is cheap: every file is there, as long as listed, and nothing else is;
-        tables have the right shape. Hashes are left to `verify_bundle`.
+        tables have the right shape, IDF weights are usable. Hashes are left to `verify_bundle`.
 
         Raises BundleError that names the file, both values and the remedy.
         """
@@ -93,6 +96,7 @@ class Bundle:
         raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in manifest.files))
         raise_first(path, check_unlisted(path, manifest))
         raise_first(path, chain.from_iterable(check_table(path, manifest, task) for task in manifest.tasks))
+        raise_first(path, check_idf(path, manifest))
         return cls(path, manifest)
 
     def tokenizer(self) -> TextTokenizer:
@@ -110,6 +114,11 @@ class Bundle:
                 f'{self.path}: there is no task "{task}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
             )
         return TokenTable.open(self.path / info.file)
+
+    def idf(self) -> npt.NDArray[np.float32] | None:
+        """The IDF of every token, (V,) float32; None where a token of a query weighs its count alone."""
+        file = self.manifest.sparse.idf
+        return None if file is None else load_idf(self.path / file, self.manifest.vocab_size)
 
     def dense(self) -> DenseIndex:
         """The Faiss index, memory-mapped, with the manifest's search parameters set."""
@@ -144,17 +153,19 @@ def write_bundle(
     factory: str | None = None,
     top_k: int | None = None,
     quantization: int = 100,
+    idf: npt.NDArray[np.float32] | None = None,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
 
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
-    normalised again. `top_k` terms of highest impact are kept per document (None: all). `factory` is a Faiss factory
-    string (None: by size). `documents` is consumed once, batch by batch. With `overwrite`, an older bundle is
-    replaced, and stays in place until the new one is complete.
+    normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
+    of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
+    is consumed once, batch by batch. With `overwrite`, an older bundle is replaced, and stays in place until the new
+    one is complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
-    BundleError when `target` is in the way or a table holds values that can't be stored.
+    BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
     """
     _check_settings(tables, default_task, dimension, top_k)
     if factory is not None:
@@ -162,7 +173,8 @@ def write_bundle(
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        ids = _write_documents(folder, documents, vocab_size=tokenizer.vocab_size, dimension=dimension, top_k=top_k)
+        sparse = _write_idf(folder, idf, tokenizer.vocab_size)
+        ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k, idf)
         dense = _write_dense(folder, len(ids), dimension, factory)
         manifest = Manifest(
             name=name,
@@ -177,9 +189,9 @@ def write_bundle(
             default_task=default_task,
             tasks=tasks,
             dense=dense,
-            sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k),
+            sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k, **sparse),
             ids_sha256=ids_sha256(ids),
-            files=_list_files(folder),
+            files=list_files(folder),
         )
         (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
     return Bundle.open(target)
@@ -230,8 +242,26 @@ def _write_tables(
     return tasks
 
 
+def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
+    """Write the IDF weights, if there are any; return what the manifest says of the query's weights."""
+    if idf is None:
+        return {"query_weights": "count"}
+    if len(idf) != vocab_size:
+        raise BundleError(
+            f"There are {len(idf)} IDF weights, but the tokenizer has {vocab_size} token ids.",
+            remedy="Count them with this tokenizer.",
+        )
+    save_idf(folder / IDF_FILE, idf)
+    return {"query_weights": "idf_count", "idf": IDF_FILE}
+
+
 def _write_documents(
-    folder: Path, documents: Iterable[EncodedBatch], *, vocab_size: int, dimension: int, top_k: int | None
+    folder: Path,
+    documents: Iterable[EncodedBatch],
+    vocab_size: int,
+    dimension: int,
+    top_k: int | None,
+    idf: npt.NDArray[np.float32] | None,
 ) -> list[str]:
     """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
     ids: dict[str, int] = {}
@@ -246,7 +276,7 @@ def _write_documents(
                         remedy="Give every document its own id.",
                     )
                 ids[document_id] = len(ids)
-            kept = keep_top_terms(batch, top_k)
+            kept = keep_top_terms(batch, top_k, idf)
             sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
         if not ids:
             raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
@@ -265,16 +295,3 @@ def _write_dense(folder: Path, count: int, dimension: int, factory: str | None) 
 
 def _vectors_file(folder: Path) -> Path:
     return folder / "vectors.partial"
-
-
-def _list_files(folder: Path) -> dict[str, FileInfo]:
-    return {path.relative_to(folder).as_posix(): _file_info(path) for path in _files(folder)}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def _file_info(path: Path) -> FileInfo:
-    with path.open("rb") as file:
-        return FileInfo(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())

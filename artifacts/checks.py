@@ -8,6 +8,7 @@ from pathlib import Path
 
 from artifacts.dense import DenseIndex
 from artifacts.errors import BundleError
+from artifacts.idf import load_idf
 from artifacts.lucene.search import ImpactIndex
 from artifacts.manifest import MANIFEST_FILE, Manifest
 from artifacts.table import TokenTable
@@ -18,6 +19,7 @@ __all__ = [
     "check_dense",
     "check_file",
     "check_hash",
+    "check_idf",
     "check_sparse",
     "check_table",
     "check_tokenizer",
@@ -109,6 +111,18 @@ def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
     shape = (manifest.vocab_size, manifest.dimension)
     yield from differs(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
     yield from differs(info.file, "wrong number type", info.dtype, table.dtype)
+
+
+def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Whether the IDF weights, where the bundle has some, are one per token id, float32, finite and positive."""
+    file = manifest.sparse.idf
+    if file is None:
+        return
+    try:
+        load_idf(root / file, manifest.vocab_size)
+    except BundleError as error:
+        found = error.message.removeprefix(f"{root / file}: ").rstrip(".")
+        yield Problem(file, "unusable IDF weights", f"{manifest.vocab_size} positive float32 values", found, _FETCH)
 
 
 def check_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:

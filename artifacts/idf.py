@@ -71,8 +71,12 @@ def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
 def _check(path: Path, idf: npt.NDArray[np.float32], vocab_size: int) -> None:
     if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (vocab_size,):
         found = f"{idf.dtype.name} of shape {idf.shape}" if isinstance(idf, np.ndarray) else type(idf).__name__
-        raise BundleError(f"{path}: expected float32 of shape ({vocab_size},), one IDF per token, found {found}.")
+        raise BundleError(
+            f"{path}: {found} instead of float32 of shape ({vocab_size},), one IDF per token.", remedy=_REMEDY
+        )
     bad = ~(np.isfinite(idf) & (idf > 0))
     if bad.any():
         token = int(np.flatnonzero(bad)[0])
-        raise BundleError(f"{path}: the IDF of token {token} is {idf[token]}; it must be finite and positive.")
+        raise BundleError(
+            f"{path}: the IDF of token {token} is {idf[token]}; it must be finite and positive.", remedy=_REMEDY
+        )

@@ -26,6 +26,7 @@ __all__ = [
     "TokenizerInfo",
     "generator",
     "ids_sha256",
+    "list_files",
     "parse_manifest",
     "read_manifest",
     "table_file",
@@ -113,12 +114,23 @@ class DenseInfo(_Part):
 
 
 class SparseInfo(_Part):
-    """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all)."""
+    """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
+
+    `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
+    the file `idf`, (V,) float32. Without one, `idf` stands in no manifest, as before there was such a field.
+    """
 
     directory: InsidePath = "lucene"
     quantization: int = Field(default=100, ge=1)
     top_k: int | None = Field(default=None, ge=1)
-    query_weights: Literal["count"] = "count"
+    query_weights: Literal["count", "idf_count"] = "count"
+    idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
+
+    @model_validator(mode="after")
+    def _weights_have_their_file(self) -> Self:
+        if (self.idf is not None) != (self.query_weights == "idf_count"):
+            raise ValueError(f"query_weights {self.query_weights!r} does not go with the idf file {self.idf!r}")
+        return self
 
 
 class FileInfo(_Part):
@@ -159,7 +171,7 @@ class Manifest(_Part):
             raise ValueError(
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
-        named = [self.tokenizer.file, self.dense.file]
+        named = [self.tokenizer.file, self.dense.file, *([self.sparse.idf] if self.sparse.idf else [])]
         for task in self.tasks.values():
             named += (
                 [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]
@@ -201,6 +213,16 @@ def generator() -> str:
 def ids_sha256(ids: Iterable[str]) -> str:
     """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+def list_files(folder: Path) -> dict[str, FileInfo]:
+    """Size and SHA-256 of every file below `folder`, by POSIX path: `Manifest.files` before the manifest is there."""
+    listed = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        listed[path.relative_to(folder).as_posix()] = FileInfo(bytes=path.stat().st_size, sha256=digest)
+    return listed
 
 
 def read_manifest(bundle: Path) -> Manifest:

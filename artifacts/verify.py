@@ -12,6 +12,7 @@ from artifacts.checks import (
     check_dense,
     check_file,
     check_hash,
+    check_idf,
     check_sparse,
     check_table,
     check_tokenizer,
@@ -35,8 +36,9 @@ def verify_bundle(path: Path) -> list[Problem]:
     """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
 
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
-    finite values), tokenizer against tables, and the numbers of documents in Faiss, in Lucene and in the manifest; in
-    Lucene also its own checksums, and ids and documents one by one. Damaged content gives problems, never an exception.
+    finite values), IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in Lucene and in the
+    manifest; in Lucene also its own checksums, and ids and documents one by one. Damaged content gives problems,
+    never an exception.
     """
     path = Path(path)
     try:
@@ -67,6 +69,8 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
         scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
         yield info.file, [info.file, *scales], partial(_table, task=task)
     yield manifest.dense.file, [manifest.dense.file], _dense
+    if manifest.sparse.idf is not None:
+        yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
     folder = manifest.sparse.directory
     yield folder, [file for file in manifest.files if file.startswith(f"{folder}/")], _sparse
 

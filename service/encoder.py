@@ -1,7 +1,7 @@
 """The query encoder: a tokenizer and a table lookup, no model.
 
 dense:   q = normalise(mean_i E[t_i])
-sparse:  q[t] = count of t in the query
+sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
 """
 
 import math
@@ -26,22 +26,30 @@ _SHORTEST = 1e-12
 class EncodedQuery:
     """A query as the two legs need it.
 
-    ids: (n,) int32, tokens in order. terms: (t,) int32, different tokens ascending. counts: (t,) float32.
-    dense: (D,) float32 of length 1, None where it was not asked for.
+    ids: (n,) int32, tokens in order. terms: (t,) int32, different tokens ascending. counts: (t,) int64.
+    weights: (t,) float32, what each of them weighs in the sparse leg. dense: (D,) float32 of length 1, None where it
+    was not asked for.
     """
 
     ids: npt.NDArray[np.int32]
     terms: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32] | None
 
 
 class QueryEncoder:
-    """Encodes queries with one tokenizer and the token table of each task."""
+    """Encodes queries with one tokenizer, the token table of each task, and the IDF weights (V,), if there are any."""
 
-    def __init__(self, tokenizer: TextTokenizer, tables: Mapping[str, TokenTable]) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        tables: Mapping[str, TokenTable],
+        idf: npt.NDArray[np.float32] | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.tables = tables
+        self._idf = idf
 
     def encode(
         self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
@@ -62,8 +70,11 @@ class QueryEncoder:
                     )
                 )
             terms, counts = np.unique(ids, return_counts=True)
+            weights = counts.astype(np.float32)
+            if self._idf is not None:
+                weights *= self._idf[terms]
         if not dense:
-            return EncodedQuery(ids, terms, counts.astype(np.float32), None)
+            return EncodedQuery(ids, terms, counts, weights, None)
         with clock.measure("encode"):
             mean = self.tables[task].mean(ids)
             length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
@@ -77,4 +88,4 @@ class QueryEncoder:
                     )
                 )
             vector = mean / np.float32(length)
-        return EncodedQuery(ids, terms, counts.astype(np.float32), vector)
+        return EncodedQuery(ids, terms, counts, weights, vector)

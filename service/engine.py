@@ -49,7 +49,9 @@ class SearchEngine:
         self.settings = settings
         self.metrics = Metrics()
         self.parts = Parts(
-            encoder=QueryEncoder(bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}),
+            encoder=QueryEncoder(
+                bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}, bundle.idf()
+            ),
             legs={"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)},
             documents=Documents(index),
             lanes={
@@ -109,8 +111,10 @@ class SearchEngine:
         query = encoder.encode(request.text, task, clock, field="text")
         dense = [] if query.dense is None else query.dense.tolist()
         tokens = [
-            TokenCount(id=term, token=encoder.tokenizer.token(term), count=int(count))
-            for term, count in zip(query.terms.tolist(), query.counts.tolist(), strict=True)
+            TokenCount(id=term, token=encoder.tokenizer.token(term), count=count, weight=weight)
+            for term, count, weight in zip(
+                query.terms.tolist(), query.counts.tolist(), query.weights.tolist(), strict=True
+            )
         ]
         timings = EncodeTimings(**clock.milliseconds())
         return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)

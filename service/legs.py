@@ -41,18 +41,18 @@ class DenseLeg:
 
 
 class SparseLeg:
-    """Sum over the query's tokens of count times impact. Documents that share no token are not found."""
+    """Sum over the query's tokens of weight times impact. Documents that share no token are not found."""
 
     def __init__(self, index: ImpactIndex) -> None:
         self._index = index
 
     def search(self, query: EncodedQuery, count: int) -> Found:
         """Find the best `count` documents."""
-        return self._index.search(query.terms, query.counts, count)
+        return self._index.search(query.terms, query.weights, count)
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Score given documents, 0.0 where no token is shared."""
-        return self._index.scores(query.terms, query.counts, ordinals)
+        return self._index.scores(query.terms, query.weights, ordinals)
 
 
 def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:

@@ -79,7 +79,7 @@ async def search_batch(request: Request) -> Response:
     "/encode", **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=ENCODE_ERRORS), tags=["search"]
 )
 async def encode(request: Request) -> Response:
-    """Give a text as the legs see it: its dense vector and its token counts."""
+    """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
     body = await _read(request, EncodeRequest)
     engine, arrived = _engine(request), request.state.arrived
     return await _work(request, lambda: json_response(engine.encode(body, arrived=arrived)))
@@ -164,6 +164,7 @@ def _info(engine: SearchEngine) -> Info:
             dimension=manifest.dimension,
             vocab_size=manifest.vocab_size,
             dense_index=manifest.dense.factory,
+            query_weights=manifest.sparse.query_weights,
         ),
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},

@@ -141,7 +141,7 @@ class EncodeRequest(_Model):
 class LegScore(_Model):
     """What a leg says about a hit."""
 
-    score: float = Field(description="Dense: cosine. Sparse: sum of token count times the document's impact.")
+    score: float = Field(description="Dense: cosine. Sparse: sum of the token's weight times the document's impact.")
     rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
 
 
@@ -191,7 +191,8 @@ class TokenCount(_Model):
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="How often it occurs: its weight in the sparse query.")
+    count: int = Field(description="How often it occurs.")
+    weight: float = Field(description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`.")
 
 
 class EncodeTimings(_Model):
@@ -240,6 +241,9 @@ class BundleFacts(_Model):
     dimension: int
     vocab_size: int
     dense_index: str = Field(description="Faiss factory string.")
+    query_weights: Literal["count", "idf_count"] = Field(
+        description="What a token of the query weighs in the sparse leg: its count, or its count times its IDF."
+    )
 
 
 class Limits(_Model):

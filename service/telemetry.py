@@ -81,6 +81,7 @@ class Metrics:
                 "created": manifest.created,
                 "model": manifest.model.name,
                 "corpus": manifest.corpus.name,
+                "query_weights": manifest.sparse.query_weights,
             }
         )
         self._documents.set(manifest.documents)

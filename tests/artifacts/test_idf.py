@@ -61,9 +61,9 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.ones(4, np.float32), r"expected float32 of shape \(5,\), one IDF per token, found float32 of shape \(4,\)"),
-        (np.ones(5, np.float64), r"found float64 of shape \(5,\)"),
-        (np.ones((5, 1), np.float32), r"found float32 of shape \(5, 1\)"),
+        (np.ones(4, np.float32), r"float32 of shape \(4,\) instead of float32 of shape \(5,\), one IDF per token"),
+        (np.ones(5, np.float64), r"float64 of shape \(5,\) instead"),
+        (np.ones((5, 1), np.float32), r"float32 of shape \(5, 1\) instead"),
         (np.array([1, 1, 0, 1, 1], np.float32), r"IDF of token 2 is 0\.0; it must be finite and positive"),
         (np.array([1, -1, 1, 1, 1], np.float32), r"IDF of token 1 is -1\.0"),
         (np.array([1, 1, 1, 1, np.nan], np.float32), "IDF of token 4 is nan"),
@@ -90,5 +90,5 @@ def test_missing_and_other_files(tmp_path: Path) -> None:
         load_idf(tmp_path / "idf.npy", 5)
     with (tmp_path / "idf.npy").open("wb") as file:
         np.savez(file, idf=np.ones(5, np.float32))
-    with pytest.raises(BundleError, match="found NpzFile"):
+    with pytest.raises(BundleError, match="NpzFile instead of"):
         load_idf(tmp_path / "idf.npy", 5)

@@ -22,7 +22,7 @@ class Expected:
 
 
 class Corpus:
-    """The tiny bundle as matrices: dense (N, D), impacts (N, V), and each task's table (V, D)."""
+    """The tiny bundle as matrices: dense (N, D), impacts (N, V), each task's table (V, D), IDF (V,) or None."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.tokenizer = bundle.tokenizer()
@@ -35,6 +35,7 @@ class Corpus:
             for start, end in zip(batch.indptr[:-1], batch.indptr[1:], strict=True):
                 self.impacts[row, batch.terms[start:end]] = batch.impacts[start:end]
                 row += 1
+        self.idf = bundle.idf()
         everything = np.arange(self.tokenizer.vocab_size)
         self.tables = {task: bundle.table(task).rows(everything) for task in bundle.manifest.tasks}
 
@@ -43,8 +44,11 @@ class Corpus:
         return np.asarray(self.dense.astype(np.float64) @ (mean / np.linalg.norm(mean)))
 
     def sparse_scores(self, query: str) -> Scores:
+        """Each product is a float32, the sum of them is rounded to one; with counts nothing needs rounding."""
         counts = np.bincount(self.tokenizer.encode(query), minlength=self.tokenizer.vocab_size)
-        return np.asarray(self.impacts @ counts)
+        weights = counts.astype(np.float32) * (1 if self.idf is None else self.idf)
+        products = self.impacts.astype(np.float32) * weights.astype(np.float32)
+        return np.asarray(products.sum(axis=1, dtype=np.float64).astype(np.float32), np.float64)
 
     def rank(self, scores: Scores, count: int, *, positive: bool = False) -> list[int]:
         order = sorted(range(len(scores)), key=lambda ordinal: (-scores[ordinal], ordinal))

@@ -31,12 +31,22 @@ def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncode
     query = encoder.encode("p m UM", "task", clock)
     assert query.ids.tolist() == [3, 0, 1, 0]
     assert query.terms.tolist() == [0, 1, 3]
-    assert query.counts.tolist() == [2.0, 1.0, 1.0]
+    assert query.counts.tolist() == [2, 1, 1]
+    assert query.weights.tolist() == [2.0, 1.0, 1.0]
     mean = ROWS[[3, 0, 1, 0]].mean(axis=0)
     assert query.dense == pytest.approx(mean / np.linalg.norm(mean))
     assert query.dense is not None
-    assert [array.dtype.name for array in (query.dense, query.counts, query.terms)] == ["float32", "float32", "int32"]
+    assert [array.dtype.name for array in (query.dense, query.weights, query.terms)] == ["float32", "float32", "int32"]
     assert set(clock.seconds) == {"tokenize", "encode"}
+
+
+def test_with_idf_a_token_weighs_count_times_idf(encoder: QueryEncoder) -> None:
+    idf = np.array([0.1, 2, 3, 7.25], np.float32)
+    query = QueryEncoder(encoder.tokenizer, encoder.tables, idf).encode("p m UM", "task", StageClock())
+    assert query.counts.tolist() == [2, 1, 1]
+    assert query.weights.dtype == np.float32
+    assert query.weights.tolist() == [float(np.float32(2) * np.float32(0.1)), 2.0, 7.25]
+    assert query.dense == pytest.approx(encoder.encode("p m UM", "task", StageClock()).dense)
 
 
 def test_the_order_of_tokens_does_not_matter_but_their_number_does(encoder: QueryEncoder) -> None:

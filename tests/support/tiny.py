@@ -11,11 +11,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from artifacts.batches import EncodedBatch
 from artifacts.bundle import Bundle, TableInput, write_bundle
+from artifacts.idf import idf_weights
 from artifacts.manifest import CorpusInfo, ModelInfo
 from artifacts.table import TableDtype
 from artifacts.text import TextTokenizer, document_text
 
-__all__ = ["TASKS", "TinyDocument", "make_tiny_bundle", "tiny_batches", "tiny_documents", "train_tokenizer"]
+__all__ = ["TASKS", "TinyDocument", "make_tiny_bundle", "tiny_batches", "tiny_documents", "tiny_idf", "train_tokenizer"]
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TASKS = {
@@ -126,6 +127,11 @@ def _impacts(tokenizer: TextTokenizer, document: TinyDocument, random: np.random
     return dict(sorted(impacts.items()))
 
 
+def tiny_idf(tokenizer: TextTokenizer) -> npt.NDArray[np.float32]:
+    """IDF of every token in the tiny documents, (V,)."""
+    return idf_weights((tokenizer.encode(document.full_text) for document in tiny_documents()), tokenizer.vocab_size)
+
+
 def make_tiny_bundle(
     path: Path,
     *,
@@ -135,11 +141,12 @@ def make_tiny_bundle(
     table_dtype: TableDtype = "float16",
     factory: str | None = None,
     top_k: int | None = None,
+    idf: bool = False,
     seed: int = 7,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
-    the same vectors."""
+    the same vectors. With `idf`, query tokens are weighted by `tiny_idf`."""
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,6 +169,7 @@ def make_tiny_bundle(
         dimension=dimension,
         factory=factory,
         top_k=top_k,
+        idf=tiny_idf(tokenizer) if idf else None,
         overwrite=overwrite,
     )
     tokenizer_file.unlink()
