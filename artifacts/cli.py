@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from artifacts.build import build_bundle, check_before_build
 from artifacts.corpus import Skipped
 from artifacts.errors import MissingExtraError
+from artifacts.evaluation.command import evaluate
 from artifacts.recipe import Recipe, load_recipe
 from artifacts.work import work_lock
 
@@ -128,30 +128,6 @@ def verify(bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", s
     typer.echo(f"{bundle}: sound")
 
 
-def evaluate(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
-    dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
-    output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
-    split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
-    task: Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")] = None,
-    candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
-    method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
-    weights: Annotated[
-        tuple[float, float] | None, typer.Option(help="Fusion weights of dense and sparse (default: the service's).")
-    ] = None,
-) -> None:
-    """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
-    try:
-        from artifacts.evaluate import evaluate_bundle, fusion_of
-        from artifacts.evaluation.report import print_report
-    except ModuleNotFoundError as error:
-        raise _missing_extra(error) from error
-    fusion = fusion_of(method, weights)
-    result = evaluate_bundle(bundle, dataset, output, split=split, task=task, candidates=candidates, fusion=fusion)
-    print_report(result.report, Console())
-    typer.echo(f"report and runs: {output}", err=True)
-
-
 def _index(recipe: Recipe, overwrite: bool) -> None:
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     _report_skipped(skipped)
@@ -184,12 +160,5 @@ def _pipeline() -> Any:
     try:
         from artifacts.pipeline import stages
     except ModuleNotFoundError as error:
-        raise _missing_extra(error) from error
+        raise MissingExtraError.of(error) from error
     return stages
-
-
-def _missing_extra(error: ModuleNotFoundError) -> MissingExtraError:
-    return MissingExtraError(
-        f"this command needs {error.name}, which is not installed.",
-        remedy="Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline.",
-    )

@@ -54,6 +54,14 @@ class ModelError(LightRetrieverError):
 class MissingExtraError(LightRetrieverError):
     """An optional part of the installation (an extra) is missing."""
 
+    @classmethod
+    def of(cls, error: ModuleNotFoundError) -> "MissingExtraError":
+        """For an offline command, what Python says of the module it did not find."""
+        return cls(
+            f"this command needs {error.name}, which is not installed.",
+            remedy="Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline.",
+        )
+
 
 class JavaError(LightRetrieverError):
     """The JVM can't start, the Lucene jar is missing, or a Lucene call failed."""

@@ -1,54 +1,46 @@
 """Evaluation of a bundle on a test collection, through the very engine that serves it.
 
 Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-paper` with the paper's min-max fusion, and
-`bm25` on the words of the bundle's own documents.
+`bm25` on the words of the bundle's own documents; with a query model, also `full-dense`, `full-sparse` and
+`full-hybrid`, whose queries are encoded by that whole model instead of the token table.
 """
 
 import json
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from pydantic import ValidationError
 
 from artifacts.bundle import Bundle
 from artifacts.corpus import file_sha256, find_file
 from artifacts.errors import CorpusError, RecipeError
 from artifacts.evaluation.dataset import JudgedQueries, qrels_file, read_judged, relevant_but_missing
+from artifacts.evaluation.full import FullQueryEncoder, QueryModel, encode_fully
 from artifacts.evaluation.report import describe_bundle, environment
-from artifacts.evaluation.runs import MEASURES, Ranking, measure, ranking, write_run
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.progress import ProgressBar
-from artifacts.text import document_text
+from artifacts.evaluation.runs import MEASURES, measure, ndcg_per_query, write_run
+from artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
 from artifacts.work import write_atomically
-from service.engine import SearchEngine
-from service.errors import NoDirectionError, NoTokensError
-from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest
-from service.settings import Settings
+from service.schemas import LinearFusion, RrfFusion
 
 __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
 _DEPTH: Final = 100  # the largest cut-off of the measures
-_DEADLINE_MS: Final = 600_000.0  # a late leg would change the result without a word
-_LONGEST_QUERY: Final = 10_000_000
-_BM25: Final = {"k1": 0.9, "b": 0.4}
 _NAMED: Final = 10  # ids named in a warning
-_CHUNK: Final = 1024
-
-Fusion = LinearFusion | RrfFusion
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result: `metrics` by system and measure, and the whole `report` as written to `evaluation.json`."""
+    """The result: `metrics` by system and measure, and the whole `report` as written to `evaluation.json`.
+
+    `ndcg` has, by system, the nDCG@10 of every query.
+    """
 
     metrics: dict[str, dict[str, float]]
     report: dict[str, Any]
+    ndcg: dict[str, dict[str, float]]
 
 
 def evaluate_bundle(
@@ -61,15 +53,18 @@ def evaluate_bundle(
     depth: int = _DEPTH,
     candidates: int = _DEPTH,
     fusion: Fusion | None = None,
+    only: Collection[str] | None = None,
+    query_model: QueryModel | None = None,
 ) -> Evaluation:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
     `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None for `fusion`: the
-    service's default). Writes `evaluation.json` and one TREC run file per system, SYSTEM.trec, to the folder `output`.
-    Judged documents that the bundle lacks count as not found, and are warned of.
+    service's default). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
+    system, SYSTEM.trec, to the folder `output`. Judged documents that the bundle lacks count as not found, and are
+    warned of.
 
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
-    nothing in common with the bundle, RecipeError for impossible settings.
+    nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
     """
     if not _DEPTH <= depth <= candidates:
         raise RecipeError(
@@ -80,35 +75,33 @@ def evaluate_bundle(
     task = task or bundle.manifest.default_task
     bundle.table(task)
     judged = read_judged(dataset, split)
-    fusion = fusion or LinearFusion()
+    searches = Searches(task, depth, candidates, fusion or LinearFusion(), only)
+    full, warnings = _full_queries(query_model, bundle, task, judged, searches)
     output.mkdir(parents=True, exist_ok=True)
     index = bundle.sparse()
     try:
         missing = relevant_but_missing(judged, set(index.ids()))
-        runs, unanswered = _runs(bundle, index, judged, _Searches(task, depth, candidates, fusion), output)
+        results = run_systems(bundle, index, judged, searches, full, output)
     finally:
         index.close()
-    for system, run in runs.items():
+    for system, run in results.runs.items():
         write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
-    metrics = {system: measure(judged.qrels, run) for system, run in runs.items()}
+    metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
+    warnings += _warnings(bundle, dataset, judged, missing, results.unanswered)
     report = {
         "bundle": describe_bundle(bundle),
         "dataset": _describe_dataset(dataset, split, judged, missing),
-        "settings": {
-            "task": task,
-            "depth": depth,
-            "candidates": candidates,
-            "fusion": {"hybrid": fusion.model_dump(), "hybrid-paper": _PAPER.model_dump()},
-            "bm25": _BM25,
-        },
+        "settings": _describe_settings(searches, query_model),
         "metrics": metrics,
-        "queries_without_answer": unanswered,
-        "runs": {system: f"{system}.trec" for system in runs},
-        "warnings": list(_warnings(bundle, dataset, judged, missing, unanswered)),
+        "postings_per_query": results.postings,
+        "queries_without_answer": results.unanswered,
+        "runs": {system: f"{system}.trec" for system in results.runs},
+        "warnings": warnings,
         "environment": environment(),
     }
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
-    return Evaluation(metrics, report)
+    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
+    return Evaluation(metrics, report, ndcg)
 
 
 def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:
@@ -126,98 +119,29 @@ def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion
         raise RecipeError(f"fusion weights are {weights}: {error.errors()[0]['msg']}.") from error
 
 
-_PAPER: Final = LinearFusion(normalization="paper")
+def _full_queries(
+    model: QueryModel | None, bundle: Bundle, task: str, judged: JudgedQueries, searches: Searches
+) -> tuple[FullQueryEncoder | None, list[str]]:
+    """The queries encoded by the query model, if there is one, and what is to be warned of."""
+    if model is None:
+        searches.wanted(None)  # an impossible choice is an error before anything is searched
+        return None, []
+    full, warnings = encode_fully(model, bundle, task, list(judged.queries.values()))
+    return full, warnings
 
 
-@dataclass(frozen=True)
-class _Searches:
-    """How every query is searched."""
-
-    task: str
-    depth: int
-    candidates: int
-    fusion: Fusion
-
-    def systems(self) -> dict[str, tuple[Mode, Fusion]]:
-        """Mode and fusion of each system that the engine runs."""
-        return {
-            "dense": ("dense", self.fusion),
-            "sparse": ("sparse", self.fusion),
-            "hybrid": ("hybrid", self.fusion),
-            "hybrid-paper": ("hybrid", _PAPER),
-        }
-
-    def request(self, query: str, mode: Mode, fusion: Fusion) -> SearchRequest:
-        return SearchRequest(
-            query=query,
-            k=self.depth,
-            candidates=self.candidates,
-            mode=mode,
-            task=self.task,
-            fusion=fusion,
-            fields=[],
-            allow_partial=False,
-        )
-
-
-Runs = dict[str, dict[str, Ranking]]
-
-
-def _runs(
-    bundle: Bundle, index: ImpactIndex, judged: JudgedQueries, searches: _Searches, output: Path
-) -> tuple[Runs, dict[str, list[str]]]:
-    """The run of every system, and per system the queries that it had to leave unanswered."""
-    runs: Runs = {}
-    unanswered: dict[str, list[str]] = {}
-    settings = Settings(
-        deadline_ms=_DEADLINE_MS,
-        candidates=searches.candidates,
-        max_candidates=searches.candidates,
-        max_query_chars=_LONGEST_QUERY,
-    )
-    systems = searches.systems()
-    with (
-        ProgressBar("evaluate", total=len(judged.queries) * (len(systems) + 1), unit="queries") as progress,
-        SearchEngine.open(bundle, settings) as engine,
-    ):
-        for system, (mode, fusion) in systems.items():
-            run: dict[str, Ranking] = {}
-            for query_id, text in judged.queries.items():
-                try:
-                    hits = engine.search(searches.request(text, mode, fusion)).hits
-                    run[query_id] = ranking([(hit.id, hit.score) for hit in hits])
-                except (NoTokensError, NoDirectionError):
-                    unanswered.setdefault(system, []).append(query_id)
-                progress.advance(1)
-            runs[system] = run
-        runs["bm25"] = _bm25(index, judged, searches.depth, output, progress)
-    return runs, unanswered
-
-
-def _bm25(
-    index: ImpactIndex, judged: JudgedQueries, depth: int, output: Path, progress: ProgressBar
-) -> dict[str, Ranking]:
-    """BM25 over the words of the bundle's documents, in an index that is removed again."""
-    run: dict[str, Ranking] = {}
-    with tempfile.TemporaryDirectory(prefix="words-", dir=output) as folder:
-        path = Path(folder) / "lucene"
-        build_word_index(path, index.ids(), _texts(index))
-        words = WordIndex.open(path)
-        try:
-            for query_id, text in judged.queries.items():
-                run[query_id] = ranking(words.search(text, depth, **_BM25))
-                progress.advance(1)
-        finally:
-            words.close()
-    return run
-
-
-def _texts(index: ImpactIndex) -> Iterator[str]:
-    """Title and text of every document, in ordinal order."""
-    for start in range(0, index.count, _CHUNK):
-        for raw in index.documents(np.arange(start, min(start + _CHUNK, index.count))):
-            document = json.loads(raw)
-            yield document_text(document.get("title") or "", document.get("text") or "")
+def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:
+    settings = {
+        "task": searches.task,
+        "depth": searches.depth,
+        "candidates": searches.candidates,
+        "fusion": {"hybrid": searches.fusion.model_dump(), "hybrid-paper": PAPER_FUSION.model_dump()},
+        "bm25": BM25,
+    }
+    if model is not None:
+        adapter = None if model.adapter is None else Path(model.adapter).name
+        settings["query_model"] = {"name": Path(model.path).name, "adapter": adapter, "bos_token": model.bos_token}
+    return settings
 
 
 def _describe_dataset(dataset: Path, split: str, judged: JudgedQueries, missing: list[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from artifacts.bundle import Bundle
 from artifacts.evaluation.runs import MEASURES
 from artifacts.manifest import generator
 
-__all__ = ["describe_bundle", "environment", "print_report"]
+__all__ = ["describe_bundle", "environment", "machine_name", "print_report"]
 
 _PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
 
@@ -50,6 +50,11 @@ def environment() -> dict[str, Any]:
     }
 
 
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """The machine of `environment` in a few words."""
+    return f"{machine['processor']}, {machine['cores']} cores"
+
+
 def print_report(report: Mapping[str, Any], console: Console) -> None:
     """Print the warnings, then one line of measures per system."""
     dataset, bundle = report["dataset"], report["bundle"]
@@ -64,8 +69,11 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
     table.add_column("system")
     for name in MEASURES:
         table.add_column(name, justify="right")
+    table.add_column("postings", justify="right")
     for system, measures in report["metrics"].items():
-        table.add_row(system, *(f"{measures[name]:.4f}" for name in MEASURES))
+        postings = report["postings_per_query"].get(system)
+        values = [*(f"{measures[name]:.4f}" for name in MEASURES), "" if postings is None else f"{postings:,.0f}"]
+        table.add_row(system, *values)
     console.print(table)
 
 

@@ -12,7 +12,7 @@ from ir_measures import RR, R, nDCG
 
 from artifacts.work import write_atomically
 
-__all__ = ["MEASURES", "Ranking", "Run", "measure", "ranking", "write_run"]
+__all__ = ["MEASURES", "Ranking", "Run", "measure", "ndcg_per_query", "ranking", "write_run"]
 
 Ranking: TypeAlias = Sequence[tuple[str, float]]
 Run: TypeAlias = Mapping[str, Ranking]
@@ -41,6 +41,24 @@ def measure(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float
     A query without hits counts as 0. Documents of grade above 0 are relevant; nDCG's gain is the grade. A document
     whose id is the query's own is a document like any other.
     """
+    judgments, hits = _as_measured(qrels, run)
+    if not hits:  # ir_measures can't compute a run without any hit
+        return dict.fromkeys(MEASURES, 0.0)
+    values = ir_measures.calc_aggregate(_MEASURES.values(), judgments, hits)
+    return {name: float(values[_MEASURES[name]]) for name in MEASURES}
+
+
+def ndcg_per_query(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float]:
+    """nDCG@10 of every query of `qrels`, 0 for one without hits; their mean is that of `measure`."""
+    judgments, hits = _as_measured(qrels, run)
+    found = ir_measures.iter_calc([nDCG @ 10], judgments, hits) if hits else []
+    values = {metric.query_id: float(metric.value) for metric in found}
+    return {query_id: values.get(query_id, 0.0) for query_id in qrels}
+
+
+def _as_measured(
+    qrels: Mapping[str, Mapping[str, int]], run: Run
+) -> tuple[list[ir_measures.Qrel], list[ir_measures.ScoredDoc]]:
     judgments = [
         ir_measures.Qrel(query_id, document_id, grade)
         for query_id, grades in qrels.items()
@@ -51,10 +69,7 @@ def measure(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float
         for query_id, ranked in run.items()
         for document_id, score in ranked
     ]
-    if not hits:  # ir_measures can't compute a run without any hit
-        return dict.fromkeys(MEASURES, 0.0)
-    values = ir_measures.calc_aggregate(_MEASURES.values(), judgments, hits)
-    return {name: float(values[_MEASURES[name]]) for name in MEASURES}
+    return judgments, hits
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:

@@ -1,0 +1,62 @@
+"""The command `lightretriever evaluate`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from artifacts.errors import MissingExtraError
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
+    output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
+    split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
+    task: Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")] = None,
+    candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
+    method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
+    weights: Annotated[
+        tuple[float, float] | None, typer.Option(help="Fusion weights of dense and sparse (default: the service's).")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A system to run, such as hybrid; may be repeated.")] = None,
+    query_model: Annotated[
+        str | None, typer.Option(help="Also encode queries by this whole model, the one that encoded the documents.")
+    ] = None,
+    query_adapter: Annotated[str | None, typer.Option(help="PEFT adapter of the query model.")] = None,
+    query_bos_token: Annotated[str | None, typer.Option(help="First token, as model.bos_token of the recipe.")] = None,
+    results: Annotated[Path | None, typer.Option(help="File of results to record in; needs --system.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the results are recorded as.")] = None,
+    note: Annotated[str, typer.Option(help="A remark to record with the results.")] = "",
+) -> None:
+    """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
+    try:
+        from artifacts.evaluate import evaluate_bundle, fusion_of
+        from artifacts.evaluation.full import QueryModel
+        from artifacts.evaluation.quality import check_recording, record, result_rows, system_name, typed_command
+        from artifacts.evaluation.report import print_report
+
+        name = check_recording(results, system)
+        result = evaluate_bundle(
+            bundle,
+            dataset,
+            output,
+            split=split,
+            task=task,
+            candidates=candidates,
+            fusion=fusion_of(method, weights),
+            only=only,
+            query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
+        )
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error) from error
+    print_report(result.report, Console())
+    if results is not None:
+        rows = result_rows(result.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
+        record(results, rows, {system_name(name, system): values for system, values in result.ndcg.items()})
+        typer.echo(f"recorded: {results}", err=True)
+    typer.echo(f"report and runs: {output}", err=True)

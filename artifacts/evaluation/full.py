@@ -1,0 +1,134 @@
+"""Queries encoded by a whole model, against the frozen documents of a bundle: what the token table is measured by.
+
+The vectors are computed beforehand, and then take the way of all queries: same indexes, same fusion, same engine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.bundle import Bundle
+from artifacts.errors import ModelError
+from service.encoder import EncodedQuery, QueryEncoder
+from service.errors import FieldError, NoDirectionError, NoTokensError, shortened
+from service.telemetry import StageClock
+
+__all__ = ["FullQueryEncoder", "QueryModel", "encode_fully"]
+
+
+@dataclass(frozen=True)
+class QueryModel:
+    """A causal LM with its adapter, or a folder of sentence-transformers: the model that encoded the documents."""
+
+    path: str
+    adapter: str | None = None
+    bos_token: str | None = None
+
+    @property
+    def is_biencoder(self) -> bool:
+        """Whether it is a folder of sentence-transformers, which has no sparse side."""
+        return (Path(self.path) / "modules.json").is_file()
+
+
+class FullQueryEncoder(QueryEncoder):
+    """Gives the queries it was made for the vectors of a whole model.
+
+    A bi-encoder gives dense vectors alone; `full-hybrid` joins them with the bundle's own sparse queries.
+    """
+
+    def __init__(self, base: QueryEncoder, queries: Mapping[str, EncodedQuery], *, sparse: bool) -> None:
+        super().__init__(base.tokenizer, base.tables)
+        self._queries = queries
+        self._sparse = sparse
+
+    def gives(self, system: str) -> bool:
+        """Whether `system` is one of the full model's."""
+        return system in ({"full-dense", "full-hybrid"} | ({"full-sparse"} if self._sparse else set()))
+
+    def encode(
+        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
+    ) -> EncodedQuery:
+        """The vectors computed for this text. NoDirectionError where the model gave it no vector but zero."""
+        query = self._queries[text]
+        if dense and query.dense is None:
+            reason = "the query model's vector of this text is zero, so no document is nearer than another"
+            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+        return query
+
+
+def encode_fully(
+    model: QueryModel, bundle: Bundle, task: str, queries: Sequence[str]
+) -> tuple[FullQueryEncoder, list[str]]:
+    """Encode `queries` by the whole `model`, in the task's instruction; also what is to be warned of.
+
+    Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
+    maximum over the query's positions, times IDF where the bundle's queries are weighted so. Raises ModelError for a
+    model that can't be loaded, or is smaller than the bundle's dimension.
+    """
+    idf = bundle.idf()
+    base = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, idf)
+    texts = list(dict.fromkeys(queries))
+    if model.is_biencoder:
+        return _by_biencoder(model, bundle, base, task, texts), []
+    from artifacts.pipeline.full_query import full_query_vectors
+    from artifacts.pipeline.model import load_backbone
+
+    with TemporaryDirectory(prefix="query-model-") as work:
+        backbone = load_backbone(
+            model.path,
+            work=Path(work),
+            adapter=model.adapter,
+            bos_token=model.bos_token,
+            lowercase=bundle.manifest.tokenizer.lowercase,
+        )
+        vectors, sparse = full_query_vectors(backbone, bundle.manifest.tasks[task].instruction, texts)
+    encoded = {}
+    for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True):
+        weighted = weights if idf is None else weights * idf[terms]
+        encoded[text] = EncodedQuery(terms[:0], terms, np.ones(len(terms), np.int64), weighted, vector)
+    warnings = []
+    if backbone.fingerprint != bundle.manifest.model.sha256:
+        warnings.append(
+            f"The query model ({backbone.fingerprint[:12]}) is not the very one of the documents "
+            f"({str(bundle.manifest.model.sha256)[:12]}): other weights, adapter, first token or number type."
+        )
+    return FullQueryEncoder(base, encoded, sparse=True), warnings
+
+
+def _by_biencoder(
+    model: QueryModel, bundle: Bundle, base: QueryEncoder, task: str, texts: list[str]
+) -> FullQueryEncoder:
+    from sentence_transformers import SentenceTransformer
+
+    vectors = SentenceTransformer(model.path, trust_remote_code=False).encode(texts, convert_to_numpy=True)
+    encoded = {
+        text: _with_own_tokens(base, task, text, vector)
+        for text, vector in zip(texts, _cut(vectors, bundle), strict=True)
+    }
+    return FullQueryEncoder(base, encoded, sparse=False)
+
+
+def _with_own_tokens(base: QueryEncoder, task: str, text: str, vector: npt.NDArray[np.float32] | None) -> EncodedQuery:
+    """The given dense vector, and the sparse query as the bundle makes it."""
+    try:
+        return replace(base.encode(text, task, StageClock(), dense=False), dense=vector)
+    except NoTokensError:
+        none = np.empty(0, np.int32)
+        return EncodedQuery(none, none, none.astype(np.int64), none.astype(np.float32), vector)
+
+
+def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
+    """The first D values (Matryoshka) of (n, H), normalised again: n of (D,) float32, None for a vector of zeros."""
+    dimension = bundle.manifest.dimension
+    if vectors.shape[1] < dimension:
+        raise ModelError(
+            f"The query model gives vectors of {vectors.shape[1]} values, the bundle's documents have {dimension}.",
+            remedy="Give the model that encoded the documents.",
+        )
+    cut = np.asarray(vectors[:, :dimension], dtype=np.float32)
+    lengths = np.linalg.norm(cut, axis=1)
+    return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]
