@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.states import layer_kinds
+from artifacts.pipeline.states import attention_masks
 
 __all__ = ["PackedStates", "Row", "pack", "packed_states"]
 
@@ -78,15 +78,7 @@ def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_to
 
 
 def _masks(backbone: Backbone, owners: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks (R, 1, L, L): causal, inside one text, and inside the window of sliding layers.
-
-    Padding sees itself, as a row of the mask that hides everything has no softmax.
-    """
+    """Masks that are causal and stay inside one text; padding, which has one owner, sees padding."""
     index = torch.arange(owners.shape[1], device=owners.device)
-    same = (owners[:, :, None] == owners[:, None, :]) & (index[:, None] >= index[None, :])
-    masks = {}
-    for kind, window in layer_kinds(backbone).items():
-        visible = same if window is None else same & (positions[:, :, None] - positions[:, None, :] < window)
-        mask = torch.full(same.shape, torch.finfo(backbone.model.dtype).min, device=owners.device)
-        masks[kind] = mask.to(backbone.model.dtype).masked_fill_(visible, 0.0)[:, None]
-    return masks if len(masks) > 1 else next(iter(masks.values()))
+    visible = (owners[:, :, None] == owners[:, None, :]) & (index[:, None] >= index[None, :])
+    return attention_masks(backbone, visible, positions)

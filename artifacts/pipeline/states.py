@@ -14,6 +14,7 @@ from artifacts.pipeline.model import Backbone
 
 __all__ = [
     "PrefixCache",
+    "attention_masks",
     "block_mask",
     "block_positions",
     "layer_kinds",
@@ -126,6 +127,22 @@ def _masks(
         )
         for kind, window in layer_kinds(backbone).items()
     }
+    return masks if len(masks) > 1 else next(iter(masks.values()))
+
+
+def attention_masks(
+    backbone: Backbone, visible: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Additive masks (R, 1, L, L) as the model takes them: one, or one per kind of layer where it has several kinds.
+
+    `visible` (R, L, L) bool: whether a position (row) may see another (column); `positions` (R, L) position ids, which
+    the window of sliding-window layers counts. A row that sees nothing has no softmax, so padding must see itself.
+    """
+    dtype, masks = backbone.model.dtype, {}
+    for kind, window in layer_kinds(backbone).items():
+        seen = visible if window is None else visible & (positions[:, :, None] - positions[:, None, :] < window)
+        mask = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+        masks[kind] = mask.masked_fill_(seen, 0.0)[:, None]
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
