@@ -1,6 +1,6 @@
 """Encode a corpus with the full LLM: dense and sparse vectors of every document, in resumable shards."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 from artifacts.progress import ProgressBar
 from artifacts.shards import EncodedShard, ShardStore
 
-__all__ = ["EncodeSettings", "encode_corpus", "encode_documents"]
+__all__ = ["EncodeSettings", "encode_corpus", "encode_documents", "length_sorted_batches"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def encode_documents(
     dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
     sparse: list[Any] = [None] * len(documents)
     batch_tokens = settings.batch_tokens or (32_768 if backbone.device.type == "cuda" else 2_048)
-    for batch in _length_sorted_batches(sequences, batch_tokens):
+    for batch in length_sorted_batches(sequences, batch_tokens):
         hidden, lengths = _last_hidden_states(backbone, [sequences[index] for index in batch])
         ends = hidden[torch.arange(len(batch), device=hidden.device), lengths - 1].float()
         dense[batch] = torch.nn.functional.normalize(ends, dim=1).cpu().numpy().astype(np.float16)
@@ -99,7 +99,7 @@ def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> tuple
     return states, lengths.to(backbone.device)
 
 
-def _length_sorted_batches(sequences: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
+def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
     """Indices of `sequences` in batches of at most `batch_tokens` padded positions (at least one sequence)."""
     order = sorted(range(len(sequences)), key=lambda index: (-len(sequences[index]), index))
     batch: list[int] = []
