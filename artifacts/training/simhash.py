@@ -7,10 +7,10 @@ query was lowercased and freed of punctuation, of English function words, and of
 purpose: a query has some ten words, and with whole words or shingles of words nothing but an exact repetition would
 come within 3 bits. Unrelated queries are far away: 30 bits in the median.
 
-Within 3 bits come, always: other case, spacing, or punctuation between words; added, dropped or changed function
-words (so a question that differs in its "who" or "when" alone is taken for the same). Mostly: plurals, and two words that change places.
-Often: one changed word among seventy. Seldom: one changed or dropped content word in a query of ten words, which is
-some 9 bits away.
+Within 3 bits come, always: other case, spacing, or punctuation between words; added, dropped or changed function words,
+so that a question which differs in its "who" or "when" alone is taken for the same. Mostly: plurals, and two words that
+change places. Often: one changed word among seventy. Seldom: one changed or dropped content word in a query of ten
+words, which is some 9 bits away.
 """
 
 import re
