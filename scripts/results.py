@@ -1,30 +1,127 @@
-"""Write the README's tables of results from the files that `lightretriever evaluate` made.
+"""Write what the documentation says of quality, from the result files of `lightretriever evaluate`.
 
-    python scripts/results.py           rewrite the tables between the two markers in README.md
+    python scripts/results.py           write the tables of README.md and docs/evaluation.md, the tests and the plot
     python scripts/results.py --check   say whether they are up to date, change nothing
 
-Every `docs/results/*.json` is an `evaluation.json`, and becomes one table.
+docs/results/quality.json has one row per system and dataset. This script decides in which table, in which order and
+under which label a system stands (`MAIN`, `ABLATIONS`; one without a place comes last, under its own name), and which
+pairs are tested (`COMPARISONS`), which gives significance.json. Every other docs/results/*.json is an
+`evaluation.json`, and becomes a table of its own.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main", "render", "replaced"]
+from artifacts.evaluation.plot import Bar, bar_chart
+from artifacts.evaluation.quality import read_queries_file, read_rows
+from artifacts.evaluation.significance import PairedTest
+from artifacts.evaluation.tables import Results, Table, average_sets, tests_of
+
+__all__ = ["main", "outputs", "render", "replaced"]
 
 ROOT = Path(__file__).resolve().parents[1]
+QUALITY = "quality.json"
+SIGNIFICANCE = "significance.json"
+CHART = "quality.svg"
 BEGIN = "<!-- results: written by scripts/results.py -->"
 END = "<!-- end of results -->"
-SYSTEMS = {
-    "bm25": "BM25 on the words",
-    "dense": "dense",
-    "sparse": "sparse",
-    "hybrid": "hybrid, as served",
-    "hybrid-paper": "hybrid, the paper's fusion",
+
+DATASETS = ("scifact", "vaswani", "cranfield", "cacm", "wikiqa", "trecqa", "race-qa")
+"""Columns, in order; other datasets that are recorded follow by name."""
+
+Systems = Sequence[tuple[str, str]]
+Tests = Mapping[tuple[str, str], Mapping[str, PairedTest]]
+
+
+def legs(name: str, label: str, *systems: str) -> list[tuple[str, str]]:
+    """Rows for several systems of one recorded name."""
+    return [(f"{name} {system}", f"{label}, {system}") for system in systems]
+
+
+LIGHT = ("dense", "sparse", "hybrid")
+MAIN: Systems = [
+    ("bm25", "BM25"),
+    ("wordllama full-dense", "static embeddings (wordllama, 256)"),
+    ("minilm full-dense", "MiniLM-L6, its query encoder"),
+    ("mpnet full-dense", "mpnet, its query encoder"),
+    ("mpnet full-hybrid", "mpnet, its query encoder + BM25 impacts"),
+    ("lightretriever full-dense", "SmolLM2-135M, full query, dense"),
+    ("lightretriever full-sparse", "SmolLM2-135M, full query, sparse"),
+    ("lightretriever full-hybrid", "SmolLM2-135M, full query, hybrid"),
+    *legs("lightretriever", "LightRetriever", *LIGHT),
+    ("mpnet dense", "table distilled from mpnet, dense"),
+    ("mpnet hybrid", "table distilled from mpnet + BM25 impacts"),
+    ("minilm dense", "table distilled from MiniLM, dense"),
+    ("minilm hybrid", "table distilled from MiniLM + BM25 impacts"),
+    *legs("lightretriever-all", "LightRetriever, research data too", "full-hybrid", *LIGHT),
+]
+ABLATIONS: Mapping[str, Systems] = {
+    "Training": [
+        *legs("lightretriever", "as shipped", *LIGHT),
+        *legs("lightretriever-no-kl", "without KL", *LIGHT),
+        *legs("lightretriever-no-idf", "plain FLOPS, not IDF-aware", *LIGHT),
+        *legs("lightretriever-no-warmup", "without the query-likelihood warm-up", *LIGHT),
+        *legs("lightretriever-no-distillation", "without teachers", *LIGHT),
+        *legs("untrained", "not trained at all", *LIGHT),
+    ],
+    "What is light": [
+        *legs("lightretriever", "as shipped", *LIGHT),
+        *legs("light-documents", "documents by the table too (A1)", *LIGHT),
+        *legs("embedding-queries", "query through the embedding layer only (A2)", *LIGHT),
+    ],
+    "Dimensions (Matryoshka)": [
+        *legs("lightretriever", "all 576", "dense", "hybrid"),
+        *(
+            row
+            for size in (512, 384, 256, 192, 128, 96, 64)
+            for row in legs(f"lightretriever-d{size}", str(size), "dense", "hybrid")
+        ),
+    ],
+    "Terms kept per document": [
+        *legs("lightretriever", "128, as shipped", "sparse", "hybrid"),
+        *(
+            row
+            for size in (32, 64, 256, 512, "all")
+            for row in legs(f"lightretriever-k{size}", str(size), "sparse", "hybrid")
+        ),
+    ],
+    "Fusion": [
+        ("lightretriever hybrid", "weights 0.7 / 0.3, as served"),
+        ("lightretriever hybrid-paper", "0.7 / 0.3, the paper's normalisation"),
+        *((f"lightretriever-w{d / 10} hybrid", f"{d / 10} / {(10 - d) / 10:.1f}") for d in range(9, 0, -1)),
+        ("lightretriever-rrf hybrid", "reciprocal ranks"),
+    ],
 }
+POSTINGS: Systems = [
+    ("lightretriever sparse", "LightRetriever"),
+    ("lightretriever full-sparse", "SmolLM2-135M, full query"),
+    ("lightretriever-no-idf sparse", "plain FLOPS, not IDF-aware"),
+    ("lightretriever-no-warmup sparse", "without the query-likelihood warm-up"),
+    *((f"lightretriever-k{size} sparse", f"{size} terms per document") for size in (32, 64, 256, 512, "all")),
+    ("untrained sparse", "not trained at all"),
+    ("mpnet sparse", "BM25 impacts on mpnet's tokenizer"),
+]
+COMPARISONS = [
+    ("lightretriever hybrid", "bm25"),
+    ("lightretriever hybrid", "lightretriever dense"),
+    ("lightretriever hybrid", "lightretriever sparse"),
+    ("lightretriever hybrid", "lightretriever full-hybrid"),
+    ("lightretriever hybrid", "lightretriever hybrid-paper"),
+    ("lightretriever hybrid", "lightretriever-no-kl hybrid"),
+    ("lightretriever hybrid", "lightretriever-no-warmup hybrid"),
+    ("lightretriever hybrid", "lightretriever-no-distillation hybrid"),
+    ("lightretriever sparse", "lightretriever-no-idf sparse"),
+    ("lightretriever hybrid", "mpnet hybrid"),
+    ("mpnet dense", "mpnet full-dense"),
+    ("mpnet hybrid", "mpnet full-hybrid"),
+    ("mpnet hybrid", "bm25"),
+    ("minilm dense", "minilm full-dense"),
+]
+MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
 
 
 def render(report: Mapping[str, Any], name: str) -> str:
@@ -40,38 +137,150 @@ def render(report: Mapping[str, Any], name: str) -> str:
         f"| | {' | '.join(measures)} |",
         f"|---|{'---:|' * len(measures)}",
     ]
-    for system in sorted(report["metrics"], key=list(SYSTEMS).index):
+    for system in sorted(report["metrics"], key=["bm25", "dense", "sparse", "hybrid", "hybrid-paper"].index):
         values = report["metrics"][system]
-        lines.append(f"| {SYSTEMS[system]} | {' | '.join(f'{values[measure]:.3f}' for measure in measures)} |")
+        label = MEASURED.get(system, system)
+        lines.append(f"| {label} | {' | '.join(f'{values[measure]:.3f}' for measure in measures)} |")
     return "\n".join([*lines, ""])
 
 
-def replaced(readme: str, tables: str) -> str:
-    """The text of README.md with `tables` between the markers. Raises ValueError when a marker is missing."""
-    before, begin, rest = readme.partition(BEGIN)
+def replaced(page: str, tables: str) -> str:
+    """The text of a page with `tables` between the markers. Raises ValueError when a marker is missing."""
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"README.md needs the lines {BEGIN!r} and {END!r}")
+        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
     return f"{before}{BEGIN}\n{tables}{END}{after}"
 
 
+def outputs(root: Path) -> dict[Path, str]:
+    """Every file this script writes, and what is to stand in it."""
+    folder = root / "docs" / "results"
+    rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
+    names = [*DATASETS, *sorted({dataset for _, dataset in rows} - set(DATASETS))]
+    results = Results(rows, read_queries_file(folder / QUALITY), names)
+    reports = [file for file in sorted(folder.glob("*.json")) if file.name not in (QUALITY, SIGNIFICANCE)]
+    singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
+    tests = {pair: tests_of(pair, results) for pair in COMPARISONS}
+    chart = plot(results)
+    image = [f"![Average nDCG@10 of the systems](docs/results/{CHART})\n"] if chart else []
+    pages = {
+        root / "README.md": [*main_tables(results), *image, *singles],
+        root / "docs" / "evaluation.md": [*details(results), *significance(tests, names)],
+    }
+    written = {page: replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
+    if chart:
+        written[folder / CHART] = chart
+    if any(tests.values()):
+        written[folder / SIGNIFICANCE] = significance_file(tests)
+    return written
+
+
+def main_tables(results: Results) -> list[str]:
+    """README's tables."""
+    if not any(results.has(system) for system, _ in MAIN):
+        return []
+    queries = {name: row["queries"] for (_, name), row in results.rows.items()}
+    parts = [
+        "\n".join([f"**{title}**", "", *Table(MAIN, measure).markdown(results), ""])
+        for title, measure in (("nDCG@10", "ndcg@10"), ("Recall@100", "recall@100"))
+    ]
+    sizes = ", ".join(f"{name} {queries[name]:,}" for name in results.datasets if name in queries)
+    note = f"Test queries: {sizes}. The average is over the sets that every row of the table has; – is not measured."
+    return [*parts, f"{note}\n"]
+
+
+def details(results: Results) -> list[str]:
+    """The tables of docs/evaluation.md."""
+    placed = {system for systems in (MAIN, *ABLATIONS.values()) for system, _ in systems}
+    others = [(system, system) for system in sorted({system for system, _ in results.rows} - placed)]
+    parts = [
+        "\n".join([f"### {title}, nDCG@10", "", *Table(systems).markdown(results), ""])
+        for title, systems in ABLATIONS.items()
+        if sum(results.has(system) for system, _ in systems) > 1
+    ]
+    if others:
+        parts.append("\n".join(["### Every other recorded system, nDCG@10", "", *Table(others).markdown(results), ""]))
+    if any(results.has(system) for system, _ in POSTINGS):
+        table = Table(POSTINGS, "postings_per_query", digits=0).markdown(results)
+        parts.append("\n".join(["### Postings scored per query", "", *table, ""]))
+    return parts
+
+
+def significance(tests: Tests, datasets: Sequence[str]) -> list[str]:
+    """Differences of nDCG@10 between two systems, with p, as a table."""
+    shown = [name for name in datasets if any(name in found for found in tests.values())]
+    if not shown:
+        return []
+    lines = [
+        "### Differences of nDCG@10, and whether they are more than chance",
+        "",
+        f"Two-sided paired t-test over the queries; bold: p < 0.05. There are {sum(map(len, tests.values()))} tests "
+        "here, and p is not corrected for that: a single p just below 0.05 means little.",
+        "",
+        f"| | {' | '.join(shown)} |",
+        f"|---|{'---:|' * len(shown)}",
+    ]
+    lines += [
+        f"| {one} − {other} | {' | '.join(difference(found.get(name)) for name in shown)} |"
+        for (one, other), found in tests.items()
+        if found
+    ]
+    return ["\n".join([*lines, ""])]
+
+
+def difference(test: PairedTest | None) -> str:
+    """One test as a cell."""
+    if test is None:
+        return "–"
+    text = f"{test.difference:+.3f} ({'p < 0.001' if test.p < 0.001 else f'p {test.p:.3f}'})"
+    return f"**{text}**" if test.p < 0.05 else text
+
+
+def significance_file(tests: Tests) -> str:
+    """The same as JSON, one test a line."""
+    lines = [
+        json.dumps(
+            {"system": one, "against": other, "dataset": name, "queries": test.queries}
+            | {"ndcg@10_difference": round(test.difference, 5), "p": float(f"{test.p:.4g}")}
+        )
+        for (one, other), found in tests.items()
+        for name, test in found.items()
+    ]
+    return '{"tests": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def plot(results: Results) -> str | None:
+    """The averages of README's table as a chart; None while there is nothing to compare."""
+    shown = [(system, label) for system, label in MAIN if results.has(system)]
+    datasets = average_sets([system for system, _ in shown], results)
+    if len(shown) < 2 or not datasets:
+        return None
+    bars = []
+    for system, label in shown:
+        values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
+        bars.append(Bar(label, sum(values) / len(values), values, accent=system == "lightretriever hybrid"))
+    return bar_chart(f"nDCG@10, average (bars) and single values (dots) of {', '.join(datasets)}", bars)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Write the tables, or check them; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write the README's tables of results.")
+    """Write the files, or check them; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Write the documentation's tables of results.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 when out of date")
     check = parser.parse_args(arguments).check
-    files = sorted((ROOT / "docs" / "results").glob("*.json"))
-    tables = "\n".join(render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in files)
-    readme = ROOT / "README.md"
-    old = readme.read_text(encoding="utf-8")
-    new = replaced(old, tables)
-    if check and new != old:
-        print("README.md: the tables differ from docs/results/; run: python scripts/results.py", file=sys.stderr)
-        return 1
-    if new != old:
-        readme.write_text(new, encoding="utf-8")
-        print(f"README.md: {len(files)} tables written")
-    return 0
+    stale = {
+        file: text
+        for file, text in outputs(ROOT).items()
+        if not file.is_file() or file.read_text(encoding="utf-8") != text
+    }
+    for file, text in stale.items():
+        name = file.relative_to(ROOT)
+        if check:
+            print(f"{name}: differs from docs/results/; run: python scripts/results.py", file=sys.stderr)
+        else:
+            file.write_text(text, encoding="utf-8")
+            print(f"{name}: written")
+    return int(check and bool(stale))
 
 
 if __name__ == "__main__":
