@@ -1,0 +1,259 @@
+"""Training data: BEIR sets read, cleaned and given hard negatives, once; a second call takes what the first one kept.
+
+    work/data/NAME/plan.json        what went in: files by SHA-256, and every setting that counts
+    work/data/NAME/examples.jsonl   the examples, in the order of the qrels
+    work/data/NAME/report.json      how many pairs each step left out; written last
+
+The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
+decontaminate, draw the limit, filter, mine.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from artifacts.bundle import Bundle
+from artifacts.corpus import Corpus, file_sha256, find_file, read_qrels, read_queries
+from artifacts.errors import RecipeError, ResumeError
+from artifacts.evaluation.dataset import qrels_file
+from artifacts.progress import ProgressBar
+from artifacts.text import document_text
+from artifacts.training.negatives import Source, bundle_of, filter_and_mine, same_text
+from artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe, SetRecipe, TrainRecipe
+from artifacts.training.simhash import nearest, simhash
+from artifacts.training.types import Example, TrainingSet
+from artifacts.work import check_plan, read_json, write_atomically
+
+__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report"]
+
+MOST_POSITIVES: Final = 4
+"""Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
+
+More would let a few queries with very many relevant documents fill the batches.
+"""
+
+_FORMAT: Final = 1  # to be raised when the same inputs give other examples
+_PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.jsonl", "report.json"
+_COLUMNS: Final = {
+    "pairs": "pairs",
+    "without_text": "no text",
+    "beyond_positives": f"beyond {MOST_POSITIVES} per query",
+    "near_duplicates": "near-duplicates",
+    "not_drawn": "not drawn",
+    "inconsistent": "filtered",
+    "kept": "kept",
+    "without_negatives": "of these without negatives",
+}
+
+
+def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
+    """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
+
+    The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
+    can't be read, RecipeError for one of which nothing is left and for settings that don't fit, BundleError for a
+    bundle that can't be used, and ResumeError, naming the differences, where the work directory holds the same set
+    made from other files or settings.
+    """
+    for one in recipe.data.sets:
+        folder = _folder(recipe, one)
+        if not (folder / _REPORT).is_file():
+            (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
+        check_plan(folder / _PLAN, _plan(recipe, one))
+    return [_prepared(recipe, one) for one in recipe.data.sets]
+
+
+def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
+    """What became of the pairs of each set, from its report.json. Raises ResumeError where a set isn't prepared.
+
+    Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent +
+    kept. A pair that is near queries of several evaluation sets is counted for each of them in `near_duplicates_of`.
+    """
+    return [read_json(_folder(recipe, one) / _REPORT) for one in recipe.data.sets]
+
+
+def print_data_report(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print the rows of `data_report` as two tables: what became of the pairs, and what the near-duplicates are of."""
+    counts = Table(title="training pairs")
+    near = Table(title="training pairs near a query of")
+    for table, columns in ((counts, list(_COLUMNS.values())), (near, list(rows[0]["near_duplicates_of"]))):
+        table.add_column("set")
+        for column in columns:
+            table.add_column(escape(column), justify="right")
+    for row in rows:
+        counts.add_row(escape(row["set"]), *(f"{row[key]:,}" for key in _COLUMNS))
+        near.add_row(escape(row["set"]), *(f"{count:,}" for count in row["near_duplicates_of"].values()))
+    console.print(counts)
+    if rows[0]["near_duplicates_of"]:
+        console.print(near)
+
+
+def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
+    if Path(one.name).name != one.name:
+        raise RecipeError(f"data.sets: the name {one.name!r} can't be the name of a folder.", remedy="Give another.")
+    return recipe.work / "data" / one.name
+
+
+def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
+    folder = _folder(recipe, one)
+    documents = _documents(one)
+    if not (folder / _REPORT).is_file():
+        _make(recipe, one, documents, folder)
+    examples = _read_examples(folder)
+    return TrainingSet(one.name, one.instruction, one.weight or float(len(examples)), examples, documents)
+
+
+def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
+    data = recipe.data
+    examples, relevant, counts = _pairs(one, documents)
+    clean, near = _decontaminated(recipe, one, examples)
+    drawn = _drawn(clean, one, recipe.seed)
+    numbered = [replace(example, row=row) for row, example in enumerate(drawn)]
+    source = Source(one.name, one.instruction, documents, relevant)
+    kept = filter_and_mine(numbered, source, data.consistency, data.negatives, folder)
+    report: dict[str, Any] = {"set": one.name} | counts
+    report |= {
+        "near_duplicates": len(examples) - len(clean),
+        "near_duplicates_of": near,
+        "not_drawn": len(clean) - len(drawn),
+        "inconsistent": len(drawn) - len(kept),
+        "kept": len(kept),
+        "without_negatives": sum(not example.negatives for example in kept),
+    }
+    if not kept:
+        raise RecipeError(f"data.sets: nothing is left of the set {one.name} ({report}).", remedy="Leave it out.")
+    fields = ("query_id", "query", "positive", "negatives")
+    lines = [json.dumps({name: getattr(example, name) for name in fields}, ensure_ascii=False) for example in kept]
+    write_atomically(folder / _EXAMPLES, "".join(f"{line}\n" for line in lines).encode())
+    write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _documents(one: SetRecipe) -> dict[str, str]:
+    """The text of every document that has one, by id."""
+    documents: dict[str, str] = {}
+    with ProgressBar(f"{one.name}: read", total=None, unit="documents") as progress:
+        for document in Corpus(one.path):
+            text = document_text("" if one.drop_title else document.title, document.text)
+            if text:
+                documents[document.id] = text
+            progress.advance(1)
+    return documents
+
+
+def _pairs(one: SetRecipe, documents: Mapping[str, str]) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
+    """The pairs, the relevant documents of every query text, and the counts so far."""
+    queries, qrels = read_queries(one.path), read_qrels(qrels_file(one.path, one.split))
+    examples: list[Example] = []
+    relevant: dict[str, set[str]] = {}
+    counts = {"pairs": 0, "without_text": 0, "beyond_positives": 0}
+    for query_id, grades in qrels.items():
+        positives = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
+        usable = [name for name in positives if name in documents and query_id in queries]
+        counts["pairs"] += len(positives)
+        counts["without_text"] += len(positives) - len(usable)
+        counts["beyond_positives"] += len(usable[MOST_POSITIVES:])
+        if usable:
+            query = queries[query_id].strip()
+            relevant.setdefault(same_text(query), set()).update(usable)
+            examples += [Example(-1, query_id, query, name) for name in usable[:MOST_POSITIVES]]
+    return examples, relevant, counts
+
+
+def _decontaminated(
+    recipe: TrainRecipe, one: SetRecipe, examples: list[Example]
+) -> tuple[list[Example], dict[str, int]]:
+    """The examples whose query is near no evaluation query, and how many are near a query of each set."""
+    rule = recipe.data.decontaminate
+    if rule is None:
+        return examples, {}
+    hashes = simhash([example.query for example in examples])
+    near = {
+        name: nearest(hashes, simhash(references), rule.distance) >= 0
+        for name, references in _references(rule.against, one).items()
+    }
+    dirty = np.any(list(near.values()), axis=0)
+    clean = [example for example, bad in zip(examples, dirty.tolist(), strict=True) if not bad]
+    return clean, {name: int(found.sum()) for name, found in near.items()}
+
+
+def _references(against: Sequence[Path], one: SetRecipe) -> dict[str, list[str]]:
+    """All queries of each evaluation set, by the name of its folder, or by its path where two are called the same.
+
+    Where the set is itself among them, the queries that it trains on are left out, unless another split has them too.
+    """
+    names = [path.resolve().name for path in against]
+    references: dict[str, list[str]] = {}
+    own = find_file(one.path, "queries")
+    for path, name in zip(against, names, strict=True):
+        file = find_file(path, "queries")
+        queries = read_queries(file)
+        if file.samefile(own) or file_sha256(file) == file_sha256(own):
+            splits = {split.stem: read_qrels(split).keys() for split in (one.path / "qrels").glob("*.tsv")}
+            others = set[str]().union(*(ids for split, ids in splits.items() if split != one.split))
+            queries = {key: text for key, text in queries.items() if key in others or key not in splits[one.split]}
+        references[name if names.count(name) == 1 else str(path)] = list(queries.values())
+    return references
+
+
+def _drawn(examples: list[Example], one: SetRecipe, seed: int) -> list[Example]:
+    """At most `limit` of the examples, in their order."""
+    if one.limit is None or one.limit >= len(examples):
+        return examples
+    random = np.random.default_rng((seed % 2**64, zlib.crc32(one.name.encode())))
+    return [examples[place] for place in sorted(random.permutation(len(examples))[: one.limit].tolist())]
+
+
+def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
+    data, rule = recipe.data, recipe.data.decontaminate
+    return {
+        "format": _FORMAT,
+        "corpus": file_sha256(find_file(one.path, "corpus")),
+        "queries": file_sha256(find_file(one.path, "queries")),
+        "qrels": file_sha256(qrels_file(one.path, one.split)),
+        "drop_title": one.drop_title,
+        "limit": one.limit,
+        "seed": recipe.seed if one.limit is not None else None,
+        "distance": rule and rule.distance,
+        "against": {
+            name: hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+            for name, texts in (_references(rule.against, one) if rule else {}).items()
+        },
+        "consistency": data.consistency and _with_digest(data.consistency, one),
+        "negatives": [_with_digest(settings, one) for settings in data.negatives],
+    }
+
+
+def _with_digest(settings: ConsistencyRecipe | NegativesRecipe, one: SetRecipe) -> dict[str, Any]:
+    """The settings, with a bundle's content and the instruction, which picks its task, in place of its path."""
+    values = settings.model_dump()
+    if isinstance(settings.ranking, Path):
+        digest = Bundle.open(bundle_of(settings.ranking, one.name)).manifest.digest
+        values["ranking"] = {"bundle": digest, "instruction": one.instruction}
+    return values
+
+
+def _read_examples(folder: Path) -> list[Example]:
+    file = folder / _EXAMPLES
+    try:
+        with file.open(encoding="utf-8", newline="\n") as lines:  # a text may hold other signs of a line's end
+            records = [json.loads(line) for line in lines]
+        examples = [
+            Example(row, one["query_id"], one["query"], one["positive"], tuple(one["negatives"]))
+            for row, one in enumerate(records)
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {folder}.") from error
+    expected = read_json(folder / _REPORT).get("kept")
+    if len(examples) != expected:
+        raise ResumeError(
+            f"{file} has {len(examples)} examples; {_REPORT} says {expected}.", remedy=f"Delete {folder}."
+        )
+    return examples

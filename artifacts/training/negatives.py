@@ -1,0 +1,183 @@
+"""The consistency filter and hard negatives: what a first ranking says of the training pairs.
+
+A ranking is BM25 over the set's own documents, or a bundle made from the same corpus, such as one of an earlier
+checkpoint, searched by the engine that serves it.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+from artifacts.bundle import Bundle
+from artifacts.errors import RecipeError
+from artifacts.lucene.words import WordIndex, build_word_index
+from artifacts.manifest import MANIFEST_FILE
+from artifacts.progress import ProgressBar
+from artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe
+from artifacts.training.types import Example
+from service.engine import SearchEngine
+from service.errors import NoDirectionError, NoTokensError
+from service.schemas import SearchRequest
+from service.settings import Settings
+
+__all__ = ["Source", "bundle_of", "filter_and_mine", "pick_negatives", "same_text"]
+
+Hits = list[tuple[str, float]]
+Search = Callable[[str, int], Hits]
+
+_AT_ONCE: Final = 2048  # queries whose hits may wait
+_THREADS: Final = min(8, os.cpu_count() or 1)
+_LEAST_CANDIDATES: Final = 100
+_DEADLINE_MS: Final = 600_000.0
+_LONGEST_QUERY: Final = 10_000_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set while it is prepared: its documents by id, and per query (as `same_text` spells it) all relevant ones."""
+
+    name: str
+    instruction: str
+    documents: Mapping[str, str]
+    relevant: Mapping[str, set[str]]
+
+
+def same_text(text: str) -> str:
+    """A text as training sees it: case and outer white space make no difference."""
+    return text.strip().casefold()
+
+
+def filter_and_mine(
+    examples: Sequence[Example],
+    source: Source,
+    consistency: ConsistencyRecipe | None,
+    negatives: Sequence[NegativesRecipe],
+    work: Path,
+) -> list[Example]:
+    """The examples that pass the filter, with their hard negatives: those of each of `negatives` in turn, each once.
+
+    Every ranking is asked once per query, whatever it is used for. BM25 indexes the documents in a folder below
+    `work` that is removed again. Raises RecipeError or BundleError for a bundle that can't be used.
+    """
+    kept = {example.row: example for example in examples}
+    found: dict[int, dict[int, list[str]]] = {row: {} for row in kept}
+    rankings = [] if consistency is None else [consistency.ranking]
+    for ranking in dict.fromkeys([*rankings, *(one.ranking for one in negatives)]):
+        check = consistency if consistency is not None and consistency.ranking == ranking else None
+        wanted = {number: one for number, one in enumerate(negatives) if one.ranking == ranking}
+        depth = max([check.top if check else 1, *(one.depth for one in wanted.values())])
+        waiting: dict[str, list[Example]] = {}
+        for example in kept.values():
+            waiting.setdefault(example.query, []).append(example)
+        with _opened(ranking, source, work, positives={example.positive for example in kept.values()}) as search:
+            stage = f"{source.name}: {'BM25' if ranking == 'bm25' else ranking}"
+            for query, hits in _ranked(search, list(waiting), depth, stage):
+                for example in waiting[query]:
+                    if check and example.positive not in [name for name, _ in hits[: check.top]]:
+                        del kept[example.row]
+                        continue
+                    for number, one in wanted.items():
+                        found[example.row][number] = pick_negatives(hits, example, source, one)
+    return [replace(example, negatives=_merged(found[row])) for row, example in kept.items()]
+
+
+def pick_negatives(hits: Hits, example: Example, source: Source, settings: NegativesRecipe) -> list[str]:
+    """Ids of hard negatives among `hits`, which are ids and scores, best first.
+
+    Never one of the query's relevant documents or one with the text of such a document, never two with the same text,
+    and none that scores above the positive's score s⁺ less (1 - margin)·|s⁺|, which is margin·s⁺ for a positive score.
+    None at all where the positive is not among the hits: then the ranking can't say how much is too much.
+    """
+    hits = hits[: settings.depth]
+    score = dict(hits).get(example.positive)
+    if score is None:
+        return []
+    bound = score - (1 - settings.margin) * abs(score)
+    relevant = source.relevant[same_text(example.query)]
+    texts = {same_text(source.documents[name]) for name in relevant}
+    picked: list[str] = []
+    for name, other in hits:
+        if name in relevant or other > bound or len(picked) == settings.count:
+            continue
+        text = same_text(source.documents[name])
+        if text not in texts:
+            texts.add(text)
+            picked.append(name)
+    return picked
+
+
+def bundle_of(ranking: Path, name: str) -> Path:
+    """The bundle for the set `name`: `ranking` itself, or the folder of that name in it."""
+    return ranking if (ranking / MANIFEST_FILE).is_file() else ranking / name
+
+
+def _merged(found: Mapping[int, list[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for number in sorted(found) for name in found[number]))
+
+
+def _ranked(search: Search, queries: Sequence[str], depth: int, stage: str) -> Iterator[tuple[str, Hits]]:
+    """Each query with its hits, in the given order. Java and Faiss release the GIL, so threads do help."""
+    with ThreadPoolExecutor(_THREADS) as pool, ProgressBar(stage, total=len(queries), unit="queries") as progress:
+        for start in range(0, len(queries), _AT_ONCE):
+            part = queries[start : start + _AT_ONCE]
+            for query, hits in zip(part, pool.map(lambda text: search(text, depth), part), strict=True):
+                yield query, hits
+                progress.advance(1)
+
+
+@contextmanager
+def _opened(ranking: Literal["bm25"] | Path, source: Source, work: Path, *, positives: set[str]) -> Iterator[Search]:
+    if isinstance(ranking, Path):
+        with _bundle_search(bundle_of(ranking, source.name), source, positives) as search:
+            yield search
+        return
+    with tempfile.TemporaryDirectory(prefix="bm25-", dir=work) as folder:
+        path = Path(folder) / "lucene"
+        build_word_index(path, source.documents.keys(), source.documents.values())
+        with WordIndex.open(path) as words:
+            yield words.search
+
+
+@contextmanager
+def _bundle_search(path: Path, source: Source, positives: set[str]) -> Iterator[Search]:
+    """Both legs of the bundle, ranked as it is served; the score of a hit is its cosine.
+
+    A fused score is relative to the query's other candidates, so a margin on it would have no fixed meaning.
+    """
+    bundle = Bundle.open(path)
+    with bundle.sparse() as index:
+        missing = sorted(positives - set(index.ids()))
+    if missing:
+        raise RecipeError(
+            f"{path}: {len(missing)} relevant documents of the set {source.name} are not in this bundle, such as "
+            f"{', '.join(missing[:3])}.",
+            remedy="Give a bundle of the same corpus, or a folder with one bundle per set, each called like its set.",
+        )
+    tasks = bundle.manifest.tasks
+    same = [task for task, info in tasks.items() if info.instruction == source.instruction]
+    task = same[0] if same else bundle.manifest.default_task
+    settings = Settings(deadline_ms=_DEADLINE_MS, max_candidates=100_000, max_query_chars=_LONGEST_QUERY)
+    with SearchEngine.open(bundle, settings) as engine:
+
+        def search(query: str, depth: int) -> Hits:
+            request = SearchRequest(
+                query=query,
+                k=depth,
+                candidates=max(depth, _LEAST_CANDIDATES),
+                task=task,
+                fields=[],
+                allow_partial=False,
+            )
+            try:
+                hits = engine.search(request).hits
+            except (NoTokensError, NoDirectionError):
+                return []  # a query that can't be encoded has no ranking
+            scored = [(hit.id, hit.dense.score) for hit in hits if hit.dense is not None]
+            return [(name, score) for name, score in scored if name in source.documents]
+
+        yield search
