@@ -84,6 +84,14 @@ class LuceneIndex:
         """Close the index; a second time does nothing."""
         java_call(self._java.close, self._handle)
 
+    def _packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
+        _check_integers("ordinals", ordinals)
+        if len(ordinals) and not (int(ordinals.min()) >= 0 and int(ordinals.max()) < self.count):
+            raise ValueError(
+                f"ordinals must be 0 to {self.count - 1} in {self.path}; got {ordinals.min()} to {ordinals.max()}."
+            )
+        return pack_ints(ordinals)
+
     def __enter__(self) -> Self:
         return self
 
@@ -142,14 +150,6 @@ class ImpactIndex(LuceneIndex):
             return []
         packed = from_java(java_call(self._java.documents, self._handle, wanted))
         return unpack_texts(packed, len(ordinals))
-
-    def _packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
-        _check_integers("ordinals", ordinals)
-        if len(ordinals) and not (int(ordinals.min()) >= 0 and int(ordinals.max()) < self.count):
-            raise ValueError(
-                f"ordinals must be 0 to {self.count - 1} in {self.path}; got {ordinals.min()} to {ordinals.max()}."
-            )
-        return pack_ints(ordinals)
 
 
 def _check_integers(name: str, values: npt.NDArray[Any]) -> None:

@@ -3,6 +3,10 @@
 from collections.abc import Iterable
 from itertools import islice, repeat
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from artifacts.lucene.index import LuceneWriter, check_texts, chunks
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
@@ -48,6 +52,22 @@ class WordIndex(LuceneIndex):
         packed = from_java(java_call(self._words.search, self._handle, *arguments))
         ordinals, scores = unpack_hits(packed)
         return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
+
+    def scores(
+        self, text: str, ordinals: npt.NDArray[np.integer[Any]], k1: float = 0.9, b: float = 0.4
+    ) -> npt.NDArray[np.float32]:
+        """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no word matches.
+
+        A document's ordinal is its place in the order of writing. Raises ValueError on bad arguments.
+        """
+        order = np.argsort(ordinals, kind="stable")
+        wanted = self._packed_ordinals(ordinals[order])
+        scores = np.zeros(len(ordinals), np.float32)
+        if wanted:
+            arguments = (self._analyzer, pack_text("query", text), wanted, float(k1), float(b))
+            packed = from_java(java_call(self._words.scores, self._handle, *arguments))
+            scores[order] = np.frombuffer(packed, dtype="<f4")
+        return scores
 
 
 class _WordIndexWriter(LuceneWriter):

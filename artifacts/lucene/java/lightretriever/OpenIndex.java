@@ -28,10 +28,14 @@ import org.apache.lucene.index.Term;
 import org.apache.lucene.search.BooleanClause;
 import org.apache.lucene.search.BooleanQuery;
 import org.apache.lucene.search.BoostQuery;
+import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.search.ScoreDoc;
+import org.apache.lucene.search.ScoreMode;
+import org.apache.lucene.search.Scorer;
 import org.apache.lucene.search.TermQuery;
 import org.apache.lucene.search.TopScoreDocCollector;
+import org.apache.lucene.search.Weight;
 import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.AlreadyClosedException;
 import org.apache.lucene.store.IOContext;
@@ -158,16 +162,11 @@ public final class OpenIndex {
 
   /** The best k for a weighted sum of terms: m int32 ordinals, m float32 scores; by score, then by ordinal. */
   byte[] best(Map<Term, Float> weights, Similarity similarity, int k) throws IOException {
-    BooleanQuery.Builder query = new BooleanQuery.Builder();
-    weights.forEach(
-        (term, weight) -> query.add(new BoostQuery(new TermQuery(term), weight), BooleanClause.Occur.SHOULD));
-    IndexSearcher searcher = new IndexSearcher(reader);
-    searcher.setSimilarity(similarity);
-    searcher.setQueryCache(null);
+    IndexSearcher searcher = searcher(similarity);
     int limit = Math.max(1, Math.min(k, reader.maxDoc()));
     // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
     TopScoreDocCollector collector = TopScoreDocCollector.create(limit, limit);
-    searcher.search(query.build(), collector);
+    searcher.search(query(weights), collector);
     ScoreDoc[] hits = collector.topDocs().scoreDocs;
     ByteBuffer packed = ByteBuffer.allocate(8 * hits.length).order(ByteOrder.LITTLE_ENDIAN);
     for (ScoreDoc hit : hits) {
@@ -177,6 +176,39 @@ public final class OpenIndex {
       packed.putFloat(hit.score);
     }
     return packed.array();
+  }
+
+  /** One float32 for each wanted ordinal, which ascend: the score that best() gives, 0 when no term matches. */
+  byte[] scores(Map<Term, Float> weights, Similarity similarity, IntBuffer wanted) throws IOException {
+    ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
+    IndexSearcher searcher = searcher(similarity);
+    Weight weight = searcher.createWeight(searcher.rewrite(query(weights)), ScoreMode.COMPLETE, 1f);
+    Scorer scorer = leaf() == null ? null : weight.scorer(reader.leaves().get(0));
+    if (scorer != null) {
+      DocIdSetIterator matches = scorer.iterator();
+      for (int i = 0; i < wanted.limit(); i++) {
+        int ordinal = wanted.get(i);
+        if (matches.docID() < ordinal) {
+          matches.advance(ordinal);
+        }
+        packed.putFloat(4 * i, matches.docID() == ordinal ? scorer.score() : 0f);
+      }
+    }
+    return packed.array();
+  }
+
+  private IndexSearcher searcher(Similarity similarity) {
+    IndexSearcher searcher = new IndexSearcher(reader);
+    searcher.setSimilarity(similarity);
+    searcher.setQueryCache(null);
+    return searcher;
+  }
+
+  private static BooleanQuery query(Map<Term, Float> weights) {
+    BooleanQuery.Builder query = new BooleanQuery.Builder();
+    weights.forEach(
+        (term, weight) -> query.add(new BoostQuery(new TermQuery(term), weight), BooleanClause.Occur.SHOULD));
+    return query.build();
   }
 
   /** The only segment, or null when the index has no documents. */

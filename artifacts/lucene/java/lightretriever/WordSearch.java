@@ -19,6 +19,14 @@ public final class WordSearch {
     return index.reading(() -> index.best(counts(analyzer, Packed.text(text)), new BM25Similarity(k1, b), k));
   }
 
+  /** One float32 for each given ordinal, packed as OpenIndex.scores says; the ordinals ascend. */
+  public static byte[] scores(OpenIndex index, Analyzer analyzer, byte[] text, byte[] ordinals, float k1, float b)
+      throws IOException {
+    return index.reading(
+        () ->
+            index.scores(counts(analyzer, Packed.text(text)), new BM25Similarity(k1, b), Packed.ints(ordinals)));
+  }
+
   private static Map<Term, Float> counts(Analyzer analyzer, String text) throws IOException {
     Map<Term, Float> counts = new HashMap<>();
     try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, text)) {
