@@ -1,14 +1,17 @@
 """The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from artifacts.bundle import Bundle, EncodedBatch, TableInput, write_bundle
 from artifacts.corpus import Corpus, Document, Skipped
 from artifacts.dense_build import check_factory
 from artifacts.errors import BundleError, ResumeError
+from artifacts.idf import IDF_FILE, idf_sha256, load_idf
 from artifacts.manifest import MANIFEST_FILE, CorpusInfo, ModelInfo
 from artifacts.progress import ProgressBar
 from artifacts.recipe import Recipe
@@ -46,6 +49,8 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     plan = _read(recipe, "encode/plan.json", "encode")
     store.count()
     _check_same(recipe, facts, plan, corpus)
+    tables = {task: _table(recipe, task) for task in recipe.tasks}
+    idf = _idf(recipe, facts, plan, len(tables[recipe.default_task].rows))
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
@@ -53,14 +58,15 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         corpus=CorpusInfo(name=recipe.corpus.name, licence=recipe.corpus.licence, sha256=plan["corpus_sha256"]),
         tokenizer_file=recipe.work / "tokenizer.json",
         lowercase=facts["lowercase"],
-        tables={task: _table(recipe, task) for task in recipe.tasks},
+        tables=tables,
         default_task=recipe.default_task,
         documents=_batches(store, corpus),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         table_dtype=recipe.index.table_dtype,
         factory=recipe.index.factory,
-        top_k=plan["top_k"],
+        top_k=recipe.index.top_k or plan["top_k"],
         quantization=plan["quantization"],
+        idf=idf,
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
@@ -82,6 +88,32 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
             f"{recipe.work}: the stages don't fit together ({'; '.join(differences)}).",
             remedy="Run `table` and `encode` again with this recipe in another work directory.",
         )
+
+
+def _idf(
+    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], vocab_size: int
+) -> npt.NDArray[np.float32] | None:
+    """The IDF weights that the work directory was begun with, unless the recipe wants a bundle without."""
+    wanted, begun = recipe.model.idf, facts.get("idf")
+    if wanted is None:
+        if plan.get("idf") is not None:
+            raise ResumeError(
+                f"{recipe.work}: model.idf is null, but encode.top_k chose the terms by IDF times impact.",
+                remedy="Leave model.idf out, or encode with model.idf or encode.top_k null in another work directory.",
+            )
+        return None
+    now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
+    if now != begun:
+        raise ResumeError(
+            f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
+            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+        )
+    if begun is None:
+        return None
+    idf = load_idf(recipe.work / IDF_FILE, vocab_size)
+    if idf_sha256(idf) != begun:
+        raise ResumeError(f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `encode` again.")
+    return idf
 
 
 def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:

@@ -23,6 +23,8 @@ WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of in
 OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
+DimensionOption = Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")]
+TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 
 
@@ -74,11 +76,22 @@ def index(
     work: WorkOption = None,
     output: OutputOption = None,
     limit: LimitOption = None,
+    dimension: DimensionOption = None,
+    top_k: TopKOption = None,
     skip_bad: SkipOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
-    loaded = _recipe(recipe, corpus=corpus, work=work, output=output, limit=limit, skip_bad=skip_bad)
+    loaded = _recipe(
+        recipe,
+        corpus=corpus,
+        work=work,
+        output=output,
+        limit=limit,
+        dimension=dimension,
+        top_k=top_k,
+        skip_bad=skip_bad,
+    )
     with work_lock(loaded.work):
         _index(loaded, overwrite)
 
@@ -149,6 +162,8 @@ def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
         "model": "model.path",
         "adapter": "model.adapter",
         "device": "model.device",
+        "dimension": "index.dimension",
+        "top_k": "index.top_k",
         "work": "work",
         "output": "output",
     }

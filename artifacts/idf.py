@@ -7,6 +7,7 @@ for a token that every document holds. A token that no document holds gets the v
 largest of all: whoever asks for it asks for something rarer than anything seen.
 """
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from artifacts.errors import BundleError, CorpusError
 
-__all__ = ["IDF_FILE", "idf_weights", "load_idf", "save_idf"]
+__all__ = ["IDF_FILE", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
 
 IDF_FILE: Final = "idf.npy"
 """What the file is called, in a bundle and beside an adapter."""
@@ -43,6 +44,11 @@ def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> 
         raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one training document.")
     # log1p keeps the value of a token that nearly every one of millions of documents holds above zero.
     return np.log1p((count - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
+
+
+def idf_sha256(idf: npt.NDArray[np.float32]) -> str:
+    """SHA-256 of the values, as hex: what the plans of a work directory know the weights by."""
+    return hashlib.sha256(idf.tobytes()).hexdigest()
 
 
 def save_idf(path: Path, idf: npt.NDArray[np.float32]) -> None:

@@ -1,7 +1,7 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,7 +12,9 @@ from artifacts.manifest import TaskName
 from artifacts.table import TableDtype
 
 __all__ = [
+    "BundleModelRecipe",
     "CorpusRecipe",
+    "DistilTableRecipe",
     "EncodeRecipe",
     "IndexRecipe",
     "ModelRecipe",
@@ -45,6 +47,16 @@ class ModelRecipe(Section):
     trained: bool = False
 
 
+class BundleModelRecipe(ModelRecipe):
+    """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone.
+
+    `idf` is "auto" (the `idf.npy` in the adapter's folder, where there is one), the path of such a file, or None
+    (counts, whatever the adapter brings).
+    """
+
+    idf: str | None = "auto"
+
+
 class CorpusRecipe(Section):
     """Which documents: a BEIR corpus file or folder."""
 
@@ -70,30 +82,82 @@ class EncodeRecipe(Section):
 
 
 class IndexRecipe(Section):
-    """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype."""
+    """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
+
+    `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
+    come from one encoding.
+    """
 
     dimension: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=1)
     factory: str | None = None
     table_dtype: TableDtype = "float16"
 
 
+class DistilTableRecipe(Section):
+    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.distil`).
+
+    `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
+    check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
+    the corpus' own `sentences` (a number: at most so many); and the documents. The rest are the settings of the
+    training, and the weights of the three parts of its loss.
+    """
+
+    vectors: Path | None = None
+    ids: Path | None = None
+    queries: list[Path] = Field(default_factory=list)
+    sample: int | None = Field(default=None, ge=1)
+    sentences: bool | Annotated[int, Field(ge=1)] = True
+    epochs: int = Field(default=10, ge=0)
+    batch_size: int = Field(default=512, ge=2)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    temperature: float = Field(default=0.05, gt=0)
+    cosine: float = Field(default=1.0, ge=0)
+    contrast: float = Field(default=0.2, ge=0)
+    kl: float = Field(default=1.0, ge=0)
+    held_out: int = Field(default=500, ge=1)
+    seed: int = 0
+
+
 class Recipe(Section):
-    """A whole bundle: model, corpus, one instruction per task, and where work and result go."""
+    """A whole bundle: model, corpus, one instruction per task, and where work and result go.
+
+    With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
+    otherwise.
+    """
 
     name: str = Field(min_length=1)
-    model: ModelRecipe
+    model: BundleModelRecipe
     corpus: CorpusRecipe
     tasks: dict[TaskName, str] = Field(min_length=1)
     default_task: str
     encode: EncodeRecipe = EncodeRecipe()
     index: IndexRecipe = IndexRecipe()
+    distil: DistilTableRecipe | None = None
     work: Path
     output: Path
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_a_bi_encoder(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("distil") is None:
+            return values
+        ours: dict[str, dict[str, object]] = {"model": {"trained": True}, "encode": {"top_k": None}}
+        given = {key: values.get(key, {}) for key in ours}
+        return values | {key: {**ours[key], **given[key]} for key in ours if isinstance(given[key], dict)}
 
     @model_validator(mode="after")
     def _known_default(self) -> Self:
         if self.default_task not in self.tasks:
             raise ValueError(f"default_task {self.default_task!r} is not one of the tasks {sorted(self.tasks)}")
+        return self
+
+    @model_validator(mode="after")
+    def _encoded_terms_suffice(self) -> Self:
+        if self.index.top_k and self.encode.top_k and self.index.top_k > self.encode.top_k:
+            raise ValueError(
+                f"index.top_k is {self.index.top_k}, but encode.top_k keeps only {self.encode.top_k} terms"
+            )
         return self
 
 

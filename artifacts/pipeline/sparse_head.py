@@ -81,23 +81,22 @@ class MaxPooledHead(torch.autograd.Function):
 
 
 def quantise_top_k(
-    weights: torch.Tensor, top_k: int | None, quantization: int
+    weights: torch.Tensor, top_k: int | None, quantization: int, idf: torch.Tensor | None = None
 ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]]:
-    """Impacts of each row of `weights` (B, V): round(quantization · w), the `top_k` largest, zeros left out.
+    """Impacts of each row of `weights` (B, V): round(quantization · w), the best `top_k`, zeros left out.
 
-    Equal impacts at the cut are taken in order of token id, so the result doesn't depend on the device's sorting.
-    Returns per row token ids (n,) int32, ascending, and impacts (n,) uint16.
+    The best are those that can add most to a score: the largest impacts, or the largest IDF · impact where queries are
+    weighted by `idf` (V,) float32. Equal ones at the cut are taken in order of token id, so the result doesn't depend
+    on the device's sorting. Returns per row token ids (n,) int32, ascending, and impacts (n,) uint16.
     """
-    vocabulary = weights.shape[1]
-    impacts = torch.round(weights.double() * quantization).clamp_(max=np.iinfo(np.uint16).max).to(torch.int64)
-    if top_k is not None and top_k < vocabulary:
-        # One integer key per entry, larger impact first and then smaller id: no ties are left to the sort.
-        ids = torch.arange(vocabulary - 1, -1, -1, device=weights.device)
-        keys = torch.topk(impacts * vocabulary + ids, top_k, dim=1, sorted=False).values
-        terms = vocabulary - 1 - keys % vocabulary
-        terms, order = terms.sort(dim=1)
-        impacts = (keys // vocabulary).gather(1, order)
-    else:
-        terms = torch.arange(vocabulary, device=weights.device).expand_as(impacts)
-    rows = zip(terms.cpu().numpy(), impacts.cpu().numpy(), strict=True)
-    return [(term[impact > 0].astype(np.int32), impact[impact > 0].astype(np.uint16)) for term, impact in rows]
+    impacts = torch.round(weights.double() * quantization).clamp_(max=np.iinfo(np.uint16).max)
+    kept = impacts > 0
+    if top_k is not None and top_k < weights.shape[1]:
+        share = impacts if idf is None else impacts * idf.double()  # exact: 16 bits times 24 fit the 53 of a double
+        least = torch.topk(share, top_k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+        above, level = share > least, share == least
+        kept &= above | (level & (level.cumsum(dim=1) <= top_k - above.sum(dim=1, keepdim=True)))
+    places, terms = kept.nonzero(as_tuple=True)  # row by row, ascending
+    ends = kept.sum(dim=1).cumsum(dim=0)[:-1].tolist()
+    found = impacts[places, terms].cpu().numpy().astype(np.uint16)
+    return list(zip(np.split(terms.cpu().numpy().astype(np.int32), ends), np.split(found, ends), strict=True))

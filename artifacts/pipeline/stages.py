@@ -3,17 +3,23 @@
 WORK/model/              a GGUF model, converted (only then)
 WORK/backbone.json       what the later stages need to know of the model
 WORK/tokenizer.json      its tokenizer
+WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
 WORK/tables/TASK/        token table of a task, (V, H) float32
 WORK/encode/             encoded documents in shards
 """
 
+import io
 import os
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from huggingface_hub import snapshot_download
 
 from artifacts.corpus import Skipped
-from artifacts.errors import RecipeError
+from artifacts.errors import BundleError, RecipeError
+from artifacts.idf import IDF_FILE, idf_sha256, load_idf
 from artifacts.pipeline.encode import EncodeSettings, encode_corpus
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.table import TableJob, make_table
@@ -27,8 +33,9 @@ __all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
 def load_recipe_backbone(recipe: Recipe) -> Backbone:
     """Load the recipe's model and record in the work directory what the bundle will hold and say of it.
 
-    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
-    or number type, and RecipeError when the model can't give the dimension or the length that the recipe asks for.
+    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer,
+    number type or IDF weights, and RecipeError when the model can't give the dimension or the length that the recipe
+    asks for, or the weights don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model, dimension = recipe.model, recipe.index.dimension
@@ -53,15 +60,21 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
             "positions.",
             remedy="Lower encode.max_length.",
         )
+    idf = _recipe_idf(recipe, backbone.vocab_size)
     facts = {
         "name": backbone.name,
         "adapter": None if model.adapter is None else Path(model.adapter).name,
         "fingerprint": backbone.fingerprint,
         "hidden_size": backbone.hidden_size,
         "lowercase": recipe.encode.lowercase,
+        "idf": None if idf is None else idf_sha256(idf),
     }
     check_plan(recipe.work / "backbone.json", facts)
     write_atomically(recipe.work / "tokenizer.json", backbone.tokenizer_json)
+    if idf is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, idf)
+        write_atomically(recipe.work / IDF_FILE, buffer.getvalue())
     return backbone
 
 
@@ -82,4 +95,25 @@ def run_encode(recipe: Recipe, backbone: Backbone) -> tuple[ShardStore, Skipped]
         batch_tokens=recipe.encode.batch_tokens,
         shard_size=recipe.encode.shard_size,
     )
-    return encode_corpus(backbone, corpus, settings, recipe.work / "encode"), corpus.skipped
+    idf = _recipe_idf(recipe, backbone.vocab_size)
+    return encode_corpus(backbone, corpus, settings, recipe.work / "encode", idf), corpus.skipped
+
+
+def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | None:
+    """The IDF weights that the recipe asks for, or that its adapter brings."""
+    wanted, adapter = recipe.model.idf, recipe.model.adapter
+    if wanted == "auto":
+        wanted = None if adapter is None else _adapter_idf(adapter)
+    if wanted is None:
+        return None
+    try:
+        return load_idf(Path(wanted), vocab_size)
+    except BundleError as error:
+        raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
+
+
+def _adapter_idf(adapter: str) -> str | None:
+    """The `idf.npy` of an adapter, None if it has none. Loading an adapter from the hub doesn't bring it along."""
+    folder = adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=IDF_FILE)
+    file = Path(folder, IDF_FILE)
+    return str(file) if file.is_file() else None

@@ -1,0 +1,205 @@
+"""Bundles with IDF weights through the whole pipeline, and several bundles from one encoding."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.errors import RecipeError, ResumeError
+from artifacts.idf import save_idf
+from artifacts.lucene.search import ImpactIndex
+from artifacts.recipe import load_recipe
+from artifacts.shards import ShardStore
+from artifacts.text import TextTokenizer
+from artifacts.verify import verify_bundle
+from service.cli import app
+from tests.support.models import write_corpus
+
+DOCUMENTS = 12
+Document = dict[int, int]
+
+
+@pytest.fixture(scope="module")
+def idf(model_folder: Path) -> npt.NDArray[np.float32]:
+    """Made-up weights, far enough apart to change which terms are kept."""
+    vocab_size = TextTokenizer.from_file(model_folder / "tokenizer.json").vocab_size
+    return np.random.default_rng(0).uniform(0.1, 9, vocab_size).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def adapter(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter as the trainer leaves it: with the weights it was trained with."""
+    folder = tmp_path_factory.mktemp("adapter")
+    config = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder), config).save_pretrained(str(folder))
+    save_idf(folder / "idf.npy", idf)
+    return folder
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model_folder: Path, adapter: Path) -> Path:
+    shutil.copytree(adapter, tmp_path / "adapter")
+    content = {
+        "name": "tiny",
+        "model": {"path": str(model_folder), "adapter": str(tmp_path / "adapter"), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)), "name": "tiny"},
+        "tasks": {"web": "Find it"},
+        "default_task": "web",
+        "encode": {"max_length": 32, "top_k": 40},
+        "index": {"factory": "Flat"},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def change(recipe: Path, section: str, **values: Any) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    content[section] |= values
+    recipe.write_text(yaml.safe_dump(content))
+
+
+def run(*arguments: str | Path) -> None:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Bundle, ImpactIndex]]:
+    assert verify_bundle(path) == []
+    bundle = Bundle.open(path)
+    with bundle.sparse() as index:
+        yield bundle, index
+
+
+def impacts(index: ImpactIndex, vocab_size: int) -> list[Document]:
+    """Every document's terms and impacts, read out of Lucene one term at a time."""
+    documents: list[Document] = [{} for _ in range(DOCUMENTS)]
+    for term in range(vocab_size):
+        for ordinal, score in zip(*index.search(np.array([term]), np.ones(1, np.float32), DOCUMENTS), strict=True):
+            documents[ordinal][term] = int(score)
+    return documents
+
+
+def best(documents: list[Document], top_k: int, idf: npt.NDArray[np.float32] | None) -> list[Document]:
+    """The rule, plainly."""
+    weights = np.ones(10_000) if idf is None else idf.astype(np.float64)
+    kept = [sorted(one, key=lambda term: (-one[term] * weights[term], term))[:top_k] for one in documents]
+    return [{term: one[term] for term in sorted(terms)} for one, terms in zip(documents, kept, strict=True)]
+
+
+def encoded(work: Path) -> list[Document]:
+    documents: list[Document] = []
+    for shard in ShardStore(work / "encode"):
+        for start, end in zip(shard.indptr[:-1], shard.indptr[1:], strict=True):
+            documents.append(dict(zip(shard.terms[start:end].tolist(), shard.impacts[start:end].tolist(), strict=True)))
+    return documents
+
+
+def test_an_adapter_with_weights_makes_a_bundle_with_weights(
+    recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
+) -> None:
+    run("build", recipe)
+    with opened(tmp_path / "bundle") as (bundle, _):
+        assert (bundle.manifest.sparse.query_weights, bundle.manifest.sparse.top_k) == ("idf_count", 40)
+        found = bundle.idf()
+        assert found is not None
+        np.testing.assert_array_equal(found, idf)
+    change(recipe, "encode", top_k=None)
+    run("encode", recipe, "--work", tmp_path / "all")
+    assert encoded(tmp_path / "work") == best(encoded(tmp_path / "all"), 40, idf)
+    assert encoded(tmp_path / "work") != best(encoded(tmp_path / "all"), 40, None)
+
+
+def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(
+    recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
+) -> None:
+    change(recipe, "encode", top_k=None)
+    run("build", recipe)
+    everything = encoded(tmp_path / "work")
+    for top_k in (3, 25):
+        run("index", recipe, "--top-k", str(top_k), "--dimension", "8", "--overwrite")
+        with opened(tmp_path / "bundle") as (bundle, index):
+            manifest = bundle.manifest
+            assert (manifest.sparse.top_k, manifest.dimension, manifest.sparse.query_weights) == (top_k, 8, "idf_count")
+            assert impacts(index, manifest.vocab_size) == best(everything, top_k, idf)
+    change(recipe, "model", idf=None)
+    run("index", recipe, "--top-k", "3", "--overwrite")
+    with opened(tmp_path / "bundle") as (bundle, index):
+        assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
+        assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3, None)
+
+
+def test_cutting_twice_is_cutting_once(recipe: Path, tmp_path: Path) -> None:
+    run("build", recipe)
+    run("index", recipe, "--top-k", "7", "--overwrite")
+    change(recipe, "encode", top_k=7)
+    run("build", recipe, "--work", tmp_path / "work2", "--output", tmp_path / "once")
+    with opened(tmp_path / "bundle") as (twice, first), opened(tmp_path / "once") as (once, second):
+        assert twice.manifest.sparse == once.manifest.sparse
+        assert impacts(first, twice.manifest.vocab_size) == impacts(second, once.manifest.vocab_size)
+
+
+def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, "model", idf=None)
+    run("build", recipe)
+    with opened(tmp_path / "bundle") as (bundle, _):
+        assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
+    assert not (tmp_path / "work" / "idf.npy").exists()
+
+
+def test_a_file_can_be_named_instead(recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
+    save_idf(tmp_path / "other.npy", idf * 2)
+    change(recipe, "model", adapter=None, idf=str(tmp_path / "other.npy"))
+    run("build", recipe)
+    found = Bundle.open(tmp_path / "bundle").idf()
+    assert found is not None
+    np.testing.assert_array_equal(found, idf * 2)
+
+
+def test_changed_weights_are_noticed(recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
+    run("build", recipe)
+    save_idf(tmp_path / "other.npy", idf * 2)
+    change(recipe, "model", idf=str(tmp_path / "other.npy"))
+    with pytest.raises(ResumeError, match=r"model\.idf is .*other\.npy with SHA-256 .* now, was begun with"):
+        run("index", recipe, "--overwrite")
+    with pytest.raises(ResumeError, match=r"backbone\.json: .*\(idf: "):
+        run("encode", recipe)
+    change(recipe, "model", idf=None)
+    with pytest.raises(ResumeError, match=r"model\.idf is null, but encode\.top_k chose the terms by IDF times impact"):
+        run("index", recipe, "--overwrite")
+    change(recipe, "model", idf="auto")
+    save_idf(tmp_path / "work" / "idf.npy", idf * 2)
+    with pytest.raises(ResumeError, match=r"idf\.npy: was changed"):
+        run("index", recipe, "--overwrite")
+
+
+@pytest.mark.parametrize(("file", "message"), [("short.npy", "instead of float32 of shape"), ("no.npy", "is missing")])
+def test_unusable_weights_are_refused_before_anything_is_written(
+    recipe: Path, tmp_path: Path, file: str, message: str
+) -> None:
+    save_idf(tmp_path / "short.npy", np.ones(5, np.float32))
+    change(recipe, "model", idf=str(tmp_path / file))
+    with pytest.raises(RecipeError, match=rf"model\.idf: .*{message}"):
+        run("build", recipe)
+    assert not (tmp_path / "work" / "backbone.json").exists()
+
+
+def test_index_can_not_keep_more_than_was_encoded(recipe: Path) -> None:
+    with pytest.raises(RecipeError, match=r"index\.top_k is 41, but encode\.top_k keeps only 40 terms"):
+        load_recipe(recipe, {"index.top_k": 41})
+    assert load_recipe(recipe, {"index.top_k": 40}).index.top_k == 40
