@@ -1,6 +1,7 @@
 """Work directories: where the stages of a build keep what they have done, so that a stopped one can go on."""
 
 import fcntl
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -8,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from artifacts.errors import ResumeError
 
-__all__ = ["check_plan", "read_json", "work_lock", "write_atomically"]
+__all__ = ["check_plan", "read_array", "read_json", "work_lock", "write_array", "write_atomically"]
 
 
 @contextmanager
@@ -65,3 +69,21 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array of any shape as `.npy`, atomically."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
+
+
+def read_array(path: Path) -> npt.NDArray[Any]:
+    """Read an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise ResumeError(
+            f"{path}: can't be read: {error}.", remedy="Delete it and run the stage that makes it again."
+        ) from error
+    return array

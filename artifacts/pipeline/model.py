@@ -18,7 +18,7 @@ from artifacts.pipeline.weights import (
 )
 from artifacts.text import TextTokenizer
 
-__all__ = ["Backbone", "ModelDtype", "load_backbone"]
+__all__ = ["Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone"]
 
 ModelDtype = Literal["auto", "float32", "bfloat16"]
 
@@ -101,8 +101,8 @@ def load_backbone(
     is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says. `dtype`
     "auto" is bfloat16 on CUDA and float32 on CPU. Raises ModelError.
     """
-    target = _device(device)
-    weights = _torch_dtype(dtype, target)
+    target = choose_device(device)
+    weights = choose_dtype(dtype, target)
     source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
     model = load_causal_lm(source, weights)
     folders = [local_folder(source)]
@@ -162,7 +162,8 @@ def _token_id(tokenizer: TextTokenizer, token: str | None, path: str) -> int | N
     return token_id
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one. Raises ModelError for one that is not there."""
     try:
         device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     except RuntimeError as error:
@@ -172,7 +173,8 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _torch_dtype(dtype: ModelDtype, device: torch.device) -> torch.dtype:
+def choose_dtype(dtype: ModelDtype, device: torch.device) -> torch.dtype:
+    """The number type of the weights; "auto" is bfloat16 on CUDA and float32 elsewhere."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32

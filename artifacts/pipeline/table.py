@@ -1,6 +1,5 @@
 """The token table: e(t) of every token behind an instruction, computed once so that queries need no model."""
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from artifacts.errors import ModelError, ResumeError
+from artifacts.errors import ModelError
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.software import software
 from artifacts.pipeline.states import PrefixCache, token_states_cached
 from artifacts.progress import ProgressBar
-from artifacts.work import check_plan, write_atomically
+from artifacts.work import check_plan, read_array, write_array
 
 __all__ = ["TableJob", "instruction_prefix", "make_table"]
 
@@ -55,9 +54,9 @@ def make_table(backbone: Backbone, job: TableJob, work: Path) -> Path:
     parts = {start: work / f"part-{start:07d}.npy" for start in range(0, backbone.embedded, job.part)}
     if not target.is_file():
         _make_parts(backbone, job, batch, parts)
-        rows = np.concatenate([_load(part) for part in parts.values()])
+        rows = np.concatenate([read_array(part) for part in parts.values()])
         surplus = np.zeros((backbone.vocab_size - len(rows), rows.shape[1]), dtype=np.float32)
-        write_atomically(target, _npy(np.concatenate([rows, surplus])))
+        write_array(target, np.concatenate([rows, surplus]))
     for leftover in work.glob("part-*.npy*"):
         leftover.unlink()
     return target
@@ -72,7 +71,7 @@ def _make_parts(backbone: Backbone, job: TableJob, batch: int, parts: dict[int, 
             if file.is_file():
                 progress.skip(end - start)
                 continue
-            write_atomically(file, _npy(_rows(backbone, cache, start, end, batch)))
+            write_array(file, _rows(backbone, cache, start, end, batch))
             progress.advance(end - start)
 
 
@@ -86,18 +85,4 @@ def _rows(backbone: Backbone, cache: PrefixCache, start: int, end: int, batch: i
     if not np.isfinite(rows).all():
         bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
         raise ModelError(f"Token {bad} has a state that is not finite.", remedy="Set model.dtype to float32.")
-    return rows
-
-
-def _npy(rows: npt.NDArray[np.float32]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, rows)
-    return buffer.getvalue()
-
-
-def _load(part: Path) -> npt.NDArray[np.float32]:
-    try:
-        rows: npt.NDArray[np.float32] = np.load(part)
-    except (OSError, EOFError, ValueError) as error:
-        raise ResumeError(f"{part}: can't be read: {error}.", remedy="Delete it and run `table` again.") from error
     return rows

@@ -1,0 +1,173 @@
+"""A sentence-transformers bi-encoder: the teacher of a distilled token table, and what reads the documents."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sentence_transformers import SentenceTransformer
+
+from artifacts.errors import BundleError, ModelError
+from artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
+from artifacts.pipeline.weights import LOAD_ERRORS, fingerprint, local_folder
+from artifacts.progress import ProgressBar
+from artifacts.text import TextTokenizer
+
+__all__ = ["BiEncoder", "load_biencoder"]
+
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class BiEncoder:
+    """A bi-encoder ready to encode, with its own pooling, longest length and prompts.
+
+    `tokenizer` is its tokenizer without special tokens, as a bundle will use it. `fingerprint` stands for weights,
+    tokenizer, modules, prompts, number type and lowercasing.
+    """
+
+    model: SentenceTransformer
+    tokenizer: TextTokenizer
+    tokenizer_json: bytes
+    name: str
+    fingerprint: str
+
+    @property
+    def hidden_size(self) -> int:
+        """H, the dimension of its vectors."""
+        return int(self.model.get_embedding_dimension() or 0)
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the tokenizer's highest id + 1."""
+        return self.tokenizer.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.model.device
+
+    def query_prompt(self, instruction: str) -> str:
+        """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
+        return instruction or self.model.prompts.get("query") or ""
+
+    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> npt.NDArray[np.float32]:
+        """Vectors of queries by the whole encoder, (n, H) float32, L2-normalised. Raises ModelError (not finite)."""
+        prompt = self.query_prompt(instruction)
+        options: dict[str, Any] = {"prompt": prompt} if prompt else {}
+        return self._unit(
+            self.model.encode_query(
+                list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False, **options
+            )
+        )
+
+    def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Vectors of documents, (n, H) float32, L2-normalised. Raises ModelError when one is not finite."""
+        return self._unit(
+            self.model.encode_document(
+                list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False
+            )
+        )
+
+    def token_states(self, instruction: str = "", *, batch: int = 512) -> npt.NDArray[np.float32]:
+        """What the encoder makes of each token by itself, behind the query prompt: (V, H) float32.
+
+        Ids that the model has no embedding for (special tokens no text contains) get a row of zeros.
+        """
+        before, after = self._frame(self.query_prompt(instruction))
+        embedded = min(self.vocab_size, _embedding_rows(self.model))
+        rows = np.zeros((self.vocab_size, self.hidden_size), dtype=np.float32)
+        with torch.inference_mode(), ProgressBar("token states", total=embedded, unit="tokens") as progress:
+            for start in range(0, embedded, batch):
+                framed = [[*before, token, *after] for token in range(start, min(start + batch, embedded))]
+                ids = torch.tensor(framed, device=self.device)
+                features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+                rows[start : start + len(framed)] = self.model(features)["sentence_embedding"].float().cpu().numpy()
+                progress.advance(len(framed))
+        return self._finite(rows)
+
+    def check_tokens(self, texts: Sequence[str]) -> None:
+        """Raise ModelError for a text whose tokens for a query differ from those the encoder itself reads.
+
+        Texts that hold the spelling of a special token are left out: only the encoder takes that for one.
+        """
+        special = [str(token) for token in self.model.tokenizer.all_special_tokens]
+        for text in texts:
+            if any(token in text for token in special):
+                continue
+            lowered = text.lower() if self.tokenizer.lowercase else text
+            theirs = self.model.tokenizer(lowered, add_special_tokens=False, truncation=False)["input_ids"]
+            ours = self.tokenizer.encode(text).tolist()
+            if ours != list(theirs):
+                raise ModelError(
+                    f"{self.name}: the text {text[:80]!r} has the tokens {ours[:10]} in tokenizer.json, but "
+                    f"{list(theirs)[:10]} for the encoder.",
+                    remedy="Save the encoder's tokenizer as a fast one (save_pretrained) and use that directory.",
+                )
+
+    def _frame(self, prompt: str) -> tuple[list[int], list[int]]:
+        """The token ids before and after the text of a query."""
+        probe = self.model.tokenizer(prompt + "a", truncation=False)["input_ids"]
+        inner = self.model.tokenizer(prompt + "a", add_special_tokens=False, truncation=False)["input_ids"]
+        place = next(i for i in range(len(probe)) if probe[i : i + len(inner)] == inner)
+        last = place + len(inner) - 1
+        return probe[:last], probe[last + 1 :]
+
+    def _unit(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        rows = self._finite(np.asarray(vectors, dtype=np.float32))
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)  # of bfloat16 only nearly 1
+        return rows / np.maximum(norms, 1e-12)
+
+    def _finite(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if not np.isfinite(rows).all():
+            raise ModelError(f"{self.name}: a vector is not finite.", remedy="Set model.dtype to float32.")
+        return rows
+
+
+def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto", lowercase: bool = True) -> BiEncoder:
+    """Load a sentence-transformers model, a Hugging Face id or a directory, in evaluation mode.
+
+    No code that it brings along is run. `dtype` "auto" is bfloat16 on CUDA and float32 on a CPU. Raises ModelError
+    when it can't be loaded or has no fast tokenizer.
+    """
+    target = choose_device(device)
+    weights = choose_dtype(dtype, target)
+    try:
+        model = SentenceTransformer(
+            path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": weights}
+        ).eval()
+    except LOAD_ERRORS as error:
+        raise ModelError(
+            f"{path}: the bi-encoder can't be loaded: {error}",
+            remedy="Give a sentence-transformers directory or a Hugging Face id.",
+        ) from error
+    model.requires_grad_(False)
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(
+            f"{path}: this bi-encoder has no fast tokenizer ({type(model.tokenizer).__name__}).",
+            remedy="Convert it to a tokenizer.json first; the query path runs on it.",
+        )
+    content = backend.to_str(pretty=True).encode()
+    try:
+        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
+    except BundleError as error:
+        raise ModelError(error.message) from error
+    settings = (tokenizer.sha256, model.max_seq_length, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
+    identity = fingerprint(_folders(local_folder(path)), *settings)
+    return BiEncoder(model, tokenizer, content, Path(path).name, identity)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folder of the model and those of its modules (pooling, dense layers, …)."""
+    listed = folder / "modules.json"
+    modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
+    return list(dict.fromkeys([folder, *(folder / module["path"] for module in modules)]))
+
+
+def _embedding_rows(model: SentenceTransformer) -> int:
+    return int(model[0].auto_model.get_input_embeddings().weight.shape[0])
