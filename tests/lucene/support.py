@@ -41,10 +41,14 @@ class Collection:
                 writer.add(ids[start:end], documents[start:end], *self.rows(start, end))
 
     def best(self, terms: npt.NDArray[np.int32], weights: Floats, k: int) -> tuple[Ints, Floats]:
-        """What a search must give: float32 scores of the documents that share a term, ties by ordinal."""
-        query = np.zeros(self.matrix.shape[1])
+        """What a search must give: scores of the documents that share a term, ties by ordinal.
+
+        Each product is a float32; they are summed in doubles, and the sum is rounded to a float32 once.
+        """
+        query = np.zeros(self.matrix.shape[1], np.float32)
         np.add.at(query, terms, weights)
-        scores = (self.matrix @ query).astype(np.float32)
+        products = self.matrix.astype(np.float32) * query
+        scores = products.sum(axis=1, dtype=np.float64).astype(np.float32)
         order = np.lexsort((np.arange(len(scores)), -scores))
         order = order[scores[order] > 0][:k]
         return order, scores[order]
