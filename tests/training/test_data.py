@@ -1,0 +1,346 @@
+"""Sets in BEIR layout prepared with a real Lucene and a real bundle, and compared with what was planted."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from artifacts.bundle import Bundle
+from artifacts.corpus import read_qrels, read_queries
+from artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
+from artifacts.training.data import MOST_POSITIVES, data_report, prepare, print_data_report
+from artifacts.training.negatives import Source, pick_negatives
+from artifacts.training.recipe import NegativesRecipe, TrainRecipe
+from artifacts.training.types import Example
+from service.engine import SearchEngine
+from service.schemas import SearchRequest
+from tests.support.tiny import make_tiny_bundle, tiny_documents
+
+INSTRUMENTS = ("violin", "trumpet", "piano", "drum", "flute", "harp", "guitar", "cello", "oboe", "organ")
+MAKERS = ("Amati", "Bach", "Cavaille", "Dowd", "Erard", "Fazioli", "Gagliano", "Hemsch", "Ibach", "Jacquot")
+CORPUS = {
+    f"{i}-{m}": {"title": f"{maker} {name}", "text": f"{maker} built this {name} and sold the instrument by himself"}
+    for i, name in enumerate(INSTRUMENTS)
+    for m, maker in enumerate(MAKERS)
+}
+QUERIES = {f"q{i}-{m}": f"which {i} did {m} sell" for i in INSTRUMENTS for m in MAKERS}
+QRELS = {f"q{name}-{maker}": {f"{i}-{m}": 1} for i, name in enumerate(INSTRUMENTS) for m, maker in enumerate(MAKERS)}
+
+
+def write_set(
+    folder: Path,
+    queries: dict[str, str] = QUERIES,
+    corpus: dict[str, dict[str, str]] = CORPUS,
+    **splits: dict[str, dict[str, int]],
+) -> Path:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, records in (("corpus", corpus), ("queries", {key: {"text": text} for key, text in queries.items()})):
+        lines = [json.dumps({"_id": key, **record}) + "\n" for key, record in records.items()]
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    for split, qrels in splits.items():
+        rows = [f"{query}\t{name}\t{grade}\n" for query, grades in qrels.items() for name, grade in grades.items()]
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    return folder
+
+
+def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **data: Any) -> TrainRecipe:
+    return TrainRecipe.model_validate(
+        {
+            "name": "test",
+            "model": {"path": "none"},
+            "seed": seed,
+            "data": {"sets": [{"instruction": "find it", **one} for one in sets], **data},
+            "stages": [{"kind": "query_likelihood", "steps": 1}],
+            "work": work,
+            "output": work / "output",
+        }
+    )
+
+
+BM25 = {"depth": 30, "count": 5, "margin": 0.95}
+
+
+def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[BM25], consistency={"top": 3}))
+    assert (one.name, one.instruction, one.weight) == ("music", "find it", 100.0)
+    assert [example.row for example in one.examples] == list(range(100))
+    assert {example.query_id: example.positive for example in one.examples} == {
+        query: next(iter(grades)) for query, grades in QRELS.items()
+    }
+    for example in one.examples:
+        instrument, maker = example.positive.split("-")
+        assert len(example.negatives) == 5
+        # A hard negative shares the instrument or the maker; both at once has the positive alone.
+        assert all(
+            sum(a == b for a, b in zip(name.split("-"), (instrument, maker), strict=True)) == 1
+            for name in example.negatives
+        )
+    assert one.documents["0-0"] == "Amati violin Amati built this violin and sold the instrument by himself"
+    [report] = data_report(recipe(tmp_path / "work", {"path": folder}))
+    assert report["pairs"] == report["kept"] == 100
+    assert report["without_negatives"] == 0
+
+
+def test_titles_are_dropped_for_the_documents_and_for_bm25(tmp_path: Path) -> None:
+    corpus = {
+        "a": {"title": "Zither", "text": "has strings"},
+        "b": {"title": "", "text": "a zither, not a harp, lute or drum"},
+        "c": {"title": "Only a title", "text": ""},
+    }
+    folder = write_set(
+        tmp_path / "titles",
+        {"q1": "zither", "q2": "title"},
+        corpus,
+        train={"q1": {"a": 1}, "q2": {"c": 1, "nowhere": 1}, "nobody": {"a": 1}},
+    )
+    whole = recipe(tmp_path / "whole", {"path": folder}, consistency={"top": 1})
+    [one] = prepare(whole)
+    assert [example.positive for example in one.examples] == ["a", "c"]
+    assert data_report(whole)[0]["without_text"] == 2
+    cut = recipe(tmp_path / "cut", {"path": folder, "drop_title": True}, consistency={"top": 10})
+    with pytest.raises(RecipeError, match=r"nothing is left of the set titles .*'without_text': 3.*'inconsistent': 1"):
+        prepare(cut)
+    [one] = prepare(recipe(tmp_path / "cut", {"path": folder, "drop_title": True}))
+    assert one.documents == {"a": "has strings", "b": "a zither, not a harp, lute or drum"}
+
+
+def test_decontamination_finds_what_was_planted(tmp_path: Path) -> None:
+    planted = {
+        "p1": "Which VIOLIN did Amati sell?!",  # case and punctuation
+        "p2": "what piano does the Cavaille sell",  # function words
+        "p3": "trumpet Bach sell",  # function words dropped
+        "p4": "the melting point of tungsten in vacuum",
+    }
+    folder = write_set(tmp_path / "music", train=QRELS)
+    first = write_set(tmp_path / "first", planted, test={"p4": {"0-0": 1}})  # p1 to p3 are not even judged
+    second = write_set(tmp_path / "second", {"x": planted["p1"]}, test={"x": {"0-0": 1}})
+    settings = recipe(tmp_path / "work", {"path": folder}, decontaminate={"against": [first, second]})
+    [one] = prepare(settings)
+    gone = QUERIES.keys() - {example.query_id for example in one.examples}
+    assert gone == {"qviolin-Amati", "qpiano-Cavaille", "qtrumpet-Bach"}
+    [report] = data_report(settings)
+    assert report["near_duplicates"] == 3
+    assert report["near_duplicates_of"] == {"first": 3, "second": 1}
+    console = Console(record=True, width=200, file=(tmp_path / "table.txt").open("w"))
+    print_data_report([report], console)
+    text = console.export_text()
+    assert "near-duplicates" in text
+    assert "second" in text
+    console.file.close()
+
+
+def test_a_set_that_is_evaluated_too_is_cleaned_of_its_other_splits(tmp_path: Path) -> None:
+    names = list(QUERIES)
+    train, test = {name: QRELS[name] for name in names[:60]}, {name: QRELS[name] for name in names[50:]}
+    queries = QUERIES | {names[70]: QUERIES[names[3]].upper()}  # a test query that is a training query, too
+    folder = write_set(tmp_path / "music", queries, train=train, test=test)
+    settings = recipe(tmp_path / "work", {"path": folder}, decontaminate={"against": [folder]})
+    [one] = prepare(settings)
+    kept = [example.query_id for example in one.examples]
+    assert kept == [name for name in names[:50] if name != names[3]]
+
+
+def test_the_consistency_filter_drops_what_the_ranking_does_not_find(tmp_path: Path) -> None:
+    wrong = {"qviolin-Amati": {"9-9": 1}, "qpiano-Bach": {"0-5": 1}}
+    folder = write_set(tmp_path / "music", train=QRELS | wrong)
+    settings = recipe(tmp_path / "work", {"path": folder}, consistency={"top": 10})
+    [one] = prepare(settings)
+    assert QUERIES.keys() - {example.query_id for example in one.examples} == wrong.keys()
+    assert [example.row for example in one.examples] == list(range(98))
+    assert data_report(settings)[0]["inconsistent"] == 2
+
+
+def test_relevant_documents_and_twins_are_no_negatives(tmp_path: Path) -> None:
+    corpus = CORPUS | {"twin": {"title": "AMATI violin", "text": CORPUS["0-0"]["text"] + " "}}
+    qrels = QRELS | {"qviolin-Amati": {"0-0": 1, "0-1": 2, "0-9": 0}, "again": {"0-2": 1}}
+    queries = QUERIES | {"again": "Which violin did AMATI sell"}
+    folder = write_set(tmp_path / "music", queries, corpus, train=qrels)
+    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[BM25 | {"count": 30, "margin": 2.0}]))
+    examples = {(example.query_id, example.positive): example for example in one.examples}
+    assert [key for key in examples if key[0] in ("qviolin-Amati", "again")] == [
+        ("qviolin-Amati", "0-1"),
+        ("qviolin-Amati", "0-0"),
+        ("again", "0-2"),
+    ]
+    for key in (("qviolin-Amati", "0-1"), ("qviolin-Amati", "0-0"), ("again", "0-2")):
+        negatives = examples[key].negatives
+        assert not {"0-0", "0-1", "0-2", "twin"} & set(negatives)
+        assert "0-9" in negatives
+
+
+def test_a_query_gives_at_most_a_few_examples(tmp_path: Path) -> None:
+    grades = {f"0-{m}": 1 + (m == 7) for m in range(10)}
+    folder = write_set(tmp_path / "music", train={"qviolin-Amati": grades, "qpiano-Bach": {"2-1": 1}})
+    settings = recipe(tmp_path / "work", {"path": folder}, negatives=[BM25 | {"count": 30, "margin": 9.0}])
+    [one] = prepare(settings)
+    assert [example.positive for example in one.examples] == ["0-7", "0-0", "0-1", "0-2", "2-1"]
+    assert len(one.examples) == MOST_POSITIVES + 1
+    assert not any(name.startswith("0-") for name in one.examples[0].negatives)
+    [report] = data_report(settings)
+    assert report["beyond_positives"] == 6
+    parts = ("without_text", "beyond_positives", "near_duplicates", "not_drawn", "inconsistent", "kept")
+    assert report["pairs"] == sum(report[part] for part in parts)
+
+
+def source(**documents: str) -> Source:
+    return Source("s", "i", documents, {"query": {"good"}})
+
+
+def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
+    example = Example(0, "q", "Query", "good")
+    hits = [("above", 12.0), ("good", 10.0), ("close", 9.6), ("at", 9.5), ("below", 9.0), ("same", 8.0), ("low", 1.0)]
+    given = source(good="a", above="b", close="c", at="d", below="e", same="E ", low="f")
+    assert pick_negatives(hits, example, given, NegativesRecipe(margin=0.95)) == ["at", "below", "low"]
+    assert pick_negatives(hits, example, given, NegativesRecipe(margin=0.95, count=1)) == ["at"]
+    assert pick_negatives(hits, example, given, NegativesRecipe(margin=1.5, depth=4)) == ["above", "close", "at"]
+    assert pick_negatives(hits, example, given, NegativesRecipe(depth=1)) == []
+    cosines = [("good", -0.2), ("close", -0.205), ("below", -0.3)]
+    assert pick_negatives(cosines, example, given, NegativesRecipe(margin=0.95)) == ["below"]
+
+
+@pytest.fixture(scope="module")
+def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Queries taken from the documents of the tiny bundle, whose sparse leg finds them."""
+    documents = tiny_documents()
+    corpus = {one.id: {"title": one.title, "text": one.text} for one in documents}
+    queries = {f"q-{one.id}": one.full_text for one in documents[12:40]} | {"q-blank": "music"}
+    qrels = {f"q-{one.id}": {one.id: 1} for one in documents[12:40]} | {"q-blank": {"editor": 1}}
+    return write_set(tmp_path_factory.mktemp("sets") / "tiny", queries, corpus, train=qrels)
+
+
+def test_a_bundle_ranks_as_it_is_served(tmp_path: Path, tiny_set: Path, tiny_bundle: Bundle) -> None:
+    mined = {"ranking": tiny_bundle.path, "depth": 20, "count": 4, "margin": 0.9}
+    settings = recipe(
+        tmp_path, {"path": tiny_set}, consistency={"ranking": tiny_bundle.path, "top": 15}, negatives=[mined]
+    )
+    [one] = prepare(settings)
+    found = {example.query_id: example for example in one.examples}
+    queries, qrels = read_queries(tiny_set), read_qrels(tiny_set / "qrels" / "train.tsv")
+    with SearchEngine.open(tiny_bundle) as engine:
+        for query_id, grades in qrels.items():
+            positive = next(iter(grades))
+            hits = engine.search(SearchRequest(query=queries[query_id], k=20, fields=[])).hits
+            assert (query_id in found) == (positive in [hit.id for hit in hits[:15]])
+            if query_id in found:
+                cosines = {hit.id: hit.dense.score for hit in hits if hit.dense is not None}
+                bound = cosines[positive] - 0.1 * abs(cosines[positive])
+                expected = [name for name, cosine in cosines.items() if cosine <= bound]
+                assert list(found[query_id].negatives) == expected[:4]
+    assert 0 < len(found) < len(queries)
+    assert any(example.negatives for example in one.examples)
+
+
+def test_negatives_of_two_rankings_follow_each_other(tmp_path: Path, tiny_set: Path, tiny_bundle: Bundle) -> None:
+    mined = {"ranking": tiny_bundle.path, "depth": 20, "count": 4, "margin": 0.9}
+    one, two, both = (
+        {example.query_id: example.negatives for example in prepare(made)[0].examples}
+        for made in (
+            recipe(tmp_path / str(number), {"path": tiny_set}, negatives=negatives)
+            for number, negatives in enumerate(([BM25], [mined], [BM25, mined]))
+        )
+    )
+    assert both == {name: tuple(dict.fromkeys(one[name] + two[name])) for name in one}
+    assert any(set(one[name]) & set(two[name]) for name in one)
+
+
+def test_a_folder_with_a_bundle_per_set(tmp_path: Path, tiny_set: Path) -> None:
+    make_tiny_bundle(tmp_path / "bundles" / "tiny")
+    mined = {"ranking": tmp_path / "bundles", "depth": 20, "count": 4}
+    assert len(prepare(recipe(tmp_path / "work", {"path": tiny_set}, negatives=[mined]))) == 1
+    folder = write_set(tmp_path / "music", train=QRELS)
+    with pytest.raises(BundleError, match="music"):
+        prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[mined]))
+
+
+def test_a_bundle_of_another_corpus_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    settings = recipe(tmp_path / "work", {"path": folder}, consistency={"ranking": tiny_bundle.path})
+    with pytest.raises(RecipeError, match="100 relevant documents of the set music are not in this bundle, such as"):
+        prepare(settings)
+
+
+def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    drawn = {}
+    for place, (seed, name) in enumerate([(1, "music"), (1, "music"), (2, "music"), (1, "other")]):
+        one = {"path": folder, "limit": 20, "name": name}
+        [made] = prepare(recipe(tmp_path / f"work{place}", one, seed=seed))
+        drawn[place] = [example.query_id for example in made.examples]
+        assert drawn[place] == [name for name in QRELS if name in drawn[place]]
+        assert len(drawn[place]) == 20
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert drawn[0] != drawn[3]
+
+
+def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    work = tmp_path / "work"
+    first = prepare(recipe(work, {"path": folder}, negatives=[BM25]))
+    examples = work / "data" / "music" / "examples.jsonl"
+    assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.jsonl", "report.json"}
+    stamp = examples.stat().st_mtime_ns
+    assert (
+        prepare(recipe(work, {"path": folder, "weight": 7}, seed=9, negatives=[BM25]))[0].examples == first[0].examples
+    )
+    assert examples.stat().st_mtime_ns == stamp
+    for changed, message in (
+        (recipe(work, {"path": folder}, negatives=[BM25 | {"margin": 0.5}]), r"negatives: .*0\.95.*0\.5"),
+        (
+            recipe(work, {"path": folder, "limit": 5}, negatives=[BM25]),
+            r"limit: None there, 5 now; seed: None there, 0",
+        ),
+        (recipe(work, {"path": folder}, negatives=[BM25], consistency={"top": 3}), "consistency: None there"),
+        (recipe(work, {"path": folder}, negatives=[BM25], decontaminate={"against": [folder]}), "distance: None there"),
+    ):
+        with pytest.raises(ResumeError, match=message):
+            prepare(changed)
+    write_set(tmp_path / "music", QUERIES | {"new": "a new query"}, train=QRELS)
+    with pytest.raises(ResumeError, match="queries: '"):
+        prepare(recipe(work, {"path": folder}, negatives=[BM25]))
+
+
+def test_a_set_that_was_not_finished_can_be_begun_with_other_settings(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    prepare(recipe(tmp_path / "work", {"path": folder}))
+    (tmp_path / "work" / "data" / "music" / "report.json").unlink()
+    [one] = prepare(recipe(tmp_path / "work", {"path": folder, "limit": 5}))
+    assert len(one.examples) == 5
+
+
+def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
+    settings = recipe(tmp_path / "work", {"path": write_set(tmp_path / "music", train=QRELS)})
+    prepare(settings)
+    examples = tmp_path / "work" / "data" / "music" / "examples.jsonl"
+    lines = examples.read_text().splitlines(keepends=True)
+    examples.write_text("".join(lines[:-1]))
+    with pytest.raises(ResumeError, match=r"has 99 examples; report\.json says 100"):
+        prepare(settings)
+    examples.write_text("".join(lines[:-1]) + "{")
+    with pytest.raises(ResumeError, match="can't be read"):
+        prepare(settings)
+
+
+def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
+    odd = "which\u2028violin\x85did \x1c Amati sell"
+    folder = write_set(tmp_path / "music", {"q": odd}, train={"q": {"0-0": 1}})
+    settings = recipe(tmp_path / "work", {"path": folder})
+    assert prepare(settings)[0].examples == prepare(settings)[0].examples == [Example(0, "q", odd, "0-0")]
+
+
+def test_bad_inputs_are_named(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    with pytest.raises(CorpusError, match=r"dev\.tsv: the qrels are missing"):
+        prepare(recipe(tmp_path / "work", {"path": folder, "split": "dev"}))
+    with pytest.raises(CorpusError, match=r"no corpus\.jsonl"):
+        prepare(recipe(tmp_path / "work", {"path": tmp_path / "nowhere"}))
+    with pytest.raises(CorpusError, match=r"no queries\.jsonl"):
+        prepare(recipe(tmp_path / "work", {"path": folder}, decontaminate={"against": [tmp_path]}))
+    with pytest.raises(RecipeError, match=r"the name '\.\./up' can't be"):
+        prepare(recipe(tmp_path / "work", {"path": folder, "name": "../up"}))
+    with pytest.raises(ResumeError, match=r"report\.json: can't be read"):
+        data_report(recipe(tmp_path / "none", {"path": folder}))
