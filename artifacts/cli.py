@@ -1,4 +1,4 @@
-"""The offline commands of `lightretriever`: table, encode, index, build, verify and evaluate."""
+"""The offline commands of `lightretriever`: table, distil-table, encode, index, build, verify and evaluate."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from artifacts.build import build_bundle, check_before_build
 from artifacts.corpus import Skipped
-from artifacts.errors import MissingExtraError
+from artifacts.errors import MissingExtraError, RecipeError
 from artifacts.evaluation.command import evaluate
 from artifacts.recipe import Recipe, load_recipe
 from artifacts.work import work_lock
@@ -30,7 +30,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    for command in (table, encode, index, build, verify, evaluate):
+    for command in (table, distil_table, encode, index, build, verify, evaluate):
         app.command()(command)
 
 
@@ -42,11 +42,30 @@ def table(
     work: WorkOption = None,
 ) -> None:
     """Make the token table of every task: one row per token of the vocabulary."""
-    stages = _pipeline()
     loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
+    stages = _pipeline(loaded)
     with work_lock(loaded.work):
         for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
             typer.echo(f"{task}: {file}", err=True)
+
+
+def distil_table(
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    model: ModelOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+) -> None:
+    """Learn the token table of a bi-encoder whose document vectors stay as they are (a recipe with `distil`)."""
+    loaded = _recipe(recipe, corpus=corpus, model=model, device=device, work=work, limit=limit, skip_bad=skip_bad)
+    if loaded.distil is None:
+        raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
+    stages = _pipeline(loaded)
+    with work_lock(loaded.work):
+        for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
+            typer.echo(f"{task}: {file}, {stages.training_summary(file)}", err=True)
 
 
 def encode(
@@ -60,10 +79,10 @@ def encode(
     skip_bad: SkipOption = False,
 ) -> None:
     """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
-    stages = _pipeline()
     loaded = _recipe(
         recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, limit=limit, skip_bad=skip_bad
     )
+    stages = _pipeline(loaded)
     with work_lock(loaded.work):
         store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
     _report_skipped(skipped)
@@ -109,7 +128,6 @@ def build(
     overwrite: OverwriteOption = False,
 ) -> None:
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
-    stages = _pipeline()
     loaded = _recipe(
         recipe,
         corpus=corpus,
@@ -121,6 +139,7 @@ def build(
         limit=limit,
         skip_bad=skip_bad,
     )
+    stages = _pipeline(loaded)
     check_before_build(loaded, overwrite=overwrite)
     with work_lock(loaded.work):
         backbone = stages.load_recipe_backbone(loaded)
@@ -171,8 +190,13 @@ def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
     return load_recipe(path, overrides | {"corpus.skip_bad": skip_bad or None})
 
 
-def _pipeline() -> Any:
+def _pipeline(recipe: Recipe) -> Any:
+    """The stages of the recipe's kind: both modules have the same functions."""
     try:
+        if recipe.distil is not None:
+            from artifacts.pipeline import distil_stages
+
+            return distil_stages
         from artifacts.pipeline import stages
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error

@@ -153,6 +153,17 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_bi_encoder_needs_no_more(self) -> Self:
+        """What the bi-encoder brings along, or what only a language model has, can't be set."""
+        unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
+        given = [
+            f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
+        ]
+        if self.distil is not None and given:
+            raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
+        return self
+
+    @model_validator(mode="after")
     def _encoded_terms_suffice(self) -> Self:
         if self.index.top_k and self.encode.top_k and self.index.top_k > self.encode.top_k:
             raise ValueError(

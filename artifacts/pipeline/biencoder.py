@@ -51,6 +51,11 @@ class BiEncoder:
         """Where the weights lie."""
         return self.model.device
 
+    @property
+    def longest(self) -> int | None:
+        """How many tokens of a text it reads at most, special tokens included; None: all."""
+        return self.model.max_seq_length
+
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
         return instruction or self.model.prompts.get("query") or ""
@@ -120,7 +125,8 @@ class BiEncoder:
     def _unit(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         rows = self._finite(np.asarray(vectors, dtype=np.float32))
         norms = np.linalg.norm(rows, axis=1, keepdims=True)  # of bfloat16 only nearly 1
-        return rows / np.maximum(norms, 1e-12)
+        unit: npt.NDArray[np.float32] = rows / np.maximum(norms, 1e-12)
+        return unit
 
     def _finite(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         if not np.isfinite(rows).all():
@@ -170,4 +176,5 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _embedding_rows(model: SentenceTransformer) -> int:
-    return int(model[0].auto_model.get_input_embeddings().weight.shape[0])
+    transformer: Any = model[0]
+    return int(transformer.auto_model.get_input_embeddings().weight.shape[0])

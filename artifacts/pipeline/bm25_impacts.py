@@ -3,8 +3,8 @@
     impact_d[t] = round(100 · idf(t) · tf / (tf + k1 (1 - b + b · |d| / avgdl)))
     idf(t) = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
-with the tokenizer's tokens as terms and |d| their number: Lucene's BM25Similarity, but for Lucene's rounding of |d| to a
-byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
+with the tokenizer's tokens as terms and |d| their number: Lucene's BM25Similarity, but for Lucene's rounding of |d| to
+a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Bm25Statistics:
     frequencies: npt.NDArray[np.int64]
 
     def idf(self, terms: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-        """ln(1 + (N - df + 0.5) / (df + 0.5)) of token ids (n,): float64, above 0 even for a token of every document."""
+        """IDF of token ids (n,), float64, in natural logarithms; above 0 even for a token of every document."""
         frequencies = self.frequencies[terms]
         weights: npt.NDArray[np.float64] = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
         return weights

@@ -1,0 +1,186 @@
+"""Learn the token table of a bi-encoder: mean of rows ~ what the whole encoder makes of the query.
+
+    q = normalise(mean_i E[t_i]),  y = the encoder's own vector of the same text,  d = frozen vectors of documents
+
+    loss = cosine · (1 - q·y) + contrast · CE(q·y' / τ over the batch) + kl · KL(softmax(y·d / τ) ‖ softmax(q·d / τ))
+
+Only the rows of E are learned, so this takes minutes on a CPU, whatever the size of the encoder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
+
+from artifacts.errors import RecipeError
+from artifacts.pipeline.bm25_impacts import Bm25Statistics
+from artifacts.progress import ProgressBar
+from artifacts.recipe import DistilTableRecipe
+
+__all__ = ["Agreement", "Bags", "TrainedTable", "agreement", "initial_rows", "table_queries", "train_table"]
+
+_SAMPLED_DOCUMENTS = 1024
+"""Documents over which teacher and student are compared in one step, drawn anew each time."""
+
+_RANKED_DOCUMENTS = 20_000
+"""Documents that are ranked to measure agreement, at most; the first of a seeded draw."""
+
+_TOP = 10
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Texts as bags of token ids: text i is `tokens[starts[i]:starts[i + 1]]`. Both (…,) int64; no bag is empty."""
+
+    tokens: torch.Tensor
+    starts: torch.Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[npt.NDArray[np.int32]]) -> "Bags":
+        """Pack token ids (n_i,) of each text. Raises ValueError for a text without tokens."""
+        lengths = np.array([len(ids) for ids in texts], dtype=np.int64)
+        if not lengths.all():
+            raise ValueError(f"text {int(np.flatnonzero(lengths == 0)[0])} has no token")
+        starts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        tokens = np.concatenate(texts) if len(texts) else np.zeros(0)
+        return cls(torch.from_numpy(tokens.astype(np.int64)), starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def pick(self, rows: torch.Tensor) -> "Bags":
+        """The bags of those rows (b,), in that order."""
+        lengths = self.starts[rows + 1] - self.starts[rows]
+        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        shift = torch.repeat_interleave(self.starts[rows] - starts[:-1], lengths)
+        return Bags(self.tokens[torch.arange(int(starts[-1])) + shift], starts)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the table agrees with the encoder on texts that were held out: mean cosine of the two vectors, and the
+    share of the encoder's first ten documents that are among the table's first ten."""
+
+    cosine: float
+    overlap: float
+
+
+@dataclass(frozen=True)
+class TrainedTable:
+    """The rows (V, H) float32 of the best epoch, and the agreement before training and after each epoch."""
+
+    rows: npt.NDArray[np.float32]
+    epochs: list[Agreement]
+
+    @property
+    def best(self) -> int:
+        """The epoch that was kept, the first of equals; 0 is the table before training."""
+        return max(range(len(self.epochs)), key=lambda epoch: (self.epochs[epoch].overlap, -epoch))
+
+
+def initial_rows(states: npt.NDArray[np.float32], statistics: Bm25Statistics) -> npt.NDArray[np.float32]:
+    """The table before training: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), scaled to rows of mean length 1.
+
+    `states` s (V, H) float32 are those of single tokens, p(t) a token's share of the corpus' postings. What all texts
+    have in common says nothing of any of them, so it is taken off; rare tokens say most.
+    """
+    share = statistics.frequencies / statistics.frequencies.sum()
+    common = share @ states
+    rows = (states - common) * statistics.idf(np.arange(len(states)))[:, None]
+    scale = np.linalg.norm(rows[statistics.frequencies > 0], axis=1).mean()
+    scaled: npt.NDArray[np.float32] = (rows / max(scale, 1e-12)).astype(np.float32)
+    return scaled
+
+
+def table_queries(rows: torch.Tensor, bags: Bags) -> torch.Tensor:
+    """q = normalise(mean_i E[t_i]) of every bag: (n, H); `rows` is E (V, H). Differentiable, sparsely in E."""
+    sparse = rows.requires_grad and torch.is_grad_enabled()
+    return normalize(embedding_bag(bags.tokens, rows, bags.starts[:-1], mode="mean", sparse=sparse), dim=1)
+
+
+def agreement(
+    rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor, *, chunk: int = 256
+) -> Agreement:
+    """Compare E `rows` (V, H) with the encoder's vectors `targets` (n, H) of the same texts, over `documents` (N, H)."""
+    k = min(_TOP, len(documents))
+    cosines, shared = 0.0, 0
+    with torch.inference_mode():
+        for part in torch.arange(len(bags)).split(chunk):
+            ours, theirs = table_queries(rows, bags.pick(part)), targets[part].float()
+            cosines += float((ours * theirs).sum())
+            first, second = (torch.topk(each @ documents.T, k, dim=1).indices for each in (ours, theirs))
+            shared += int((first[:, :, None] == second[:, None, :]).sum())
+    return Agreement(cosines / len(bags), shared / (k * len(bags)))
+
+
+def train_table(
+    initial: npt.NDArray[np.float32],
+    bags: Bags,
+    targets: npt.NDArray[np.floating],
+    documents: npt.NDArray[np.floating],
+    settings: DistilTableRecipe,
+    held_out: int,
+) -> TrainedTable:
+    """Train from the rows `initial` (V, H) on n texts `bags` with the encoder's unit vectors `targets` (n, H).
+
+    `documents` (N, H) are the frozen unit vectors of the corpus. The last `held_out` texts are not trained on: after
+    every epoch the agreement on them is measured, and the epoch with the best overlap is kept. The same inputs and
+    seed give the same rows on the same machine and number of threads; rows of tokens that are in no text keep their
+    initial values. Raises RecipeError when fewer texts than one batch are left.
+    """
+    trained = len(bags) - held_out
+    if held_out < 1 or trained < settings.batch_size:
+        raise RecipeError(
+            f"distil: {trained} texts to train on beside {held_out} held out, less than one batch of "
+            f"{settings.batch_size}.",
+            remedy="Give more queries, sentences: true, or a smaller distil.batch_size.",
+        )
+    generator = torch.Generator().manual_seed(settings.seed)
+    rows = torch.nn.Parameter(torch.from_numpy(initial.copy()))
+    held = torch.arange(trained, len(bags))
+    drawn = torch.randperm(len(documents), generator=generator)[:_RANKED_DOCUMENTS]
+    judged = (bags.pick(held), _take(targets, held), _take(documents, drawn))
+    epochs = [agreement(rows, *judged)]
+    best = rows.detach().clone()
+    optimizer = torch.optim.SparseAdam([rows], lr=settings.learning_rate)
+    steps = settings.epochs * (trained // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=max(steps, 1))
+    with ProgressBar("distil", total=settings.epochs * trained, unit="texts") as progress:
+        for _ in range(settings.epochs):
+            order = torch.randperm(trained, generator=generator)
+            for batch in order.split(settings.batch_size):
+                if len(batch) < settings.batch_size:
+                    continue  # a smaller batch would weigh its texts more
+                sample = torch.randint(len(documents), (_SAMPLED_DOCUMENTS,), generator=generator)
+                optimizer.zero_grad()
+                queries = table_queries(rows, bags.pick(batch))
+                _loss(queries, _take(targets, batch), _take(documents, sample), settings).backward()
+                optimizer.step()
+                schedule.step()
+                progress.advance(len(batch))
+            epochs.append(agreement(rows, *judged))
+            if TrainedTable(initial, epochs).best == len(epochs) - 1:
+                best = rows.detach().clone()
+    return TrainedTable(best.numpy(), epochs)
+
+
+def _loss(
+    queries: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, settings: DistilTableRecipe
+) -> torch.Tensor:
+    """The loss of a batch: `queries` and `targets` (b, H), sampled `documents` (n, H), all of length 1."""
+    tau = settings.temperature
+    loss = settings.cosine * (1 - (queries * targets).sum(dim=1)).mean()
+    if settings.contrast:
+        loss = loss + settings.contrast * cross_entropy(queries @ targets.T / tau, torch.arange(len(queries)))
+    if settings.kl:
+        theirs, ours = softmax(targets @ documents.T / tau, dim=1), log_softmax(queries @ documents.T / tau, dim=1)
+        loss = loss + settings.kl * kl_div(ours, theirs, reduction="batchmean")
+    return loss
+
+
+def _take(vectors: npt.NDArray[np.floating], rows: torch.Tensor) -> torch.Tensor:
+    """Rows (b,) of vectors (n, H) of any float type, as float32."""
+    return torch.from_numpy(np.asarray(vectors[rows.numpy()], dtype=np.float32))

@@ -1,0 +1,159 @@
+"""The stages of a recipe with `distil`: an existing bi-encoder, its document vectors, a token table for its queries.
+
+WORK/backbone.json       what the later stages need to know of the bi-encoder
+WORK/tokenizer.json      its tokenizer
+WORK/encode/             document vectors, given or encoded, and BM25 impacts, in shards
+WORK/tables/TASK/        the distilled token table of a task, (V, H) float32, and training.json: how it was trained
+WORK/tables/TASK/teacher/  the encoder's vectors of the texts that were trained on
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from artifacts.corpus import Skipped, file_sha256, find_file
+from artifacts.errors import RecipeError
+from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
+from artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table
+from artifacts.pipeline.distil_documents import encode_frozen
+from artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
+from artifacts.pipeline.software import software
+from artifacts.recipe import DistilTableRecipe, Recipe
+from artifacts.shards import ShardStore
+from artifacts.work import check_plan, read_json, write_array, write_atomically
+
+__all__ = ["load_recipe_backbone", "run_encode", "run_tables", "training_summary"]
+
+
+def load_recipe_backbone(recipe: Recipe) -> BiEncoder:
+    """Load the recipe's bi-encoder and record in the work directory what the bundle will hold and say of it.
+
+    Raises ModelError when it can't be loaded or its tokenizer can't serve queries, and ResumeError, before anything is
+    written, when the directory was begun with another model, tokenizer or number type.
+    """
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = recipe.model
+    encoder = load_biencoder(model.path, dtype=model.dtype, device=model.device, lowercase=recipe.encode.lowercase)
+    dimension = recipe.index.dimension
+    if dimension is not None and dimension > encoder.hidden_size:
+        raise RecipeError(
+            f"index.dimension is {dimension}, but the vectors of {encoder.name} have {encoder.hidden_size} values.",
+            remedy="Lower index.dimension, or leave it out.",
+        )
+    facts = {
+        "name": encoder.name,
+        "adapter": None,
+        "fingerprint": encoder.fingerprint,
+        "hidden_size": encoder.hidden_size,
+        "lowercase": recipe.encode.lowercase,
+        "idf": None,
+    }
+    check_plan(recipe.work / "backbone.json", facts)
+    write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
+    return encoder
+
+
+def run_encode(recipe: Recipe, encoder: BiEncoder) -> tuple[ShardStore, Skipped]:
+    """Put the documents' vectors and BM25 impacts into shards. Also returns the corpus lines that were skipped."""
+    corpus = recipe.corpus.open()
+    return encode_frozen(encoder, corpus, recipe.encode, _distil(recipe), recipe.work / "encode"), corpus.skipped
+
+
+def run_tables(recipe: Recipe, encoder: BiEncoder) -> dict[str, Path]:
+    """Distil the token table of every task; task name → file of shape (V, H) float32. Encodes the corpus first.
+
+    A table that is there, made from the same inputs, is kept. Raises ResumeError when the work directory was begun with
+    other inputs, and RecipeError when there is too little to train on.
+    """
+    store, _ = run_encode(recipe, encoder)
+    tables = {task: recipe.work / "tables" / task / "table.npy" for task in recipe.tasks}
+    for task, file in tables.items():
+        check_plan(file.parent / "plan.json", _plan(recipe, encoder, store, task))
+    if all(file.is_file() for file in tables.values()):
+        return tables
+    vectors = np.concatenate([shard.dense for shard in store])
+    documents = [document.full_text for document in recipe.corpus.open()]
+    tokens = _tokens(encoder, documents)
+    statistics = count_tokens(tokens, encoder.vocab_size)
+    texts = _texts(recipe)
+    encoder.check_tokens([*texts[:1000], *documents[:1000]])
+    for task, file in tables.items():
+        if not file.is_file():
+            trained = _train(recipe, encoder, task, (texts, tokens, vectors, statistics))
+            record = {"best_epoch": trained.best, "epochs": [vars(epoch) for epoch in trained.epochs]}
+            write_atomically(file.parent / "training.json", json.dumps(record, indent=1).encode() + b"\n")
+            write_array(file, trained.rows)
+    return tables
+
+
+def training_summary(table: Path) -> str:
+    """How well a table of `run_tables` agrees with the encoder on held-out texts, before and after training."""
+    record = read_json(table.with_name("training.json"))
+    first, best = (record["epochs"][number] for number in (0, record["best_epoch"]))
+    change = "; ".join(f"{key} {first[key]:.3f} -> {best[key]:.3f}" for key in ("cosine", "overlap"))
+    return f"agreement with the encoder by epoch {record['best_epoch']} of {len(record['epochs']) - 1}: {change}"
+
+
+_Material = tuple[list[str], list[npt.NDArray[np.int32]], npt.NDArray[np.float16], Bm25Statistics]
+
+
+def _train(recipe: Recipe, encoder: BiEncoder, task: str, material: _Material) -> TrainedTable:
+    """Train on documents, sentences and queries; a share of the latter two, shuffled to the end, is held out."""
+    texts, documents, vectors, statistics = material
+    distil, instruction = _distil(recipe), recipe.tasks[task]
+    targets = teacher_vectors(encoder, texts, instruction, recipe.work / "tables" / task / "teacher")
+    bags = _tokens(encoder, texts)
+    order = np.random.default_rng(distil.seed).permutation(len(texts))
+    order = order[[len(bags[row]) > 0 for row in order]] if len(order) else order
+    read = [row for row, ids in enumerate(documents) if len(ids)]
+    held_out = min(distil.held_out, len(order) // 10)
+    states = encoder.token_states(instruction)
+    return train_table(
+        initial_rows(states, statistics),
+        Bags.of([*(documents[row] for row in read), *(bags[row] for row in order)]),
+        np.concatenate([vectors[read], targets[order]]),
+        vectors,
+        distil,
+        held_out,
+    )
+
+
+def _texts(recipe: Recipe) -> list[str]:
+    """Queries and sentences, each once."""
+    distil = _distil(recipe)
+    texts = query_texts(distil.queries, distil.sample, distil.seed)
+    if distil.sentences:
+        limit = None if distil.sentences is True else distil.sentences
+        texts += corpus_sentences(recipe.corpus.open(), limit, distil.seed)
+    return list(dict.fromkeys(texts))
+
+
+def _tokens(encoder: BiEncoder, texts: list[str]) -> list[npt.NDArray[np.int32]]:
+    """Token ids (n,) of every text, as far as the encoder itself reads."""
+    longest = encoder.longest
+    return [ids[:longest] for ids in encoder.tokenizer.encode_batch(texts)]
+
+
+def _plan(recipe: Recipe, encoder: BiEncoder, store: ShardStore, task: str) -> dict[str, Any]:
+    distil = _distil(recipe)
+    return {
+        "model": encoder.fingerprint,
+        "instruction": recipe.tasks[task],
+        "documents": {key: store.plan[key] for key in ("corpus_sha256", "limit", "skip_bad", "vectors_sha256")},
+        "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
+        "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
+        "device": encoder.device.type,
+        "software": software(),
+    }
+
+
+def _distil(recipe: Recipe) -> DistilTableRecipe:
+    if recipe.distil is None:
+        raise RecipeError("distil: the recipe has no such section.", remedy="See docs/pipeline.md.")
+    return recipe.distil
