@@ -19,7 +19,7 @@ from typing import Any
 from artifacts.evaluation.plot import Bar, bar_chart
 from artifacts.evaluation.quality import read_queries_file, read_rows
 from artifacts.evaluation.significance import PairedTest
-from artifacts.evaluation.tables import Results, Table, average_sets, tests_of
+from artifacts.evaluation.tables import Results, Table, average_sets, paired_tests
 
 __all__ = ["main", "outputs", "render", "replaced"]
 
@@ -161,7 +161,7 @@ def outputs(root: Path) -> dict[Path, str]:
     results = Results(rows, read_queries_file(folder / QUALITY), names)
     reports = [file for file in sorted(folder.glob("*.json")) if file.name not in (QUALITY, SIGNIFICANCE)]
     singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
-    tests = {pair: tests_of(pair, results) for pair in COMPARISONS}
+    tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
     chart = plot(results)
     image = [f"![Average nDCG@10 of the systems](docs/results/{CHART})\n"] if chart else []
     pages = {

@@ -67,13 +67,13 @@ def encode_fully(
 
     Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
     maximum over the query's positions, times IDF where the bundle's queries are weighted so. Raises ModelError for a
-    model that can't be loaded, or is smaller than the bundle's dimension.
+    model that can't be loaded, has another tokenizer, or is smaller than the bundle's dimension.
     """
     idf = bundle.idf()
     base = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, idf)
     texts = list(dict.fromkeys(queries))
     if model.is_biencoder:
-        return _by_biencoder(model, bundle, base, task, texts), []
+        return _by_biencoder(model, bundle, base, task, texts)
     from artifacts.pipeline.full_query import full_query_vectors
     from artifacts.pipeline.model import load_backbone
 
@@ -85,31 +85,42 @@ def encode_fully(
             bos_token=model.bos_token,
             lowercase=bundle.manifest.tokenizer.lowercase,
         )
+        if backbone.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
+            raise ModelError(
+                f"The query model {backbone.name} has another tokenizer than the bundle, so its terms are others.",
+                remedy="Give the model that encoded the documents.",
+            )
         vectors, sparse = full_query_vectors(backbone, bundle.manifest.tasks[task].instruction, texts)
     encoded = {}
     for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True):
         weighted = weights if idf is None else weights * idf[terms]
         encoded[text] = EncodedQuery(terms[:0], terms, np.ones(len(terms), np.int64), weighted, vector)
-    warnings = []
-    if backbone.fingerprint != bundle.manifest.model.sha256:
-        warnings.append(
-            f"The query model ({backbone.fingerprint[:12]}) is not the very one of the documents "
-            f"({str(bundle.manifest.model.sha256)[:12]}): other weights, adapter, first token or number type."
-        )
-    return FullQueryEncoder(base, encoded, sparse=True), warnings
+    return FullQueryEncoder(base, encoded, sparse=True), _compared(backbone.fingerprint, bundle)
 
 
 def _by_biencoder(
     model: QueryModel, bundle: Bundle, base: QueryEncoder, task: str, texts: list[str]
-) -> FullQueryEncoder:
-    from sentence_transformers import SentenceTransformer
+) -> tuple[FullQueryEncoder, list[str]]:
+    from artifacts.pipeline.biencoder import load_biencoder
 
-    vectors = SentenceTransformer(model.path, trust_remote_code=False).encode(texts, convert_to_numpy=True)
+    encoder = load_biencoder(model.path, lowercase=bundle.manifest.tokenizer.lowercase)
+    vectors = encoder.encode_queries(texts, bundle.manifest.tasks[task].instruction)
     encoded = {
         text: _with_own_tokens(base, task, text, vector)
         for text, vector in zip(texts, _cut(vectors, bundle), strict=True)
     }
-    return FullQueryEncoder(base, encoded, sparse=False)
+    return FullQueryEncoder(base, encoded, sparse=False), _compared(encoder.fingerprint, bundle)
+
+
+def _compared(fingerprint: str, bundle: Bundle) -> list[str]:
+    """A warning where the query model is not the very one that encoded the bundle's documents."""
+    theirs = str(bundle.manifest.model.sha256)
+    if fingerprint == theirs:
+        return []
+    return [
+        f"The query model ({fingerprint[:12]}) is not the very one of the documents ({theirs[:12]}): other weights, "
+        "adapter, first token or number type."
+    ]
 
 
 def _with_own_tokens(base: QueryEncoder, task: str, text: str, vector: npt.NDArray[np.float32] | None) -> EncodedQuery:

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from scipy import stats
 
 __all__ = ["PairedTest", "paired_test"]
+
+_ALIKE: Final = 1e-9  # differences this close are one number, rounded differently
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,6 @@ def paired_test(one: Sequence[float], other: Sequence[float]) -> PairedTest:
         raise ValueError(f"a paired test needs two values or more on both sides, found {len(one)} and {len(other)}")
     differences = np.asarray(one, np.float64) - np.asarray(other, np.float64)
     mean = float(differences.mean())
-    if np.ptp(differences) == 0:
-        return PairedTest(mean, float(mean == 0), len(differences))
+    if np.ptp(differences) < _ALIKE:
+        return PairedTest(mean, float(abs(mean) < _ALIKE), len(differences))
     return PairedTest(mean, float(stats.ttest_1samp(differences, 0.0).pvalue), len(differences))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from artifacts.evaluation.quality import MEASURE, PerQuery, Row
 from artifacts.evaluation.significance import PairedTest, paired_test
 
-__all__ = ["Results", "Table", "average_sets", "tests_of"]
+__all__ = ["Results", "Table", "average_sets", "paired_tests"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def average_sets(systems: Sequence[str], results: Results) -> list[str]:
     return [name for name in results.datasets if systems and all((system, name) in results.rows for system in systems)]
 
 
-def tests_of(pair: tuple[str, str], results: Results) -> dict[str, PairedTest]:
+def paired_tests(pair: tuple[str, str], results: Results) -> dict[str, PairedTest]:
     """The paired test of two systems on nDCG@10, for every dataset whose single queries are recorded of both."""
     found = {}
     for dataset in results.datasets:

@@ -1,10 +1,12 @@
-"""README's tables of results: made from the result files, and up to date."""
+"""The documentation's tables of results: made from the result files, and up to date."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from artifacts.evaluation.quality import record
 from scripts import results
 
 REPORT: dict[str, Any] = {
@@ -18,7 +20,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_the_readme_is_up_to_date() -> None:
+def test_the_documentation_is_up_to_date() -> None:
     assert results.main(["--check"]) == 0
 
 
@@ -44,13 +46,87 @@ def test_a_missing_marker_is_an_error() -> None:
         results.replaced("no markers", "new")
 
 
-def test_check_names_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{results.BEGIN}\nold\n{results.END}\n")
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with nothing but the pages."""
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    for page in ("README.md", "docs/evaluation.md"):
+        (tmp_path / page).write_text(f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
+    return tmp_path
+
+
+def fill(root: Path, values: dict[str, dict[str, float]]) -> None:
+    """Record systems with a value per dataset; three queries each, the first one a little better."""
+    for system, by_dataset in values.items():
+        for dataset, value in by_dataset.items():
+            row = {"system": system, "dataset": dataset, "ndcg@10": value, "recall@100": 0.5, "queries": 3}
+            queries = {system: {"q1": value + 0.01, "q2": value, "q3": value}}
+            record(root / "docs" / "results" / "quality.json", [row], queries)
+
+
+def test_check_names_the_remedy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (root / "README.md").read_text()
     assert results.main(["--check"]) == 1
-    assert "scripts/results.py" in capsys.readouterr().err
+    assert "README.md: differs from docs/results/; run: python scripts/results.py" in capsys.readouterr().err
+    assert (root / "README.md").read_text() == before
     assert results.main([]) == 0
     assert results.main(["--check"]) == 0
+
+
+def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
+    fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "lightretriever hybrid": {"scifact": 0.75, "cacm": 0.5}})
+    fill(root, {"lightretriever dense": {"scifact": 0.25, "cacm": 0.5}, "new thing": {"scifact": 0.125}})
+    assert results.main([]) == 0
+    readme = (root / "README.md").read_text()
+    assert "| | scifact | cacm | average |" in readme
+    assert "| BM25 | 0.500 | 0.400 | 0.450 |" in readme
+    assert "| LightRetriever, hybrid | **0.750** | **0.500** | **0.625** |" in readme
+    assert readme.index("| BM25 |") < readme.index("| LightRetriever, dense |") < readme.index("hybrid | **0.750**")
+    assert "**Recall@100**" in readme
+    assert "![Average nDCG@10 of the systems](docs/results/quality.svg)" in readme
+    details = (root / "docs" / "evaluation.md").read_text()
+    assert "| new thing | 0.125 |" in details
+    assert "new thing" not in readme
+    assert "| lightretriever hybrid − bm25 | **+0.250 (p < 0.001)** | **+0.100 (p < 0.001)** |" in details
+    (first, *_) = json.loads((root / "docs" / "results" / "significance.json").read_text())["tests"]
+    assert first == {
+        "system": "lightretriever hybrid",
+        "against": "bm25",
+        "dataset": "scifact",
+        "queries": 3,
+        "ndcg@10_difference": 0.25,
+        "p": first["p"],
+    }
+    assert "LightRetriever, hybrid" in (root / "docs" / "results" / "quality.svg").read_text()
+    assert results.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("file", ["quality.svg", "significance.json"])
+def test_a_changed_plot_or_test_is_noticed(root: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(root, {"bm25": {"scifact": 0.5}, "lightretriever hybrid": {"scifact": 0.75}})
+    assert results.main([]) == 0
+    (root / "docs" / "results" / file).write_text("changed")
+    assert results.main(["--check"]) == 1
+    assert file in capsys.readouterr().err
+
+
+def test_evaluations_keep_their_own_tables(root: Path) -> None:
+    (root / "docs" / "results" / "scifact.json").write_text(json.dumps(REPORT))
+    fill(root, {"bm25": {"scifact": 0.5}, "lightretriever hybrid": {"scifact": 0.75}})
+    assert results.main([]) == 0
+    readme = (root / "README.md").read_text()
+    assert readme.index("| LightRetriever, hybrid |") < readme.index("| hybrid, as served | 0.123 | 0.500 |")
+    assert results.main(["--check"]) == 0
+
+
+def test_every_label_is_given_once_in_a_table() -> None:
+    for systems in (results.MAIN, results.POSTINGS, *results.ABLATIONS.values()):
+        names, labels = zip(*systems, strict=True)
+        assert len(set(names)) == len(names)
+        assert len(set(labels)) == len(labels)
+
+
+def test_every_tested_system_stands_in_a_table() -> None:
+    placed = {name for systems in (results.MAIN, *results.ABLATIONS.values()) for name, _ in systems}
+    assert {name for pair in results.COMPARISONS for name in pair} <= placed

@@ -123,6 +123,7 @@ def test_imported_distributions_are_declared() -> None:
     needs = {
         "artifacts/pipeline/": ["pipeline"],
         "artifacts/evaluat": ["pipeline"],
+        "scripts/static_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],
         "tests/": list(extras),
     }

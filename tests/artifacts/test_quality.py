@@ -1,0 +1,267 @@
+"""The file of results: rows, values of single queries, and what is computed from them."""
+
+import json
+import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.corpus import file_sha256
+from artifacts.errors import RecipeError
+from artifacts.evaluate import Evaluation, evaluate_bundle
+from artifacts.evaluation.postings import postings_per_query
+from artifacts.evaluation.quality import (
+    check_recording,
+    queries_file,
+    read_queries_file,
+    read_rows,
+    record,
+    result_rows,
+    system_name,
+    typed_command,
+)
+from artifacts.evaluation.runs import measure, ndcg_per_query
+from artifacts.evaluation.significance import paired_test
+from artifacts.text import TextTokenizer
+from service.cli import app
+from service.encoder import EncodedQuery
+from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
+from tests.support.tiny import tiny_batches, tiny_documents
+
+
+@pytest.fixture(scope="module")
+def evaluated(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+    folder = tmp_path_factory.mktemp("quality")
+    return evaluate_bundle(tiny_bundle.path, write_dataset(folder / "toy", QRELS), folder / "out")
+
+
+def test_rows_of_an_evaluation(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
+    rows = result_rows(evaluated.report, "tiny", "lightretriever evaluate …", "a remark")
+    assert [row["system"] for row in rows] == [*(f"tiny {name}" for name in SYSTEMS[:-1]), "bm25"]
+    for row, system in zip(rows, SYSTEMS, strict=True):
+        assert row["ndcg@10"] == pytest.approx(evaluated.metrics[system]["nDCG@10"], abs=1e-5)
+        assert row["recall@100"] == pytest.approx(evaluated.metrics[system]["R@100"], abs=1e-5)
+        assert (row["dataset"], row["queries"], row["documents"], row["split"]) == ("toy", 5, 120, "test")
+        assert (row["command"], row["note"]) == ("lightretriever evaluate …", "a remark")
+        assert row["machine"].endswith(" cores")
+        assert row["date"] == evaluated.report["environment"]["date"]
+    dense, sparse, hybrid, paper, bm25 = rows
+    assert dense["bundle"] == tiny_bundle.manifest.digest
+    assert (dense["dimension"], "top_k" in dense) == (16, False)
+    assert ("dimension" in sparse, sparse["top_k"], sparse["query_weights"]) == (False, None, "count")
+    assert sparse["postings_per_query"] == hybrid["postings_per_query"] > 0
+    assert (hybrid["fusion"]["normalization"], paper["fusion"]["normalization"]) == ("range", "paper")
+    assert bm25["bm25"] == {"k1": 0.9, "b": 0.4}
+    assert not {"bundle", "model", "fusion", "dimension"} & set(bm25)
+
+
+def test_another_split_is_another_dataset(evaluated: Evaluation) -> None:
+    report = evaluated.report | {"dataset": evaluated.report["dataset"] | {"split": "dev"}}
+    assert {row["dataset"] for row in result_rows(report, "tiny", "…")} == {"toy/dev"}
+
+
+def test_what_lowers_a_result_stands_in_its_row(evaluated: Evaluation) -> None:
+    dataset = evaluated.report["dataset"] | {"relevant_documents_missing_in_bundle": 3}
+    report = evaluated.report | {"dataset": dataset, "queries_without_answer": {"dense": ["q1", "q2"]}}
+    dense, sparse, *_ = result_rows(report, "tiny", "…")
+    assert (dense["relevant_documents_missing"], sparse["relevant_documents_missing"]) == (3, 3)
+    assert dense["queries_without_answer"] == 2
+    assert "queries_without_answer" not in sparse
+
+
+def test_postings_are_those_of_a_count_over_the_documents(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
+    tokenizer = TextTokenizer.from_file(tiny_bundle.path / "tokenizer.json")
+    frequencies = np.zeros(tokenizer.vocab_size, dtype=int)
+    for batch in tiny_batches(tiny_documents(), tokenizer):
+        frequencies += np.bincount(batch.terms, minlength=tokenizer.vocab_size)
+    expected = np.mean([frequencies[np.unique(tokenizer.encode(text))].sum() for text in QUERIES.values()])
+    assert evaluated.report["postings_per_query"]["sparse"] == pytest.approx(expected)
+    assert set(evaluated.report["postings_per_query"]) == {"sparse", "hybrid", "hybrid-paper"}
+
+
+def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
+    terms = np.arange(40, 44, dtype=np.int32)
+
+    def query(*weights: float) -> EncodedQuery:
+        return EncodedQuery(terms, terms, np.ones(4, np.int64), np.array(weights, np.float32), None)
+
+    with tiny_bundle.sparse() as index:
+        one, other = postings_per_query(index, [query(1, 0, 0, 0)]), postings_per_query(index, [query(0, 2, 0, 0)])
+        both = postings_per_query(index, [query(3, 1, 0, 0)])
+        assert both == one + other > 0
+        assert postings_per_query(index, [query(1, 0, 0, 0), query(0, 1, 0, 0)]) == both / 2
+        assert postings_per_query(index, [query(0, 0, 0, 0)]) == 0
+        assert postings_per_query(index, []) == 0
+
+
+def test_single_queries_average_to_the_measure() -> None:
+    qrels = {"a": {"d1": 1, "d2": 1}, "b": {"d1": 1}, "none": {"d9": 1}}
+    run = {"a": [("d1", 2.0), ("d3", 1.0)], "b": [("d2", 3.0), ("d1", 2.0)], "unjudged": [("d1", 1.0)]}
+    found = ndcg_per_query(qrels, run)
+    ideal = 1 + 1 / math.log2(3)
+    assert found == pytest.approx({"a": 1 / ideal, "b": 1 / math.log2(3), "none": 0.0})
+    assert sum(found.values()) / 3 == pytest.approx(measure(qrels, run)["nDCG@10"])
+    assert ndcg_per_query(qrels, {}) == {"a": 0.0, "b": 0.0, "none": 0.0}
+
+
+def row(system: str, dataset: str, value: float) -> dict[str, Any]:
+    return {"system": system, "dataset": dataset, "ndcg@10": value}
+
+
+def test_recorded_rows_replace_their_like_and_are_sorted(tmp_path: Path) -> None:
+    file = tmp_path / "results" / "quality.json"
+    record(file, [row("b dense", "toy", 0.1), row("bm25", "toy", 0.2)], {"b dense": {"q2": 0.2, "q1": 0.0}})
+    record(file, [row("a dense", "zoo", 0.3)], {"a dense": {"q7": 0.30001}})
+    record(file, [row("b dense", "toy", 0.4), row("a dense", "toy", 0.5)], {"b dense": {"q1": 0.25, "q2": 0.55}})
+    assert read_rows(file) == [
+        row("a dense", "toy", 0.5),
+        row("b dense", "toy", 0.4),
+        row("bm25", "toy", 0.2),
+        row("a dense", "zoo", 0.3),
+    ]
+    assert set(json.loads(file.read_text())) == {"rows"}
+    assert read_queries_file(file) == {
+        "toy": {"queries": ["q1", "q2"], "ndcg@10": {"b dense": [0.25, 0.55]}},
+        "zoo": {"queries": ["q7"], "ndcg@10": {"a dense": [0.30001]}},
+    }
+    assert sorted(path.name for path in file.parent.iterdir()) == ["quality.json", "quality.queries.json.gz"]
+
+
+def test_recording_the_same_again_changes_no_byte(tmp_path: Path) -> None:
+    file = tmp_path / "quality.json"
+    contents = set()
+    for _ in range(2):
+        record(file, [row("a", "toy", 0.5)], {"a": {"q1": 1 / 3}})
+        contents.add((file.read_bytes(), queries_file(file).read_bytes()))
+    assert len(contents) == 1
+
+
+def test_other_queries_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "quality.json"
+    record(file, [row("a", "toy", 0.5)], {"a": {"q1": 0.5}})
+    before = file.read_bytes(), queries_file(file).read_bytes()
+    with pytest.raises(RecipeError, match="toy is recorded with 1 queries, these are 2, or others"):
+        record(file, [row("b", "toy", 0.5)], {"b": {"q1": 0.5, "q2": 0.5}})
+    assert (file.read_bytes(), queries_file(file).read_bytes()) == before
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "quality.json"
+
+    def write(name: str) -> None:
+        record(file, [row(name, "toy", 0.5)], {name: {"q": 0.5}})
+
+    names = [f"system-{i:02}" for i in range(30)]
+    with ThreadPoolExecutor(5) as pool:  # each call opens the folder anew, so its lock holds against the others
+        list(pool.map(write, names))
+    assert [row["system"] for row in read_rows(file)] == names
+    assert sorted(read_queries_file(file)["toy"]["ndcg@10"]) == names
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"rows": [{"system": "a"}]}', '{"rows": [3]}', "no JSON"])
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "quality.json"
+    file.write_text(content)
+    with pytest.raises(RecipeError, match=r"quality\.json: .*written by `lightretriever evaluate"):
+        record(file, [row("a", "toy", 0.5)], {})
+    assert file.read_text() == content
+
+
+def test_damaged_values_of_single_queries_are_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "quality.json"
+    queries_file(file).write_bytes(b"\x1f\x8bnot gzip")
+    with pytest.raises(RecipeError, match=r"quality\.queries\.json\.gz: can't be read"):
+        check_recording(file, "a")
+
+
+def test_no_folder_gets_into_the_recorded_command() -> None:
+    typed = ["lightretriever", "evaluate", "/home/me/runs/bundle/", "../data/scifact", "--output=/tmp/x y/out"]
+    typed += ["--weights", "0.7", "0.3", "--query-model", "models/mpnet", "--note", "two words"]
+    assert typed_command(typed) == (
+        "lightretriever evaluate bundle scifact --output=out --weights 0.7 0.3 --query-model mpnet --note 'two words'"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "bm25", "two words", "-x", "a/b", "ü\n"])
+def test_names_that_can_not_be_recorded(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match="--system is"):
+        check_recording(tmp_path / "quality.json", name)
+
+
+def test_name_and_file_need_each_other(tmp_path: Path) -> None:
+    assert check_recording(None, None) == ""
+    assert check_recording(tmp_path / "quality.json", "a-b_1.5+x") == "a-b_1.5+x"
+    for file, name in ((tmp_path / "quality.json", None), (None, "a")):
+        with pytest.raises(RecipeError, match="--results and --system need each other"):
+            check_recording(file, name)
+
+
+def test_names_of_systems() -> None:
+    assert system_name("mine", "full-dense") == "mine full-dense"
+    assert system_name("mine", "bm25") == "bm25"
+
+
+def test_the_command_records_some_systems(tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, file = write_dataset(tmp_path / "toy", QRELS), tmp_path / "quality.json"
+    words = ["evaluate", tiny_bundle.path, dataset, "--output", tmp_path / "out", "--only", "bm25", "--only", "dense"]
+    arguments = [str(word) for word in [*words, "--results", file, "--system", "tiny"]]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lightretriever", *arguments])
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    rows = read_rows(file)
+    assert [row["system"] for row in rows] == ["bm25", "tiny dense"]
+    assert rows[0]["command"] == (
+        "lightretriever evaluate tiny toy --output out --only bm25 --only dense --results quality.json --system tiny"
+    )
+    values = read_queries_file(file)["toy"]
+    assert values["queries"] == sorted(QUERIES)
+    assert np.mean(values["ndcg@10"]["tiny dense"]) == pytest.approx(rows[1]["ndcg@10"], abs=1e-5)
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.trec")) == ["bm25.trec", "dense.trec"]
+
+
+def test_an_unknown_system_is_refused_before_anything_is_searched(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    for name in ("full-dense", "best"):
+        with pytest.raises(RecipeError, match=f"{name}: no system that can be run here"):
+            evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["dense", name])
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_leaves_the_bundle_as_it_was(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
+    for name, info in tiny_bundle.manifest.files.items():
+        assert file_sha256(tiny_bundle.path / name) == info.sha256
+
+
+def test_the_paired_test_by_hand() -> None:
+    """Differences 1, 2, 3, 4, 5: mean 3, deviation √2.5, t = 3 / √(2.5 / 5) = 4.2426 with 4 degrees of freedom."""
+    test = paired_test([1, 2, 3, 4, 5], [0, 0, 0, 0, 0])
+    assert (test.difference, test.queries) == (3.0, 5)
+    # For 4 degrees: p = 1 - u(6 + 4u² ... )-free closed form: 1 - (x / 2)(3 - x²) with x = t / √(t² + 4).
+    x = 3 / math.sqrt(0.5) / math.sqrt(9 / 0.5 + 4)
+    assert test.p == pytest.approx(1 - x / 2 * (3 - x * x))
+    assert test.p == pytest.approx(0.0132, abs=1e-4)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=50))
+def test_a_paired_test_has_no_favourite(pairs: list[tuple[float, float]]) -> None:
+    one, other = [a for a, _ in pairs], [b for _, b in pairs]
+    test, reverse = paired_test(one, other), paired_test(other, one)
+    assert 0 <= test.p <= 1
+    assert reverse.p == pytest.approx(test.p)
+    assert reverse.difference == pytest.approx(-test.difference)
+
+
+def test_pairs_that_leave_nothing_to_chance() -> None:
+    assert paired_test([0.5, 0.25], [0.5, 0.25]).p == 1.0
+    assert paired_test([0.75, 0.5], [0.5, 0.25]).p == 0.0
+    for values in ([0.5], [0.5, 0.5, 0.5]):
+        with pytest.raises(ValueError, match="two values or more on both sides"):
+            paired_test(values, [0.5])

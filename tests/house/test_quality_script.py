@@ -1,0 +1,87 @@
+"""scripts/quality.py on a tiny collection with a tiny model: builds, evaluates, records, and does nothing twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from artifacts.evaluation.quality import read_rows
+from scripts import quality
+from tests.support.models import save_model, write_corpus
+
+RECIPE = {
+    "model": {"bos_token": "<|im_start|>", "device": "cpu"},
+    "encode": {"top_k": 50},
+    "index": {"factory": "Flat"},
+}
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A recipe without a model, and a folder of data with one collection, one of whose documents is empty."""
+    collection = tmp_path / "data" / "eval" / "toy"
+    (collection / "qrels").mkdir(parents=True)
+    write_corpus(collection / "corpus.jsonl", 20)
+    with (collection / "corpus.jsonl").open("a") as corpus:
+        corpus.write('{"_id": "empty", "text": ""}\n')
+    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
+    (collection / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
+    instruction = "Given a text, retrieve its like"
+    monkeypatch.setattr(quality, "COLLECTIONS", (quality.Collection("eval/toy", instruction, skip_bad=True),))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE))
+    model = save_model(tmp_path / "model", "llama")
+    options = {"--data": tmp_path / "data", "--work": tmp_path / "work", "--results": tmp_path / "quality.json"}
+    return [str(recipe), "--model", str(model), *(str(word) for pair in options.items() for word in pair)]
+
+
+def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path: Path) -> None:
+    command = [*arguments, "--system", "tiny-d16", "--dimension", "16", "--max-length", "40", "--full"]
+    command += ["--", "--only", "full-dense", "--only", "bm25"]
+    assert quality.main(command) == 0
+    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "d16.yaml").read_text())
+    assert recipe["encode"] == {"top_k": 50, "max_length": 40}
+    assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
+    rows = read_rows(tmp_path / "quality.json")
+    assert [(row["system"], row["dataset"], row["documents"]) for row in rows] == [
+        ("bm25", "toy", 20),
+        ("tiny-d16 full-dense", "toy", 20),
+    ]
+    assert rows[1]["dimension"] == 16
+    assert rows[1]["query_model"] == {"name": "model", "adapter": None, "bos_token": "<|im_start|>"}
+    assert rows[0]["note"] == "documents cut to 40 tokens"
+    assert str(tmp_path) not in json.dumps(rows)
+    report = json.loads((tmp_path / "work" / "toy" / "tiny-d16-evaluation" / "evaluation.json").read_text())
+    assert report["warnings"] == []
+
+    before = (
+        (tmp_path / "quality.json").stat().st_mtime_ns,
+        (tmp_path / "work/toy/d16/manifest.json").stat().st_mtime_ns,
+    )
+    assert quality.main(command) == 0
+    after = (tmp_path / "quality.json").stat().st_mtime_ns, (tmp_path / "work/toy/d16/manifest.json").stat().st_mtime_ns
+    assert before == after
+
+
+def test_a_bundle_of_other_settings_is_not_taken(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "work" / "toy" / "all.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("name: another\n")
+    assert quality.main([*arguments, "--system", "tiny"]) == 2
+    assert "was written with other settings" in capsys.readouterr().err
+    assert recipe.read_text() == "name: another\n"
+
+
+def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
+    assert quality.main([*arguments, "--system", "tiny"]) == 2
+    assert "error: " in capsys.readouterr().err
+    assert not (tmp_path / "quality.json").exists()
+
+
+def test_collections_have_different_names() -> None:
+    names = [collection.name for collection in quality.COLLECTIONS]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,107 @@
+"""The evaluation with a whole model as query encoder, against its formulas computed in numpy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from artifacts.bundle import Bundle
+from artifacts.errors import ModelError
+from artifacts.evaluate import Evaluation, evaluate_bundle
+from artifacts.evaluation.full import QueryModel
+from artifacts.pipeline.full_query import full_query_vectors
+from artifacts.pipeline.model import Backbone
+from artifacts.shards import ShardStore
+from tests.artifacts.test_evaluate import QRELS, QUERIES, write_dataset
+from tests.pipeline.test_build import run
+from tests.support.models import write_corpus
+
+INSTRUCTION = "Given a web search query, retrieve relevant passages"
+
+
+@pytest.fixture(scope="module")
+def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a bundle of 60 documents, made from the tiny model, and its work directory."""
+    folder = tmp_path_factory.mktemp("full")
+    content = {
+        "name": "tiny",
+        "model": {"path": str(model_folder), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
+        "tasks": {"web": INSTRUCTION},
+        "default_task": "web",
+        "encode": {"max_length": 64, "top_k": None},
+        "index": {"factory": "Flat", "table_dtype": "float32", "dimension": 24},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
+    run("build", folder / "recipe.yaml")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluated(built: Path, model_folder: Path) -> Evaluation:
+    dataset = write_dataset(built / "toy", QRELS)
+    return evaluate_bundle(built / "bundle", dataset, built / "out", query_model=QueryModel(str(model_folder)))
+
+
+def ranked(folder: Path, system: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {query: [] for query in QUERIES}
+    for line in (folder / f"{system}.trec").read_text(encoding="utf-8").splitlines():
+        query, _, document, *_ = line.split(" ")
+        found[query].append(document)
+    return found
+
+
+def test_the_systems_of_a_whole_model(evaluated: Evaluation) -> None:
+    light = ["dense", "sparse", "hybrid", "hybrid-paper"]
+    assert list(evaluated.metrics) == [*light, "full-dense", "full-sparse", "full-hybrid", "bm25"]
+    assert evaluated.report["warnings"] == []
+    assert evaluated.metrics["full-dense"] != evaluated.metrics["dense"]
+    assert set(evaluated.report["postings_per_query"]) == {*light[1:], "full-sparse", "full-hybrid"}
+
+
+def test_dense_and_sparse_rank_by_the_models_own_vectors(
+    evaluated: Evaluation, built: Path, backbone: Backbone
+) -> None:
+    (shard,) = list(ShardStore(built / "work" / "encode"))
+    names = [name.replace(" ", "%20") for name in shard.ids]
+    documents = shard.dense[:, :24].astype(np.float64)
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    impacts = np.zeros((len(names), backbone.vocab_size))
+    for row, (start, end) in enumerate(zip(shard.indptr[:-1], shard.indptr[1:], strict=True)):
+        impacts[row, shard.terms[start:end]] = shard.impacts[start:end]
+    vectors, sparse = full_query_vectors(backbone, INSTRUCTION, list(QUERIES.values()))
+    found = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse")}
+    for query, vector, (terms, weights) in zip(QUERIES, vectors[:, :24], sparse, strict=True):
+        dense_scores = documents @ vector
+        assert found["full-dense"][query] == [names[i] for i in np.argsort(-dense_scores, kind="stable")]
+        sparse_scores = impacts[:, terms] @ weights
+        by_name = dict(zip(names, sparse_scores, strict=True))
+        in_order = [by_name[name] for name in found["full-sparse"][query]]
+        assert in_order == pytest.approx(sorted(sparse_scores[sparse_scores > 0], reverse=True), rel=1e-5)
+    assert evaluated.metrics["full-sparse"]["R@100"] > 0
+
+
+def test_the_fusion_is_that_of_the_service(evaluated: Evaluation, built: Path) -> None:
+    """A hybrid's hits come from both legs, and its first hit is the best of one of them or between the two."""
+    legs = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse", "full-hybrid")}
+    for query in QUERIES:
+        assert set(legs["full-hybrid"][query]) == set(legs["full-dense"][query]) | set(legs["full-sparse"][query])
+    assert legs["full-hybrid"] != legs["full-dense"]
+
+
+def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    model = QueryModel(str(model_folder), bos_token="<|endoftext|>")
+    report = evaluate_bundle(built / "bundle", dataset, tmp_path / "out", only=["full-dense"], query_model=model).report
+    (warning,) = report["warnings"]
+    assert "is not the very one of the documents" in warning
+    assert report["settings"]["query_model"] == {"name": "llama", "adapter": None, "bos_token": "<|endoftext|>"}
+
+
+def test_a_model_with_another_tokenizer_is_refused(tiny_bundle: Bundle, model_folder: Path, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    with pytest.raises(ModelError, match="another tokenizer than the bundle"):
+        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", query_model=QueryModel(str(model_folder)))
