@@ -66,6 +66,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         factory=recipe.index.factory,
         top_k=recipe.index.top_k or plan["top_k"],
         quantization=plan["quantization"],
+        impacts=plan.get("impacts", "learned"),
         idf=idf,
         overwrite=overwrite,
     )

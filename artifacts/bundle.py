@@ -48,6 +48,7 @@ from artifacts.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
     DenseInfo,
+    ImpactKind,
     Manifest,
     ModelInfo,
     SparseInfo,
@@ -153,6 +154,7 @@ def write_bundle(
     factory: str | None = None,
     top_k: int | None = None,
     quantization: int = 100,
+    impacts: ImpactKind = "learned",
     idf: npt.NDArray[np.float32] | None = None,
     overwrite: bool = False,
 ) -> Bundle:
@@ -161,8 +163,8 @@ def write_bundle(
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
     normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
-    is consumed once, batch by batch. With `overwrite`, an older bundle is replaced, and stays in place until the new
-    one is complete.
+    is consumed once, batch by batch; `impacts` names their kind. With `overwrite`, an older bundle is replaced, and
+    stays in place until the new one is complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -173,7 +175,7 @@ def write_bundle(
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        sparse = _write_idf(folder, idf, tokenizer.vocab_size)
+        sparse = {"impacts": impacts, **_write_idf(folder, idf, tokenizer.vocab_size)}
         ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k, idf)
         dense = _write_dense(folder, len(ids), dimension, factory)
         manifest = Manifest(

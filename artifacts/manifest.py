@@ -19,6 +19,7 @@ __all__ = [
     "CorpusInfo",
     "DenseInfo",
     "FileInfo",
+    "ImpactKind",
     "Manifest",
     "ModelInfo",
     "SparseInfo",
@@ -63,6 +64,7 @@ def table_file(task: str) -> str:
 
 InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, AfterValidator(_task_name)]
+ImpactKind = Literal["learned", "bm25"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -116,6 +118,7 @@ class DenseInfo(_Part):
 class SparseInfo(_Part):
     """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
 
+    `impacts` says where w comes from: learned by the model, or BM25 over the same tokens. Only the latter is written.
     `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
     the file `idf`, (V,) float32. Without one, `idf` stands in no manifest, as before there was such a field.
     """
@@ -123,6 +126,7 @@ class SparseInfo(_Part):
     directory: InsidePath = "lucene"
     quantization: int = Field(default=100, ge=1)
     top_k: int | None = Field(default=None, ge=1)
+    impacts: ImpactKind = Field(default="learned", exclude_if=lambda kind: kind == "learned")
     query_weights: Literal["count", "idf_count"] = "count"
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
 

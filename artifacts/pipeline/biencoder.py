@@ -1,6 +1,7 @@
 """A sentence-transformers bi-encoder: the teacher of a distilled token table, and what reads the documents."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
 
 from artifacts.errors import BundleError, ModelError
 from artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
@@ -54,7 +57,8 @@ class BiEncoder:
     @property
     def longest(self) -> int | None:
         """How many tokens of a text it reads at most, special tokens included; None: all."""
-        return self.model.max_seq_length
+        longest = self.model.max_seq_length
+        return None if longest is None or math.isinf(longest) else int(longest)
 
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
@@ -83,6 +87,8 @@ class BiEncoder:
 
         Ids that the model has no embedding for (special tokens no text contains) get a row of zeros.
         """
+        if isinstance(self.model[0], StaticEmbedding):  # its rows are what it makes of each token
+            return self._finite(self.model[0].embedding.weight.detach().float().cpu().numpy()[: self.vocab_size])
         before, after = self._frame(self.query_prompt(instruction))
         embedded = min(self.vocab_size, _embedding_rows(self.model))
         rows = np.zeros((self.vocab_size, self.hidden_size), dtype=np.float32)
@@ -100,12 +106,17 @@ class BiEncoder:
 
         Texts that hold the spelling of a special token are left out: only the encoder takes that for one.
         """
-        special = [str(token) for token in self.model.tokenizer.all_special_tokens]
+        static = isinstance(self.model.tokenizer, Tokenizer)
+        special = [] if static else [str(token) for token in self.model.tokenizer.all_special_tokens]
         for text in texts:
             if any(token in text for token in special):
                 continue
             lowered = text.lower() if self.tokenizer.lowercase else text
-            theirs = self.model.tokenizer(lowered, add_special_tokens=False, truncation=False)["input_ids"]
+            theirs = (
+                self.model.tokenizer.encode(lowered, add_special_tokens=False).ids
+                if static
+                else self.model.tokenizer(lowered, add_special_tokens=False, truncation=False)["input_ids"]
+            )
             ours = self.tokenizer.encode(text).tolist()
             if ours != list(theirs):
                 raise ModelError(
@@ -152,7 +163,8 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
             remedy="Give a sentence-transformers directory or a Hugging Face id.",
         ) from error
     model.requires_grad_(False)
-    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    # Static embeddings have the fast tokenizer alone.
+    backend = model.tokenizer if isinstance(model.tokenizer, Tokenizer) else _backend(model)
     if backend is None:
         raise ModelError(
             f"{path}: this bi-encoder has no fast tokenizer ({type(model.tokenizer).__name__}).",
@@ -173,6 +185,11 @@ def _folders(folder: Path) -> list[Path]:
     listed = folder / "modules.json"
     modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     return list(dict.fromkeys([folder, *(folder / module["path"] for module in modules)]))
+
+
+def _backend(model: SentenceTransformer) -> Tokenizer | None:
+    backend: Tokenizer | None = getattr(model.tokenizer, "backend_tokenizer", None)
+    return backend
 
 
 def _embedding_rows(model: SentenceTransformer) -> int:

@@ -104,7 +104,7 @@ def table_queries(rows: torch.Tensor, bags: Bags) -> torch.Tensor:
 def agreement(
     rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor, *, chunk: int = 256
 ) -> Agreement:
-    """Compare E `rows` (V, H) with the encoder's vectors `targets` (n, H) of the same texts, over `documents` (N, H)."""
+    """Compare E (V, H) with the encoder's vectors `targets` (n, H) of the same texts over `documents` (N, H)."""
     k = min(_TOP, len(documents))
     cosines, shared = 0.0, 0
     with torch.inference_mode():

@@ -1,0 +1,93 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, normalizers
+
+from artifacts.errors import ModelError
+from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from artifacts.text import TextTokenizer
+from tests.support.biencoder import save_biencoder
+from tests.support.tiny import tiny_documents
+
+TEXTS = [document.full_text for document in tiny_documents(30)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi")
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> BiEncoder:
+    return load_biencoder(str(folder), device="cpu")
+
+
+def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, folder: Path) -> None:
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
+    for vectors in (encoder.encode_documents(TEXTS), encoder.encode_queries(TEXTS)):
+        assert (vectors.shape, vectors.dtype.name) == ((len(TEXTS), encoder.hidden_size), "float32")
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_a_single_token_has_the_vector_of_its_text(encoder: BiEncoder) -> None:
+    states = encoder.token_states()
+    assert states.shape == (encoder.vocab_size, encoder.hidden_size)
+    for word in ("music", "player", "terminal"):
+        (token,) = encoder.tokenizer.encode(word)
+        np.testing.assert_allclose(states[token], encoder.encode_queries([word])[0], atol=1e-5)
+
+
+def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path) -> None:
+    own = load_biencoder(str(save_biencoder(tmp_path / "bi", prompts={"query": "search : "})), device="cpu")
+    plain = SentenceTransformer(str(tmp_path / "bi"), device="cpu")
+    np.testing.assert_allclose(own.encode_queries(["music"]), plain.encode(["search : music"]), atol=1e-5)
+    np.testing.assert_allclose(own.encode_queries(["music"], "the tool "), plain.encode(["the tool music"]), atol=1e-5)
+    np.testing.assert_allclose(own.encode_documents(["music"]), plain.encode(["music"]), atol=1e-5)
+    (token,) = own.tokenizer.encode("music")
+    np.testing.assert_allclose(own.token_states()[token], plain.encode("search : music"), atol=1e-5)
+
+
+def test_tokens_are_those_that_the_encoder_reads(encoder: BiEncoder) -> None:
+    encoder.check_tokens([*TEXTS, "a [SEP] that only the encoder takes for a token", "ÜBER naïve"])
+    for text in TEXTS[:5]:
+        theirs = encoder.model.tokenizer(text)["input_ids"]
+        assert theirs[1:-1] == encoder.tokenizer.encode(text).tolist()
+
+
+def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
+    other = Tokenizer.from_buffer(encoder.tokenizer_json)
+    other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
+    strange = BiEncoder(encoder.model, TextTokenizer(other, sha256=""), b"", "strange", "")
+    with pytest.raises(ModelError, match=r"strange: the text 'façade' has the tokens"):
+        strange.check_tokens(["music", "façade"])
+
+
+def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, folder: Path) -> None:
+    half = load_biencoder(str(folder), dtype="bfloat16", device="cpu")
+    assert next(half.model.parameters()).dtype == torch.bfloat16
+    cosines = (half.encode_documents(TEXTS) * encoder.encode_documents(TEXTS)).sum(axis=1)
+    assert cosines.min() > 0.99
+    assert half.fingerprint != encoder.fingerprint
+    assert load_biencoder(str(folder), device="cpu").fingerprint == encoder.fingerprint
+
+
+def test_the_fingerprint_sees_a_module_of_its_own_folder(encoder: BiEncoder, folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "copy"))
+    assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint
+    (pooling,) = other.glob("1_Pooling/config.json")
+    content = json.loads(pooling.read_text())
+    assert content["pooling_mode"] == "mean"
+    pooling.write_text(json.dumps({**content, "pooling_mode": "cls"}))
+    assert load_biencoder(str(other), device="cpu").fingerprint != encoder.fingerprint
+
+
+def test_what_is_no_bi_encoder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="the bi-encoder can't be loaded"):
+        load_biencoder(str(tmp_path / "empty"))

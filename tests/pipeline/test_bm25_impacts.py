@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from artifacts.errors import CorpusError
+from artifacts.lucene.words import WordIndex, build_word_index
+from artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
+
+V = 60
+IdLists = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=30), min_size=1, max_size=12)
+
+
+def arrays(texts: list[list[int]]) -> list[npt.NDArray[np.int32]]:
+    return [np.array(ids, dtype=np.int32) for ids in texts]
+
+
+def random_texts(count: int, seed: int = 3) -> list[npt.NDArray[np.int32]]:
+    """Lengths below 40, which Lucene stores exactly; frequent tokens come several times."""
+    random = np.random.default_rng(seed)
+    return [
+        np.minimum(random.geometric(0.08, size=random.integers(5, 39)), V - 1).astype(np.int32) for _ in range(count)
+    ]
+
+
+def test_a_document_by_hand() -> None:
+    """Two documents of 3 and 1 tokens: avgdl 2; token 5 is in both, token 7 in one."""
+    statistics = count_tokens(arrays([[5, 7, 5], [5]]), vocab_size=10)
+    assert (statistics.documents, statistics.mean_length) == (2, 2.0)
+    terms, impacts = bm25_impacts(np.array([5, 7, 5], dtype=np.int32), statistics)
+    saturation = 0.9 * (1 - 0.4 + 0.4 * 3 / 2)
+    expected = [np.log(1 + 0.5 / 2.5) * 2 / (2 + saturation), np.log(1 + 1.5 / 1.5) * 1 / (1 + saturation)]
+    assert terms.tolist() == [5, 7]
+    assert impacts.tolist() == [round(100 * weight) for weight in expected]
+    assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
+
+
+def test_scores_and_ranking_are_those_of_lucene(tmp_path: Path) -> None:
+    texts = random_texts(80)
+    names = [f"d{number}" for number in range(len(texts))]
+    build_word_index(tmp_path / "words", names, (" ".join(f"x{token}" for token in ids) for ids in texts))
+    statistics = count_tokens(texts, V)
+    fine = np.zeros((len(texts), V))
+    for row, ids in enumerate(texts):
+        terms, impacts = bm25_impacts(ids, statistics, quantization=5000)
+        fine[row, terms] = impacts / 5000
+    index = WordIndex.open(tmp_path / "words")
+    try:
+        for query in random_texts(20, seed=4):
+            counts = np.bincount(query, minlength=V)
+            scores = fine @ counts
+            hits = index.search(" ".join(f"x{token}" for token in query), len(texts))
+            assert hits
+            theirs = np.array([score for _, score in hits])
+            ours = np.array([scores[names.index(name)] for name, _ in hits])
+            np.testing.assert_allclose(ours, theirs, atol=1e-4 * len(query))
+            assert (np.diff(ours) < 2e-4 * len(query)).all()  # the same order, but for rounding
+            assert len(hits) == np.count_nonzero(scores)
+    finally:
+        index.close()
+
+
+@settings(deadline=None, max_examples=50)
+@given(IdLists)
+def test_impacts_are_a_valid_sparse_vector(texts: list[list[int]]) -> None:
+    statistics = count_tokens(arrays(texts), V)
+    for ids in arrays(texts):
+        terms, impacts = bm25_impacts(ids, statistics)
+        assert (np.diff(terms) > 0).all()
+        assert impacts.min(initial=1) >= 1
+        assert set(terms.tolist()) <= set(ids.tolist())
+
+
+@settings(deadline=None, max_examples=50)
+@given(IdLists, st.integers(1, 10))
+def test_a_cut_keeps_the_strongest(texts: list[list[int]], top_k: int) -> None:
+    statistics = count_tokens(arrays(texts), V)
+    ids = arrays(texts)[0]
+    terms, impacts = bm25_impacts(ids, statistics)
+    kept, strongest = bm25_impacts(ids, statistics, top_k=top_k)
+    assert sorted(strongest.tolist()) == sorted(impacts.tolist())[-top_k:]
+    assert (np.diff(kept) > 0).all()
+    assert (
+        dict(zip(kept.tolist(), strongest.tolist(), strict=True)).items()
+        <= dict(zip(terms.tolist(), impacts.tolist(), strict=True)).items()
+    )
+
+
+def test_a_corpus_without_tokens_is_refused() -> None:
+    with pytest.raises(CorpusError, match="The 2 documents have no token"):
+        count_tokens(arrays([[], []]), V)

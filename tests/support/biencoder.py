@@ -1,0 +1,56 @@
+"""A tiny real bi-encoder, made in memory and saved as a sentence-transformers directory."""
+
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from tests.support.tiny import tiny_documents
+
+__all__ = ["save_biencoder"]
+
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
+
+def save_biencoder(folder: Path, *, prompts: dict[str, str] | None = None, hidden_size: int = 32) -> Path:
+    """Save a seeded random BERT with mean pooling and a real WordPiece tokenizer; return its folder."""
+    tokenizer = _tokenizer([document.full_text for document in tiny_documents(80)])
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=2 * hidden_size,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.3,  # the usual 0.02 makes all states of so small a model alike
+    )
+    torch.manual_seed(11)
+    backbone = folder.with_name(f"{folder.name}.backbone")
+    BertModel(config).save_pretrained(backbone)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **SPECIAL).save_pretrained(backbone)
+    transformer = Transformer(str(backbone), max_seq_length=64)
+    modules = [transformer, Pooling(hidden_size, "mean"), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
+    return folder
+
+
+def _tokenizer(texts: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=list(SPECIAL.values()), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    frame = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=frame)
+    return tokenizer
