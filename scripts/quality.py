@@ -3,12 +3,11 @@
     python scripts/quality.py RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
-in for each collection. With a section `distil` the bundle is made by `lightretriever distil-table`, else by
-`lightretriever build`. What stands after `--` is handed to `lightretriever evaluate`, as in
-`-- --only hybrid --weights 0.5 0.5`.
+in for each collection. A bi-encoder's recipe has a section `distil`. What stands after `--` is handed to
+`lightretriever evaluate`, as in `-- --only hybrid --weights 0.5 0.5`.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
-    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being all or such as d256-k64
+    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-d256-k64
     WORK/DATASET/VARIANT/           the bundle
     WORK/DATASET/NAME-evaluation/   report and runs
 
@@ -86,7 +85,7 @@ def measure(given: argparse.Namespace, collection: Collection, options: Sequence
     write_recipe(recipe, content)
     if not (bundle / MANIFEST_FILE).is_file():
         device = ["--device", given.device] if given.device else []
-        run(["distil-table" if "distil" in content else "build", str(recipe), *device])
+        run(["build", str(recipe), *device])
     command = evaluate_command(given, collection, content, options)
     digest, recorded = read_manifest(bundle).digest, typed_command(["lightretriever", *command])
     for row in read_rows(given.results):
@@ -109,10 +108,10 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
         if chosen:
             content[section] = {**(content.get(section) or {}), **chosen}
     cuts = {"d": given.dimension, "k": given.top_k}
-    variant = "-".join(f"{letter}{size}" for letter, size in cuts.items() if size is not None) or "all"
+    variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
     folder = given.work / collection.name
     return content | {
-        "name": f"{collection.name}-{variant}",
+        "name": f"{collection.name}{variant}",
         "corpus": {
             "path": str(given.data / collection.folder),
             "name": collection.name,
@@ -122,7 +121,7 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
         "tasks": {TASK: "" if "distil" in content else collection.instruction},
         "default_task": TASK,
         "work": str(folder / "work"),
-        "output": str(folder / variant),
+        "output": str(folder / f"bundle{variant}"),
     }
 
 

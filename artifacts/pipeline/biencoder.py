@@ -107,7 +107,7 @@ class BiEncoder:
         Texts that hold the spelling of a special token are left out: only the encoder takes that for one.
         """
         static = isinstance(self.model.tokenizer, Tokenizer)
-        special = [] if static else [str(token) for token in self.model.tokenizer.all_special_tokens]
+        special = _special_tokens(self.model.tokenizer)
         for text in texts:
             if any(token in text for token in special):
                 continue
@@ -185,6 +185,12 @@ def _folders(folder: Path) -> list[Path]:
     listed = folder / "modules.json"
     modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     return list(dict.fromkeys([folder, *(folder / module["path"] for module in modules)]))
+
+
+def _special_tokens(tokenizer: Any) -> list[str]:
+    if isinstance(tokenizer, Tokenizer):
+        return [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    return [str(token) for token in tokenizer.all_special_tokens]
 
 
 def _backend(model: SentenceTransformer) -> Tokenizer | None:

@@ -40,7 +40,7 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     command = [*arguments, "--system", "tiny-d16", "--dimension", "16", "--max-length", "40", "--full"]
     command += ["--", "--only", "full-dense", "--only", "bm25"]
     assert quality.main(command) == 0
-    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "d16.yaml").read_text())
+    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle-d16.yaml").read_text())
     assert recipe["encode"] == {"top_k": 50, "max_length": 40}
     assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
     rows = read_rows(tmp_path / "quality.json")
@@ -57,17 +57,20 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
 
     before = (
         (tmp_path / "quality.json").stat().st_mtime_ns,
-        (tmp_path / "work/toy/d16/manifest.json").stat().st_mtime_ns,
+        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
     )
     assert quality.main(command) == 0
-    after = (tmp_path / "quality.json").stat().st_mtime_ns, (tmp_path / "work/toy/d16/manifest.json").stat().st_mtime_ns
+    after = (
+        (tmp_path / "quality.json").stat().st_mtime_ns,
+        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
+    )
     assert before == after
 
 
 def test_a_bundle_of_other_settings_is_not_taken(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = tmp_path / "work" / "toy" / "all.yaml"
+    recipe = tmp_path / "work" / "toy" / "bundle.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text("name: another\n")
     assert quality.main([*arguments, "--system", "tiny"]) == 2

@@ -4,18 +4,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
 
 from artifacts.bundle import Bundle
 from artifacts.errors import ModelError
 from artifacts.evaluate import Evaluation, evaluate_bundle
 from artifacts.evaluation.full import QueryModel
+from artifacts.pipeline.biencoder import load_biencoder
 from artifacts.pipeline.full_query import full_query_vectors
 from artifacts.pipeline.model import Backbone
 from artifacts.shards import ShardStore
 from tests.artifacts.test_evaluate import QRELS, QUERIES, write_dataset
 from tests.pipeline.test_build import run
+from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
+from tests.support.tiny import tiny_documents, train_tokenizer
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages"
 
@@ -105,3 +112,58 @@ def test_a_model_with_another_tokenizer_is_refused(tiny_bundle: Bundle, model_fo
     dataset = write_dataset(tmp_path / "toy", QRELS)
     with pytest.raises(ModelError, match="another tokenizer than the bundle"):
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", query_model=QueryModel(str(model_folder)))
+
+
+@pytest.fixture(scope="module", params=["transformer", "static"])
+def biencoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("biencoder")
+    if request.param == "transformer":
+        return save_biencoder(folder / "model")
+    train_tokenizer(folder / "tokenizer.json", [document.full_text for document in tiny_documents(80)])
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rows = torch.randn(tokenizer.get_vocab_size(), 16, generator=torch.Generator().manual_seed(3))
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    model.save(str(folder / "model"), create_model_card=False)
+    return folder / "model"
+
+
+def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl", 60)
+    content = {
+        "name": "tiny",
+        "model": {"path": str(biencoder), "device": "cpu"},
+        "corpus": {"path": str(corpus), "name": "tiny"},
+        "tasks": {"web": ""},
+        "default_task": "web",
+        "index": {"factory": "Flat"},
+        "distil": {"epochs": 0, "batch_size": 16},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    run("build", tmp_path / "recipe.yaml")
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    model = QueryModel(str(biencoder))
+    found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
+    assert list(found.metrics)[4:] == ["full-dense", "full-hybrid", "bm25"]
+    assert found.report["warnings"] == []
+    encoder = SentenceTransformer(str(biencoder), device="cpu", trust_remote_code=False)
+    documents = tiny_documents(60)
+    vectors = encoder.encode([document.full_text for document in documents], normalize_embeddings=True)
+    for query, text in QUERIES.items():
+        scores = dict(zip([document.id for document in documents], vectors @ encoder.encode(text), strict=True))
+        in_order = [float(scores[name.replace("%20", " ")]) for name in ranked(tmp_path / "out", "full-dense")[query]]
+        assert len(in_order) == 60
+        assert in_order == pytest.approx(sorted(in_order, reverse=True), abs=2e-2)  # documents are stored with 11 bits
+
+
+def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> None:
+    train_tokenizer(tmp_path / "tokenizer.json", [document.full_text for document in tiny_documents(40)])
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    rows = torch.randn(tokenizer.get_vocab_size(), 8, generator=torch.Generator().manual_seed(3))
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    model.save(str(tmp_path / "model"), create_model_card=False)
+    encoder = load_biencoder(str(tmp_path / "model"), device="cpu")
+    np.testing.assert_array_equal(encoder.token_states(), rows.numpy())
+    assert encoder.longest is None
+    encoder.check_tokens([document.full_text for document in tiny_documents(40)])
