@@ -18,8 +18,15 @@ from typing import Any
 
 from artifacts.evaluation.plot import Bar, bar_chart
 from artifacts.evaluation.quality import read_queries_file, read_rows
-from artifacts.evaluation.significance import PairedTest
-from artifacts.evaluation.tables import Results, Table, average_sets, paired_tests
+from artifacts.evaluation.tables import (
+    Results,
+    Table,
+    average_sets,
+    kept_table,
+    paired_tests,
+    significance_file,
+    significance_table,
+)
 
 __all__ = ["main", "outputs", "render", "replaced"]
 
@@ -34,7 +41,6 @@ DATASETS = ("scifact", "vaswani", "cranfield", "cacm", "wikiqa", "trecqa", "race
 """Columns, in order; other datasets that are recorded follow by name."""
 
 Systems = Sequence[tuple[str, str]]
-Tests = Mapping[tuple[str, str], Mapping[str, PairedTest]]
 
 
 def legs(name: str, label: str, *systems: str) -> list[tuple[str, str]]:
@@ -121,6 +127,14 @@ COMPARISONS = [
     ("mpnet hybrid", "bm25"),
     ("minilm dense", "minilm full-dense"),
 ]
+KEPT = [
+    *((f"lightretriever {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
+    *((f"{name} {leg}", f"{name} full-{leg}") for name in ("mpnet", "minilm") for leg in ("dense", "hybrid")),
+    ("lightretriever hybrid", "bm25"),
+    ("mpnet hybrid", "bm25"),
+]
+"""Systems, and what they are to come close to, or to beat."""
+
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
 
 
@@ -166,7 +180,7 @@ def outputs(root: Path) -> dict[Path, str]:
     image = [f"![Average nDCG@10 of the systems](docs/results/{CHART})\n"] if chart else []
     pages = {
         root / "README.md": [*main_tables(results), *image, *singles],
-        root / "docs" / "evaluation.md": [*details(results), *significance(tests, names)],
+        root / "docs" / "evaluation.md": [*details(results), *significance_table(tests, names)],
     }
     written = {page: replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:
@@ -194,7 +208,8 @@ def details(results: Results) -> list[str]:
     """The tables of docs/evaluation.md."""
     placed = {system for systems in (MAIN, *ABLATIONS.values()) for system, _ in systems}
     others = [(system, system) for system in sorted({system for system, _ in results.rows} - placed)]
-    parts = [
+    parts = kept_table(KEPT, results)
+    parts += [
         "\n".join([f"### {title}, nDCG@10", "", *Table(systems).markdown(results), ""])
         for title, systems in ABLATIONS.items()
         if sum(results.has(system) for system, _ in systems) > 1
@@ -207,49 +222,6 @@ def details(results: Results) -> list[str]:
     return parts
 
 
-def significance(tests: Tests, datasets: Sequence[str]) -> list[str]:
-    """Differences of nDCG@10 between two systems, with p, as a table."""
-    shown = [name for name in datasets if any(name in found for found in tests.values())]
-    if not shown:
-        return []
-    lines = [
-        "### Differences of nDCG@10, and whether they are more than chance",
-        "",
-        f"Two-sided paired t-test over the queries; bold: p < 0.05. There are {sum(map(len, tests.values()))} tests "
-        "here, and p is not corrected for that: a single p just below 0.05 means little.",
-        "",
-        f"| | {' | '.join(shown)} |",
-        f"|---|{'---:|' * len(shown)}",
-    ]
-    lines += [
-        f"| {one} − {other} | {' | '.join(difference(found.get(name)) for name in shown)} |"
-        for (one, other), found in tests.items()
-        if found
-    ]
-    return ["\n".join([*lines, ""])]
-
-
-def difference(test: PairedTest | None) -> str:
-    """One test as a cell."""
-    if test is None:
-        return "–"
-    text = f"{test.difference:+.3f} ({'p < 0.001' if test.p < 0.001 else f'p {test.p:.3f}'})"
-    return f"**{text}**" if test.p < 0.05 else text
-
-
-def significance_file(tests: Tests) -> str:
-    """The same as JSON, one test a line."""
-    lines = [
-        json.dumps(
-            {"system": one, "against": other, "dataset": name, "queries": test.queries}
-            | {"ndcg@10_difference": round(test.difference, 5), "p": float(f"{test.p:.4g}")}
-        )
-        for (one, other), found in tests.items()
-        for name, test in found.items()
-    ]
-    return '{"tests": [\n' + ",\n".join(lines) + "\n]}\n"
-
-
 def plot(results: Results) -> str | None:
     """The averages of README's table as a chart; None while there is nothing to compare."""
     shown = [(system, label) for system, label in MAIN if results.has(system)]
@@ -260,7 +232,7 @@ def plot(results: Results) -> str | None:
     for system, label in shown:
         values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
         bars.append(Bar(label, sum(values) / len(values), values, accent=system == "lightretriever hybrid"))
-    return bar_chart(f"nDCG@10, average (bars) and single values (dots) of {', '.join(datasets)}", bars)
+    return bar_chart(f"nDCG@10: average of {len(datasets)} sets (bars), and each of them (dots)", bars)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,12 +1,25 @@
 """Tables of recorded results: systems in rows, datasets in columns, and an average that is fair."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from artifacts.evaluation.quality import MEASURE, PerQuery, Row
 from artifacts.evaluation.significance import PairedTest, paired_test
 
-__all__ = ["Results", "Table", "average_sets", "paired_tests"]
+__all__ = [
+    "Results",
+    "Table",
+    "Tests",
+    "average_sets",
+    "kept_table",
+    "paired_tests",
+    "significance_file",
+    "significance_table",
+]
+
+Tests = Mapping[tuple[str, str], Mapping[str, PairedTest]]
+"""By pair of systems and dataset."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +51,14 @@ class Table:
     def markdown(self, results: Results) -> list[str]:
         """The lines of the table: systems of which nothing is recorded are left out, the best is bold.
 
-        The average is over the datasets that all rows have; where there is none, or only one column, it is left out.
+        The average is over the datasets that all rows have; where these are fewer than two, it is left out.
         """
         shown = [(system, label) for system, label in self.systems if results.has(system)]
         datasets = [name for name in results.datasets if any((system, name) in results.rows for system, _ in shown)]
         common = average_sets([system for system, _ in shown], results)
         columns = [[results.value(system, name, self.measure) for system, _ in shown] for name in datasets]
         heads = list(datasets)
-        if common and len(datasets) > 1:
+        if len(common) > 1:
             heads.append("average" if len(common) == len(datasets) else f"average of {len(common)}")
             columns.append([self._mean(system, common, results) for system, _ in shown])
         cells = [self._cells(column) for column in columns]
@@ -80,3 +93,61 @@ def paired_tests(pair: tuple[str, str], results: Results) -> dict[str, PairedTes
         if all(system in values for system in pair) and len(values[pair[0]]) > 1:
             found[dataset] = paired_test(values[pair[0]], values[pair[1]])
     return found
+
+
+def kept_table(pairs: Sequence[tuple[str, str]], results: Results) -> list[str]:
+    """How much of the nDCG@10 of another system each keeps, on the average of the datasets that both have."""
+    lines = []
+    for system, other in pairs:
+        datasets = average_sets([system, other], results)
+        if datasets:
+            ours, theirs = (
+                sum(results.value(one, name, MEASURE) or 0.0 for name in datasets) for one in (system, other)
+            )
+            average, share = ours / len(datasets), f"{ours / theirs:.1%}" if theirs else "–"
+            lines.append(f"| {system} | {average:.3f} | {share} | {other} | {len(datasets)} |")
+    heads = ["| | nDCG@10, average | share | of | sets |", "|---|---:|---:|---|---:|"]
+    return ["\n".join(["### What is kept", "", *heads, *lines, ""])] if lines else []
+
+
+def significance_table(tests: Tests, datasets: Sequence[str]) -> list[str]:
+    """Differences of nDCG@10 between two systems, with p, as a table."""
+    shown = [name for name in datasets if any(name in found for found in tests.values())]
+    if not shown:
+        return []
+    lines = [
+        "### Differences of nDCG@10, and whether they are more than chance",
+        "",
+        f"Two-sided paired t-test over the queries; bold: p < 0.05. There are {sum(map(len, tests.values()))} tests "
+        "here, and p is not corrected for that: a single p just below 0.05 means little.",
+        "",
+        f"| | {' | '.join(shown)} |",
+        f"|---|{'---:|' * len(shown)}",
+    ]
+    lines += [
+        f"| {one} − {other} | {' | '.join(_difference(found.get(name)) for name in shown)} |"
+        for (one, other), found in tests.items()
+        if found
+    ]
+    return ["\n".join([*lines, ""])]
+
+
+def _difference(test: PairedTest | None) -> str:
+    """One test as a cell."""
+    if test is None:
+        return "–"
+    text = f"{test.difference:+.3f} ({'p < 0.001' if test.p < 0.001 else f'p {test.p:.3f}'})"
+    return f"**{text}**" if test.p < 0.05 else text
+
+
+def significance_file(tests: Tests) -> str:
+    """The same as JSON, one test a line."""
+    lines = [
+        json.dumps(
+            {"system": one, "against": other, "dataset": name, "queries": test.queries}
+            | {"ndcg@10_difference": round(test.difference, 5), "p": float(f"{test.p:.4g}")}
+        )
+        for (one, other), found in tests.items()
+        for name, test in found.items()
+    ]
+    return '{"tests": [\n' + ",\n".join(lines) + "\n]}\n"

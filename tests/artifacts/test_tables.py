@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from artifacts.evaluation.plot import Bar, bar_chart
-from artifacts.evaluation.tables import Results, Table, average_sets, paired_tests
+from artifacts.evaluation.tables import Results, Table, average_sets, kept_table, paired_tests
 
 
 def results(values: dict[tuple[str, str], float], queries: dict[str, Any] | None = None) -> Results:
@@ -20,11 +20,29 @@ SYSTEMS = [("a", "System A"), ("b", "System B"), ("none", "never measured")]
 def test_the_best_of_each_column_is_bold_and_a_missing_cell_is_a_dash() -> None:
     found = results({("a", "one"): 0.5, ("b", "one"): 0.25, ("b", "two"): 0.75})
     assert Table(SYSTEMS).markdown(found) == [
-        "| | one | two | average of 1 |",
-        "|---|---:|---:|---:|",
-        "| System A | **0.500** | – | **0.500** |",
-        "| System B | 0.250 | 0.750 | 0.250 |",
+        "| | one | two |",
+        "|---|---:|---:|",
+        "| System A | **0.500** | – |",
+        "| System B | 0.250 | 0.750 |",
     ]
+
+
+def test_the_average_is_over_what_all_have() -> None:
+    values = {("a", "one"): 0.5, ("b", "one"): 0.25, ("a", "two"): 0.25, ("b", "two"): 0.75, ("b", "three"): 1.0}
+    found = results(values)
+    assert Table(SYSTEMS).markdown(Results(found.rows, {}, ["one", "two", "three"])) == [
+        "| | one | two | three | average of 2 |",
+        "|---|---:|---:|---:|---:|",
+        "| System A | **0.500** | 0.250 | – | 0.375 |",
+        "| System B | 0.250 | **0.750** | 1.000 | **0.500** |",
+    ]
+
+
+def test_what_is_kept() -> None:
+    found = results({("a", "one"): 0.3, ("b", "one"): 0.5, ("a", "two"): 0.6, ("b", "two"): 0.7, ("none", "one"): 0.0})
+    (text,) = kept_table([("a", "b"), ("a", "none"), ("a", "elsewhere")], found)
+    assert text.splitlines()[4:] == ["| a | 0.450 | 75.0% | b | 2 |", "| a | 0.300 | – | none | 1 |"]
+    assert kept_table([("a", "elsewhere")], found) == []
 
 
 def test_the_average_is_over_all_when_all_are_there() -> None:
