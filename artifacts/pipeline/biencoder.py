@@ -115,7 +115,9 @@ class BiEncoder:
             theirs = (
                 self.model.tokenizer.encode(lowered, add_special_tokens=False).ids
                 if static
-                else self.model.tokenizer(lowered, add_special_tokens=False, truncation=False)["input_ids"]
+                else self.model.tokenizer(lowered, add_special_tokens=False, truncation=False, verbose=False)[
+                    "input_ids"
+                ]
             )
             ours = self.tokenizer.encode(text).tolist()
             if ours != list(theirs):
@@ -126,12 +128,14 @@ class BiEncoder:
                 )
 
     def _frame(self, prompt: str) -> tuple[list[int], list[int]]:
-        """The token ids before and after the text of a query."""
-        probe = self.model.tokenizer(prompt + "a", truncation=False)["input_ids"]
-        inner = self.model.tokenizer(prompt + "a", add_special_tokens=False, truncation=False)["input_ids"]
-        place = next(i for i in range(len(probe)) if probe[i : i + len(inner)] == inner)
-        last = place + len(inner) - 1
-        return probe[:last], probe[last + 1 :]
+        """The token ids before and after the text of a query, seen in a query of one letter."""
+        probe = f"{prompt.rstrip()} a".strip()
+        whole = list(self.model.tokenizer(probe, truncation=False)["input_ids"])
+        inner = list(self.model.tokenizer(probe, add_special_tokens=False, truncation=False)["input_ids"])
+        ends = [end for end in range(len(inner), len(whole) + 1) if whole[end - len(inner) : end] == inner]
+        if not inner or not ends:
+            raise ModelError(f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.")
+        return whole[: ends[0] - 1], whole[ends[0] :]
 
     def _unit(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         rows = self._finite(np.asarray(vectors, dtype=np.float32))

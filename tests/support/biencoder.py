@@ -33,11 +33,14 @@ def save_biencoder(folder: Path, *, prompts: dict[str, str] | None = None, hidde
         max_position_embeddings=128,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        initializer_range=0.3,  # the usual 0.02 makes all states of so small a model alike
+        initializer_range=0.08,
     )
     torch.manual_seed(11)
     backbone = folder.with_name(f"{folder.name}.backbone")
-    BertModel(config).save_pretrained(backbone)
+    model = BertModel(config)
+    # In a trained model a text's vector says mostly which words are in it; in a random one, which places.
+    torch.nn.init.normal_(model.embeddings.word_embeddings.weight, std=0.5)
+    model.save_pretrained(backbone)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **SPECIAL).save_pretrained(backbone)
     transformer = Transformer(str(backbone), max_seq_length=64)
     modules = [transformer, Pooling(hidden_size, "mean"), Normalize()]

@@ -1,0 +1,385 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.corpus import Corpus
+from artifacts.errors import LightRetrieverError, RecipeError, ResumeError
+from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
+from artifacts.pipeline.distil import Agreement, Bags, agreement, initial_rows, table_queries, train_table
+from artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
+from artifacts.recipe import DistilTableRecipe, load_recipe
+from artifacts.shards import ShardStore
+from artifacts.verify import verify_bundle
+from service.cli import app
+from service.engine import SearchEngine
+from service.schemas import SearchRequest
+from service.settings import load_settings
+from tests.support.biencoder import save_biencoder
+from tests.support.models import write_corpus
+from tests.support.tiny import tiny_documents
+
+COUNT = 120
+WORDS = ("music player", "text editor", "scientific papers", "network traffic", "chess games", "large images")
+PLACES = ("from the terminal", "over the network", "in the background", "with few dependencies", "on every machine")
+QUERIES = [f"a tool that reads {word} {place}" for word in WORDS for place in PLACES]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi")
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> BiEncoder:
+    return load_biencoder(str(folder), device="cpu")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, folder: Path) -> Path:
+    lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(QUERIES)]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    content = {
+        "name": "tiny",
+        "model": {"path": str(folder), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", COUNT)), "name": "tiny"},
+        "tasks": {"search": ""},
+        "default_task": "search",
+        "encode": {"shard_size": 50},
+        "index": {"factory": "Flat", "table_dtype": "float32"},
+        "distil": {
+            "queries": [str(tmp_path / "queries.jsonl")],
+            "epochs": 2,
+            "batch_size": 32,
+            "learning_rate": 0.02,
+            "held_out": 40,
+        },
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def change(recipe: Path, key: str, value: object) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    *sections, last = key.split(".")
+    place = content
+    for section in sections:
+        place = place[section]
+    place[last] = value
+    recipe.write_text(yaml.safe_dump(content))
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout + result.stderr
+
+
+def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str], k: int = 10) -> float:
+    """The share of the full encoder's first k documents that the service's dense leg finds too."""
+    documents = tiny_documents(COUNT)
+    vectors = encoder.encode_documents([document.full_text for document in documents])
+    shared = 0
+    with SearchEngine.open(Bundle.open(bundle), load_settings()) as engine:
+        for query, vector in zip(queries, encoder.encode_queries(queries), strict=True):
+            best = {documents[row].id for row in np.argsort(-(vectors @ vector))[:k]}
+            request = SearchRequest.model_validate({"query": query, "k": k, "mode": "dense"})
+            shared += len(best & {hit.id for hit in engine.search(request).hits})
+    return shared / (k * len(queries))
+
+
+def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    """From recipe to service, before and after training; queries that are in no training text."""
+    unseen = [f"which {place} {word}" for word in WORDS for place in PLACES]
+    change(recipe, "distil.epochs", 0)
+    run("build", recipe, "--work", tmp_path / "work0", "--output", tmp_path / "untrained")
+    before = overlap_with_the_encoder(tmp_path / "untrained", encoder, unseen)
+    change(recipe, "distil.epochs", 60)
+    output = run("distil-table", recipe)
+    assert "agreement with the encoder by epoch" in output
+    run("index", recipe)
+    assert verify_bundle(tmp_path / "bundle") == []
+    after = overlap_with_the_encoder(tmp_path / "bundle", encoder, unseen)
+    assert after > before + 0.1
+    assert after > 0.5
+
+
+def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    change(recipe, "distil.epochs", 1)
+    run("build", recipe)
+    bundle = Bundle.open(tmp_path / "bundle")
+    manifest = bundle.manifest
+    assert (manifest.model.name, manifest.model.trained) == ("tiny-bi", True)
+    assert (manifest.sparse.impacts, manifest.sparse.query_weights, manifest.sparse.top_k) == ("bm25", "count", None)
+    assert (manifest.documents, manifest.dimension) == (COUNT, encoder.hidden_size)
+    index = bundle.sparse()
+    try:
+        tokens = [encoder.tokenizer.encode(document.full_text) for document in tiny_documents(COUNT)]
+        statistics = count_tokens(tokens, encoder.vocab_size)
+        query = encoder.tokenizer.encode("music player music")
+        expected = np.zeros(COUNT)
+        for row, ids in enumerate(tokens):
+            impacts = dict(zip(*(part.tolist() for part in bm25_impacts(ids, statistics)), strict=True))
+            expected[row] = sum(impacts.get(token, 0) for token in query.tolist())
+        terms, counts = np.unique(query, return_counts=True)
+        ordinals, scores = index.search(terms, counts.astype(np.float32), COUNT)
+        assert len(ordinals) == np.count_nonzero(expected)
+        np.testing.assert_array_equal(scores, expected[ordinals])
+    finally:
+        index.close()
+
+
+def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    documents = tiny_documents(COUNT)
+    vectors = encoder.encode_documents([document.full_text for document in documents])
+    vectors[7] = vectors[8]  # what only the file can say
+    np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
+    (tmp_path / "vectors.ids").write_text("".join(f"{document.id}\n" for document in documents))
+    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
+    change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
+    run("encode", recipe)
+    dense = np.concatenate([shard.dense for shard in ShardStore(tmp_path / "work" / "encode")])
+    np.testing.assert_allclose(dense, vectors, atol=2e-3)
+    np.testing.assert_array_equal(dense[7], dense[8])
+    np.save(tmp_path / "vectors.npy", vectors)
+    with pytest.raises(ResumeError, match="vectors_sha256"):
+        run("encode", recipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("short", r"is float32 of shape \(119, 32\), expected float16 or float32 of shape \(120, 32\)"),
+        ("double", r"is float64 of shape"),
+        ("shuffled", r"have a median cosine of .* with what tiny-bi makes of the corpus' first documents"),
+        ("zero", r'the vector of document "editor" has the norm 0'),
+        ("text", r"can't be read as \.npy"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(
+    recipe: Path, tmp_path: Path, encoder: BiEncoder, name: str, message: str
+) -> None:
+    vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)])
+    zero = vectors.copy()
+    zero[1] = 0
+    random = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
+    made = {"short": vectors[1:], "double": vectors.astype(np.float64), "shuffled": random, "zero": zero}
+    if name == "text":
+        (tmp_path / "vectors.npy").write_text("no vectors")
+    else:
+        np.save(tmp_path / "vectors.npy", made[name])
+    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
+    with pytest.raises(LightRetrieverError, match=message):
+        run("encode", recipe)
+
+
+def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    documents = tiny_documents(COUNT)
+    np.save(tmp_path / "vectors.npy", encoder.encode_documents([document.full_text for document in documents]))
+    ids = [document.id for document in documents]
+    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
+    change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
+    swapped = [ids[1], ids[0], *ids[2:]]
+    for wrong, message in (
+        (swapped, "line 1 of .* has 'editor' where the corpus has \"music\""),
+        (ids[:-1], "line 120 of .* has 'nothing'"),
+        ([*ids, "one more"], "has 121 ids, the corpus 120 documents"),
+    ):
+        (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
+        with pytest.raises(RecipeError, match=message):
+            run("encode", recipe)
+
+
+def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) -> None:
+    """Whatever of its parts a work directory has lost, they are made again, and the table is the same."""
+    change(recipe, "distil.epochs", 3)
+    run("table", recipe)
+    table = tmp_path / "work" / "tables" / "search" / "table.npy"
+    whole = table.read_bytes()
+    table.unlink()
+    (tmp_path / "work" / "encode" / "done.json").unlink()
+    (tmp_path / "work" / "encode" / "shard-00001.npz").unlink()
+    for part in (tmp_path / "work" / "tables" / "search" / "teacher").glob("part-*.npy"):
+        part.unlink()
+    run("table", recipe)
+    assert table.read_bytes() == whole
+    written = table.stat().st_mtime_ns
+    run("table", recipe)
+    assert table.stat().st_mtime_ns == written  # a finished table is kept
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("distil.seed", 1, "settings"),
+        ("distil.queries", [], "queries"),
+        ("tasks.search", "find: ", "instruction"),
+        ("corpus.limit", 60, "limit"),
+    ],
+)
+def test_a_work_directory_of_another_recipe_is_refused(recipe: Path, key: str, value: object, message: str) -> None:
+    change(recipe, "distil.epochs", 1)
+    run("table", recipe)
+    change(recipe, key, value)
+    with pytest.raises(ResumeError, match=message):
+        run("table", recipe)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model.adapter", "some/adapter", "model.adapter can't be set beside distil"),
+        ("encode.max_length", 64, "encode.max_length can't be set beside distil"),
+        ("distil.batch_size", 1, "distil.batch_size: Input should be greater"),
+        ("distil.sentences", -1, "distil.sentences"),
+        ("index.dimension", 64, "index.dimension is 64, but the vectors of tiny-bi have 32 values"),
+        ("distil.batch_size", 4096, "less than one batch of 4096"),
+    ],
+)
+def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object, message: str) -> None:
+    change(recipe, key, value)
+    with pytest.raises(RecipeError, match=message):
+        run("distil-table", recipe)
+
+
+def test_distil_table_needs_its_section(recipe: Path) -> None:
+    change(recipe, "distil", None)
+    with pytest.raises(RecipeError, match="distil: the section is missing"):
+        run("distil-table", recipe)
+
+
+def test_defaults_of_a_recipe_with_a_bi_encoder(recipe: Path) -> None:
+    assert load_recipe(recipe).encode.top_k is None
+    assert load_recipe(recipe).model.trained
+    change(recipe, "encode.top_k", 20)
+    change(recipe, "model.trained", False)
+    assert load_recipe(recipe).encode.top_k == 20
+    assert not load_recipe(recipe).model.trained
+
+
+def bags_of(*texts: list[int]) -> Bags:
+    return Bags.of([np.array(ids, dtype=np.int32) for ids in texts])
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=8), st.data())
+def test_picked_bags_are_those_texts(texts: list[list[int]], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=10))
+    picked = bags_of(*texts).pick(torch.tensor(rows))
+    assert [picked.tokens[a:b].tolist() for a, b in zip(picked.starts, picked.starts[1:], strict=False)] == [
+        texts[row] for row in rows
+    ]
+
+
+def test_a_query_is_the_normalised_mean_of_its_rows() -> None:
+    table = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
+    queries = table_queries(table, bags_of([0, 1, 1], [2]))
+    expected = [[1 / np.hypot(1, 4), 4 / np.hypot(1, 4)], [2**-0.5, 2**-0.5]]
+    np.testing.assert_allclose(queries.numpy(), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="text 1 has no token"):
+        bags_of([0], [])
+
+
+def test_agreement_by_hand() -> None:
+    """20 documents along two axes: the first query finds the encoder's ten, the second none of them."""
+    documents = torch.cat([torch.tensor([[1.0, 0.0]]).repeat(10, 1), torch.tensor([[0.0, 1.0]]).repeat(10, 1)])
+    table = torch.eye(2)
+    targets = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    assert agreement(table, bags_of([0], [1]), targets, documents) == Agreement(cosine=0.5, overlap=0.5)
+
+
+def test_initial_rows_lack_what_all_have_in_common_and_weigh_by_idf() -> None:
+    states = np.array([[1, 1], [1, 3], [5, 5]], dtype=np.float32)
+    statistics = count_tokens([np.array([0, 1]), np.array([0])], vocab_size=3)
+    rows = initial_rows(states, statistics)
+    common = np.array([1.0, 1 + 2 / 3])  # token 0 has two of the three postings, token 1 the third
+    expected = (states - common) * np.log1p((2 - np.array([2, 1, 0]) + 0.5) / (np.array([2, 1, 0]) + 0.5))[:, None]
+    expected /= np.linalg.norm(expected[:2], axis=1).mean()
+    np.testing.assert_allclose(rows, expected, rtol=1e-5)
+
+
+def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], Bags, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Texts whose true vectors are means of hidden rows, so that training can find them. Token 30 is in no text."""
+    random = np.random.default_rng(seed)
+    hidden = random.standard_normal((31, 8)).astype(np.float32)
+    bags = Bags.of([random.integers(0, 30, size=random.integers(1, 6)).astype(np.int32) for _ in range(400)])
+    targets = table_queries(torch.from_numpy(hidden), bags).numpy()
+    documents = random.standard_normal((60, 8)).astype(np.float32)
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    return random.standard_normal((31, 8)).astype(np.float32), bags, targets, documents
+
+
+@pytest.mark.parametrize("part", ["cosine", "contrast", "kl"])
+def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
+    weights = {"cosine": 0.0, "contrast": 0.0, "kl": 0.0} | {part: 1.0}
+    settings = DistilTableRecipe(epochs=30, batch_size=50, learning_rate=0.05, temperature=0.2, **weights)
+    trained = train_table(*toy(), settings, 100)
+    assert len(trained.epochs) == 31
+    assert trained.epochs[0].overlap < 0.4
+    assert trained.epochs[trained.best].overlap > 0.75
+    assert trained.epochs[trained.best].overlap == max(epoch.overlap for epoch in trained.epochs)
+
+
+def test_training_is_deterministic_and_leaves_unseen_rows() -> None:
+    settings = DistilTableRecipe(epochs=2, batch_size=50, learning_rate=0.05)
+    initial, *rest = toy()
+    first, second = (train_table(initial, *rest, settings, 100).rows for _ in range(2))
+    other = train_table(initial, *rest, settings.model_copy(update={"seed": 1}), 100).rows
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any()
+    np.testing.assert_array_equal(first[30], initial[30])
+    assert (first[:30] != initial[:30]).any(axis=1).all()
+
+
+def test_sentences_and_queries_are_drawn_by_seed(tmp_path: Path) -> None:
+    lines = [
+        '{"_id": "1", "title": "One good title here", "text": "First sentence of it. Short. First sentence of it."}',
+        '{"_id": "2", "text": "Another line of text\\nand one more of them; then a last one."}',
+        '{"_id": "3", "text": "これは検索エンジンのための短い文書です。次の文も十分に長い。"}',
+    ]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    corpus = Corpus(tmp_path / "corpus.jsonl")
+    everything = corpus_sentences(corpus, None, 0)
+    assert everything == [
+        "One good title here",
+        "First sentence of it.",
+        "Another line of text",
+        "and one more of them;",
+        "then a last one.",
+        "これは検索エンジンのための短い文書です。",
+        "次の文も十分に長い。",
+    ]
+    some = corpus_sentences(corpus, 3, 0)
+    assert len(some) == 3
+    assert some == corpus_sentences(corpus, 3, 0)
+    assert {tuple(corpus_sentences(corpus, 3, seed)) for seed in range(9)} != {tuple(some)}
+    (tmp_path / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "q{i % 5}"}}\n' for i in range(9)))
+    assert query_texts([tmp_path / "queries.jsonl"], None, 0) == [f"q{i}" for i in range(5)]
+    assert len(query_texts([tmp_path / "queries.jsonl"], 3, 0)) == 3
+
+
+def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path) -> None:
+    vectors = teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
+    np.testing.assert_allclose(vectors, encoder.encode_queries(QUERIES), atol=1e-3)
+    (part,) = (tmp_path / "teacher").glob("part-*.npy")
+    np.save(part, np.ones_like(vectors))
+    np.testing.assert_array_equal(teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher"), 1)  # not made again
+    part.write_bytes(b"")
+    with pytest.raises(ResumeError, match=r"part-00000000\.npy: can't be read"):
+        teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
+    with pytest.raises(ResumeError, match="sha256"):
+        teacher_vectors(encoder, QUERIES[1:], "", tmp_path / "teacher")
