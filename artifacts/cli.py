@@ -1,4 +1,4 @@
-"""The offline commands of `lightretriever`: table, distil-table, encode, index, build, verify and evaluate."""
+"""The offline commands of `lightretriever`: train, table, distil-table, encode, index, build, verify and evaluate."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from artifacts.corpus import Skipped
 from artifacts.errors import MissingExtraError, RecipeError
 from artifacts.evaluation.command import evaluate
 from artifacts.recipe import Recipe, load_recipe
+from artifacts.training.command import train
 from artifacts.work import work_lock
 
 __all__ = ["add_commands"]
@@ -30,7 +31,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    for command in (table, distil_table, encode, index, build, verify, evaluate):
+    for command in (train, table, distil_table, encode, index, build, verify, evaluate):
         app.command()(command)
 
 

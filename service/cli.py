@@ -42,3 +42,7 @@ def main() -> None:
     except LightRetrieverError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ __all__ = [
     "cosine_scores",
     "flops",
     "full_alignment_loss",
+    "full_sparse_scores",
     "matryoshka_scores",
     "quadratic_warmup",
     "query_means",
@@ -54,6 +55,19 @@ def sparse_scores(queries: Sequence[torch.Tensor], documents: torch.Tensor, idf:
     )
     counts.index_put_((owner, places), torch.ones((), device=documents.device), accumulate=True)
     return counts @ weights.T
+
+
+def full_sparse_scores(
+    weights: torch.Tensor, queries: Sequence[torch.Tensor], documents: torch.Tensor, idf: torch.Tensor | None
+) -> torch.Tensor:
+    """Sparse scores of queries that the full model weighted, `weights` (B, V), with `documents` (M, V): (B, M).
+
+    Each query's weights are scaled to the sum of its token counts. That is a temperature per query, which changes no
+    ranking; without it an untrained model, which finds every term a little likely, starts with scores of millions.
+    """
+    counts = torch.tensor([float(len(query)) for query in queries], device=weights.device)
+    scaled = weights * (counts / weights.sum(dim=1).clamp_min(torch.finfo(weights.dtype).tiny))[:, None]
+    return (scaled if idf is None else scaled * idf) @ documents.T
 
 
 def contrastive_loss(

@@ -27,12 +27,22 @@ __all__ = [
 
 
 class LoraRecipe(Section):
-    """The adapter: rank, scale α, dropout, and which linear layers get one."""
+    """The adapter: rank, scale α, dropout, and which linear layers get one; `layers`: only the model's last so many.
+
+    With few `layers` a step is cheaper, as no gradient goes below them; `targets` then has to name the linear layers.
+    """
 
     r: int = Field(default=16, ge=1)
     alpha: int = Field(default=32, ge=1)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     targets: str | list[str] = "all-linear"
+    layers: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _targets_by_name(self) -> Self:
+        if self.layers is not None and isinstance(self.targets, str):
+            raise ValueError(f"layers is {self.layers}, so targets has to be a list of names, found {self.targets!r}")
+        return self
 
 
 class SetRecipe(Section):
@@ -45,6 +55,7 @@ class SetRecipe(Section):
     weight: float | None = Field(default=None, gt=0)
     limit: int | None = Field(default=None, ge=1)
     drop_title: bool = False
+    licence: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -187,6 +198,7 @@ class TrainRecipe(Section):
     lora: LoraRecipe = LoraRecipe()
     seed: int = 0
     lowercase: bool = True
+    licence: str | None = None
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)
     dev: DevRecipe | None = None
@@ -201,6 +213,17 @@ class TrainRecipe(Section):
             if isinstance(stage, ContrastiveStage) and stage.negatives > mined:
                 raise ValueError(f"a stage wants {stage.negatives} negatives per query, data.negatives gives {mined}")
         return self
+
+    def below(self, folder: Path) -> Self:
+        """The recipe with the relative paths of all sets taken from `folder`."""
+        data = self.data
+        sets = [one.model_copy(update={"path": folder / one.path}) for one in data.sets]
+        changes: dict[str, object] = {"sets": sets}
+        if data.decontaminate is not None:
+            against = [folder / path for path in data.decontaminate.against]
+            changes["decontaminate"] = data.decontaminate.model_copy(update={"against": against})
+        dev = None if self.dev is None else self.dev.model_copy(update={"path": folder / self.dev.path})
+        return self.model_copy(update={"data": data.model_copy(update=changes), "dev": dev})
 
 
 def load_train_recipe(path: Path, overrides: dict[str, object] | None = None) -> TrainRecipe:

@@ -1,0 +1,99 @@
+"""The LoRA adapter that is trained: put onto a frozen backbone, and saved in PEFT's layout with its model card."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel
+
+from artifacts.errors import ModelError, RecipeError
+from artifacts.idf import save_idf
+from artifacts.pipeline.model import Backbone, load_backbone
+from artifacts.training.recipe import LoraRecipe, TrainRecipe
+from artifacts.work import write_atomically
+
+__all__ = ["Adapter", "load_for_training"]
+
+
+class Adapter:
+    """LoRA layers inside a backbone. `backbone` shares them, so its forward passes use and train them."""
+
+    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int) -> None:
+        torch.manual_seed(seed)
+        depth = int(backbone.model.config.get_text_config().num_hidden_layers)
+        config = LoraConfig(
+            r=lora.r,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=lora.targets,
+            layers_to_transform=None if lora.layers is None else list(range(depth - min(lora.layers, depth), depth)),
+            task_type="CAUSAL_LM",
+        )
+        try:
+            self._peft: PeftModel = get_peft_model(backbone.model, config)
+        except ValueError as error:
+            raise ModelError(
+                f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
+            ) from error
+        self.backbone = replace(backbone, model=cast(PreTrainedModel, self._peft.get_base_model()))
+        self.parameters: dict[str, torch.nn.Parameter] = {
+            name: parameter for name, parameter in self._peft.named_parameters() if parameter.requires_grad
+        }
+
+    def train(self, mode: bool) -> None:
+        """Switch dropout on or off."""
+        self._peft.train(mode)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """A copy of the trained weights, float32 on the CPU."""
+        return {name: parameter.detach().float().cpu().clone() for name, parameter in self.parameters.items()}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Set the trained weights."""
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(state[name])
+
+    def save(self, folder: Path, recipe: TrainRecipe, idf: npt.NDArray[np.float32] | None, card: str) -> None:
+        """Write adapter, tokenizer, IDF and model card to `folder`. The weights are rounded to bfloat16."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: tensor.bfloat16() for name, tensor in self._peft.state_dict().items() if "lora_" in name}
+        self._peft.save_pretrained(str(folder), state_dict=state, safe_serialization=True)
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        config["base_model_name_or_path"] = recipe.model.name or self.backbone.name
+        config["target_modules"] = sorted(config["target_modules"])  # a set, whose order changes from run to run
+        write_atomically(folder / "adapter_config.json", json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
+        if idf is not None:
+            save_idf(folder / "idf.npy", idf)
+        write_atomically(folder / "README.md", card.encode())
+
+
+def load_for_training(recipe: TrainRecipe) -> Adapter:
+    """Load the recipe's model, frozen, with a fresh adapter on it. Raises ModelError and RecipeError."""
+    model = recipe.model
+    if model.adapter is not None:
+        raise RecipeError(
+            f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
+            remedy="Leave it out; merge the old adapter into the model first if you want to build on it.",
+        )
+    backbone = load_backbone(
+        model.path,
+        work=recipe.work,
+        bos_token=model.bos_token,
+        eos_token=model.eos_token,
+        dtype=model.dtype,
+        device=model.device,
+        lowercase=recipe.lowercase,
+    )
+    longest = recipe.data.max_document_length
+    if backbone.max_positions is not None and longest > backbone.max_positions:
+        raise RecipeError(
+            f"data.max_document_length is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
+            remedy="Lower data.max_document_length.",
+        )
+    return Adapter(backbone, recipe.lora, recipe.seed)

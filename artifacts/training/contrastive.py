@@ -1,0 +1,169 @@
+"""Contrastive training of the dense and the sparse side together, with gradient caching.
+
+A step needs the representations of the whole batch at once, but not their graphs. It runs in three parts: forward
+passes without gradients, a chunk at a time; the loss on all representations, which gives the gradient of each; and
+the same forward passes again, now with gradients, each chunk fed with its share. A batch that fits into one chunk keeps
+its graph instead. Both ways give the gradients of the plain step. Several processes share the chunks and
+exchange representations, so that their gradients add up to those of one process.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from artifacts.errors import CorpusError
+from artifacts.pipeline.full_query import full_query_states
+from artifacts.pipeline.model import Backbone
+from artifacts.pipeline.packing import packed_states
+from artifacts.pipeline.sparse_head import sparse_weights_of_spans
+from artifacts.pipeline.states import token_states_packed
+from artifacts.pipeline.table import instruction_prefix
+from artifacts.training.objective import BatchLayout, contrastive_objective
+from artifacts.training.recipe import ContrastiveStage, DataRecipe
+from artifacts.training.types import Batch, StepContext
+
+__all__ = ["Contrastive", "tokenise"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """One forward pass: which rows of which representations it gives, and how."""
+
+    rows: slice
+    run: Callable[[], Tensors]
+    tokens: int
+
+
+class Contrastive:
+    """The objective of `ContrastiveStage`. `idf` (V,) float32 for IDF-aware training, else None."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        stage: ContrastiveStage,
+        data: DataRecipe,
+        idf: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        self._backbone, self._stage, self._data = backbone, stage, data
+        self._idf = None if idf is None else torch.tensor(idf[: backbone.embedded], device=backbone.device)
+        cuda = backbone.device.type == "cuda"
+        self._chunk_tokens = stage.chunk_tokens or (65_536 if cuda else 8_192)
+        self._row_tokens = stage.row_tokens or (1_024 if cuda else 256)
+
+    def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
+        """One step's gradients (see `Objective`); returns the parts of the loss."""
+        layout, sequences, queries = tokenise(self._backbone, batch, self._data)
+        chunks = list(self._chunks(layout, sequences, queries, batch.set.instruction, context))
+        keep = sum(chunk.tokens for chunk in chunks) <= self._chunk_tokens
+        outputs = []
+        for number, chunk in enumerate(chunks):
+            _seed(context, number)
+            with torch.set_grad_enabled(keep):
+                outputs.append(chunk.run())
+        leaves = {name: context.gather(part).requires_grad_() for name, part in _joined(outputs).items()}
+        with torch.autocast(self._backbone.device.type, enabled=False):
+            loss, logged = contrastive_objective(leaves, layout, self._stage, self._idf, batch, context)
+            loss.backward()
+        for number, (chunk, kept) in enumerate(zip(chunks, outputs, strict=True)):
+            if not keep:
+                _seed(context, number)
+                kept = chunk.run()
+            gradients = [leaves[name].grad for name in kept]
+            parts = [
+                None if grad is None else grad[chunk.rows].to(kept[name].dtype)
+                for name, grad in zip(kept, gradients, strict=True)
+            ]
+            used = [(output, part) for output, part in zip(kept.values(), parts, strict=True) if part is not None]
+            torch.autograd.backward([output for output, _ in used], [part for _, part in used])
+        return logged | {"tokens": float(sum(chunk.tokens for chunk in chunks) * context.world)}
+
+    def _chunks(
+        self,
+        layout: BatchLayout,
+        sequences: list[list[int]],
+        queries: list[list[int]],
+        instruction: str,
+        context: StepContext,
+    ) -> Iterator[_Chunk]:
+        """This process' forward passes: query tokens, documents and, where wanted, whole queries."""
+        backbone, rows = self._backbone, self._row_tokens
+        prefix = instruction_prefix(backbone, instruction)
+        blocks = max(1, (rows - len(prefix)) // 2)
+
+        def tokens_of(part: slice) -> Callable[[], Tensors]:
+            return lambda: {"tokens": token_states_packed(backbone, prefix, layout.tokens[part], blocks)}
+
+        def documents_of(part: slice) -> Callable[[], Tensors]:
+            def run() -> Tensors:
+                packed = packed_states(backbone, sequences[part], rows)
+                sparse = sparse_weights_of_spans(packed.hidden, backbone.head, packed.spans)
+                return {"dense": packed.ends(), "sparse": sparse}
+
+            return run
+
+        def queries_of(part: slice) -> Callable[[], Tensors]:
+            def run() -> Tensors:
+                dense, sparse = full_query_states(backbone, prefix, queries[part], rows)
+                return {"full_dense": dense, "full_sparse": sparse}
+
+            return run
+
+        kinds = [([2] * len(layout.tokens), tokens_of), ([len(one) for one in sequences], documents_of)]
+        if self._stage.full_kl > 0:
+            kinds.append(([len(prefix) + len(query) + 1 for query in queries], queries_of))
+        for lengths, run_of in kinds:
+            yield from _cut(lengths, self._chunk_tokens, run_of, context)
+
+
+def tokenise(
+    backbone: Backbone, batch: Batch, data: DataRecipe
+) -> tuple[BatchLayout, list[list[int]], list[list[int]]]:
+    """The batch as token ids: its layout, the framed documents, and the queries' ids.
+
+    Raises CorpusError for a query without tokens.
+    """
+    room = data.max_document_length - len(backbone.prefix()) - 1
+    names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
+    texts = [batch.set.documents[name] for name in names]
+    encoded = backbone.tokenizer.encode_batch([text[: 64 * data.max_document_length] for text in texts])
+    sequences = [backbone.frame(ids[:room].tolist()) for ids in encoded]
+    tokenised = backbone.tokenizer.encode_batch([example.query for example in batch.examples])
+    queries = [ids[: data.max_query_length].tolist() for ids in tokenised]
+    for example, query in zip(batch.examples, queries, strict=True):
+        if not query:
+            raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
+    return BatchLayout.of(batch, names, texts, queries), sequences, queries
+
+
+def _cut(
+    lengths: list[int], chunk_tokens: int, run_of: Callable[[slice], Callable[[], Tensors]], context: StepContext
+) -> Iterator[_Chunk]:
+    """Chunks of this process' share of the items; its rows are numbered over all processes' items.
+
+    A process without items would have no tensors to exchange, so a batch needs at least one item for each.
+    """
+    bounds = np.linspace(0, len(lengths), context.world + 1).round().astype(int).tolist()
+    start, end = bounds[context.rank], bounds[context.rank + 1]
+    while start < end:
+        stop, total = start + 1, lengths[start]
+        while stop < end and total + lengths[stop] <= chunk_tokens:
+            total += lengths[stop]
+            stop += 1
+        yield _Chunk(slice(start, stop), run_of(slice(start, stop)), total)
+        start = stop
+
+
+def _joined(outputs: list[Tensors]) -> Tensors:
+    """The rows of all chunks, by representation, detached from their graphs."""
+    names = dict.fromkeys(name for output in outputs for name in output)
+    return {name: torch.cat([output[name].detach() for output in outputs if name in output]) for name in names}
+
+
+def _seed(context: StepContext, number: int) -> None:
+    """The same dropout in both passes of a chunk, another one in every chunk, step and process."""
+    torch.manual_seed(hash((context.seed, context.step, context.rank, number)) & 0x7FFF_FFFF_FFFF_FFFF)

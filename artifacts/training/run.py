@@ -1,0 +1,154 @@
+"""The state of a training run and its files.
+
+WORK/plan.json               what the run was begun with
+WORK/data/, WORK/teachers/   prepared examples and teacher scores
+WORK/idf.npy                 IDF of the training documents' tokens
+WORK/checkpoint.safetensors  where the run stands
+WORK/log.jsonl               one line per step, one per development score
+WORK/best.safetensors        weights of the best development score
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file, save
+
+from artifacts.idf import idf_weights, load_idf, save_idf
+from artifacts.pipeline.software import software
+from artifacts.training.adapter import Adapter, load_for_training
+from artifacts.training.card import model_card
+from artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from artifacts.training.data import prepare
+from artifacts.training.dev import DevSet, evaluate_dev
+from artifacts.training.processes import Processes
+from artifacts.training.recipe import ContrastiveStage, TrainRecipe
+from artifacts.training.types import TrainingSet
+from artifacts.work import check_plan, write_atomically
+
+__all__ = ["Run"]
+
+_CHUNK = 4096
+
+
+class Run:
+    """A training run: its model, its data, and where it stands. `progress` is changed by the loop."""
+
+    def __init__(self, recipe: TrainRecipe, processes: Processes) -> None:
+        """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
+
+        Raises ResumeError when the work directory was begun with another recipe, and what loading and preparing raise.
+        """
+        self.recipe, self.processes = recipe, processes
+        self._began = time.monotonic()
+        self._checkpoint_file = recipe.work / "checkpoint.safetensors"
+        self._log_file = recipe.work / "log.jsonl"
+        self.adapter: Adapter = load_for_training(processes.placed(recipe))
+        if processes.first:
+            plan = recipe.model_dump(mode="json", exclude={"output", "work", "model"})
+            plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
+            check_plan(recipe.work / "plan.json", plan)
+        self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
+        with_idf = any(isinstance(stage, ContrastiveStage) and stage.flops.idf for stage in recipe.stages)
+        self.idf = processes.in_turn(self._load_idf) if with_idf else None
+        self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
+        self.progress = Progress()
+        self.resume(torch.optim.AdamW(self.adapter.parameters.values()))
+        self._earlier_s = self.progress.elapsed_s
+        if processes.first:
+            self._rewind_log()
+
+    def minutes(self) -> float:
+        """Wall-clock minutes since this slice began."""
+        return (time.monotonic() - self._began) / 60
+
+    def idf_of(self, stage: object) -> npt.NDArray[np.float32] | None:
+        """The IDF weights (V,) float32 that a stage scores with."""
+        return self.idf if isinstance(stage, ContrastiveStage) and stage.flops.idf else None
+
+    def resume(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set weights, optimiser and progress from the checkpoint, where there is one."""
+        if self._checkpoint_file.is_file():
+            self.progress = load_checkpoint(self._checkpoint_file, self.adapter.parameters, optimizer)
+
+    def checkpoint(self, optimizer: torch.optim.Optimizer) -> None:
+        """Write the checkpoint on the first process; the others wait for it."""
+        if self.processes.first:
+            now = replace(self.progress, elapsed_s=self._elapsed_s())
+            save_checkpoint(self._checkpoint_file, now, self.adapter.parameters, optimizer)
+        self.processes.wait()
+
+    def next_stage(self) -> None:
+        """Note that the stage is done; the next begins with a fresh optimiser."""
+        self.progress = replace(self.progress, stage=self.progress.stage + 1, step=0)
+        self.checkpoint(torch.optim.AdamW(self.adapter.parameters.values()))
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """Add a line to the log."""
+        if self.processes.first:
+            line = {"stage": self.progress.stage, "elapsed_s": round(self._elapsed_s(), 1), **entry}
+            with self._log_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def develop(self, stage: ContrastiveStage, step: int) -> None:
+        """Score the development set on the first process; the weights of the best hybrid score are kept."""
+        if self._dev is not None:
+            self.adapter.train(False)
+            length = self.recipe.data.max_document_length
+            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.idf_of(stage))
+            self.log({"step": step, "dev": scores})
+            if self.progress.best is None or scores["hybrid"] > self.progress.best:
+                self.progress.best, self.progress.best_step = scores["hybrid"], step
+                write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))
+        self.processes.wait()
+
+    def export(self) -> None:
+        """Write the best adapter, or the last one of a run without a development set."""
+        if self.processes.first:
+            best = self.recipe.work / "best.safetensors"
+            if best.is_file():
+                self.adapter.load(load_file(best))
+            done = replace(self.progress, elapsed_s=self._elapsed_s())
+            card = model_card(self.recipe, self.sets, done)
+            self.adapter.save(self.recipe.output, self.recipe, self.idf_of(self.recipe.stages[-1]), card)
+        self.processes.wait()
+
+    def _elapsed_s(self) -> float:
+        return self._earlier_s + time.monotonic() - self._began
+
+    def _load_idf(self) -> npt.NDArray[np.float32]:
+        """IDF over the documents of all sets, computed once."""
+        file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
+        if not file.is_file():
+            save_idf(file, idf_weights(self._tokenised_documents(), tokenizer.vocab_size))
+        return load_idf(file, tokenizer.vocab_size)
+
+    def _tokenised_documents(self) -> Iterator[npt.NDArray[np.int32]]:
+        length = self.recipe.data.max_document_length
+        for one in self.sets:
+            texts = [text[: 64 * length] for text in one.documents.values()]  # characters; more would be cut off
+            for start in range(0, len(texts), _CHUNK):
+                for ids in self.adapter.backbone.tokenizer.encode_batch(texts[start : start + _CHUNK]):
+                    yield ids[:length]
+
+    def _rewind_log(self) -> None:
+        """Forget the lines of steps after the checkpoint: they will be run again."""
+        if not self._log_file.is_file():
+            return
+        reached = (self.progress.stage, self.progress.step)
+        kept = [line for line in self._log_file.read_text(encoding="utf-8").splitlines() if _place(line) < reached]
+        write_atomically(self._log_file, "".join(line + "\n" for line in kept).encode())
+
+
+def _place(line: str) -> tuple[float, float]:
+    """Stage and step of a line of the log; infinity for the torn last line of a killed run."""
+    try:
+        entry = json.loads(line)
+        return entry["stage"], entry["step"]
+    except (ValueError, KeyError):
+        return float("inf"), 0.0

@@ -1,0 +1,196 @@
+"""`lightretriever train` from end to end: a tiny model on a toy set, in one go, in slices, and in two processes."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from artifacts.errors import RecipeError, ResumeError
+from artifacts.evaluate import evaluate_bundle
+from artifacts.training.loop import train
+from artifacts.training.recipe import TrainRecipe, load_train_recipe
+from service.cli import app
+from tests.support.toy import save_toy_model, write_toy_set
+
+INSTRUCTION = "find"
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a training set and a test set whose documents were never seen."""
+    folder = tmp_path_factory.mktemp("toy")
+    save_toy_model(folder / "model")
+    write_toy_set(folder / "pairs", "train", 400, seed=1)
+    write_toy_set(folder / "dev", "dev", 60, seed=2)
+    write_toy_set(folder / "held-out", "test", 60, seed=3)
+    return folder
+
+
+def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
+    contrastive = {
+        "kind": "contrastive",
+        "steps": 6,
+        "batch_size": 8,
+        "negatives": 0,
+        "learning_rate": 0.01,
+        "matryoshka": [16],
+        "sparse_temperature": 1.0,
+        "full_kl": 0.5,
+    }
+    return {
+        "name": "toy",
+        "model": {"path": str(toy / "model"), "device": "cpu"},
+        "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
+        "data": {"sets": [{"path": str(toy / "pairs"), "instruction": INSTRUCTION}], "max_document_length": 16},
+        "stages": [{"kind": "query_likelihood", "steps": 3, "batch_size": 8}, contrastive],
+        "checkpoint_every": 2,
+        "work": str(work / "work"),
+        "output": str(work / "adapter"),
+        **changes,
+    }
+
+
+def losses(work: Path) -> list[tuple[int, int, float]]:
+    entries = [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
+    return [(entry["stage"], entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+
+
+def weights(work: Path) -> dict[str, torch.Tensor]:
+    return load_file(work / "adapter" / "adapter_model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("whole")
+    assert train(TrainRecipe.model_validate(recipe_of(toy, work)))
+    return work
+
+
+def test_slices_of_time_end_with_the_very_losses_of_one_run(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
+    slices = 0
+    while not train(recipe, minutes=0):  # every slice does one step
+        slices += 1
+    assert slices == 9
+    assert losses(tmp_path) == losses(uninterrupted)
+    assert [(stage, step) for stage, step, _ in losses(tmp_path)] == [
+        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5),
+    ]  # fmt: skip
+    for name, tensor in weights(uninterrupted).items():
+        assert torch.equal(tensor, weights(tmp_path)[name]), name
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
+    for _ in range(6):
+        train(recipe, minutes=0)
+    saved = (tmp_path / "work" / "checkpoint.safetensors").read_bytes()
+    train(recipe, minutes=0)
+    (tmp_path / "work" / "checkpoint.safetensors").write_bytes(saved)  # as if killed after the step, before its end
+    assert len(losses(tmp_path)) == 7
+    while not train(recipe, minutes=0):
+        pass
+    assert losses(tmp_path) == losses(uninterrupted)
+
+
+def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
+    whole, shared = tmp_path / "one", tmp_path / "two"
+    changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}}
+    for work, processes in ((whole, 1), (shared, 2)):
+        work.mkdir()
+        file = work / "recipe.yaml"
+        file.write_text(yaml.safe_dump(recipe_of(toy, work, **changes)))
+        command = [sys.executable, "-m", "service.cli", "train", str(file), "--processes", str(processes)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert result.returncode == 0, result.stderr
+    assert [loss for *_, loss in losses(shared)] == pytest.approx([loss for *_, loss in losses(whole)], rel=1e-3)
+    for name, tensor in weights(whole).items():
+        torch.testing.assert_close(weights(shared)[name], tensor, atol=2e-3, rtol=2e-2)
+
+
+def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
+    changed = recipe_of(toy, uninterrupted, seed=5)
+    with pytest.raises(ResumeError, match="seed: 0 there, 5 now"):
+        train(TrainRecipe.model_validate(changed))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"path": "MODEL", "adapter": "x"}}, "training makes a new adapter"),
+        ({"lora": {"targets": ["nothing"]}}, "lora.targets"),
+        ({"data": {"sets": [{"path": "PAIRS", "instruction": ""}], "max_document_length": 4096}}, "128 positions"),
+    ],
+)
+def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    recipe = recipe_of(toy, tmp_path, **change)
+    recipe["model"]["path"] = str(toy / "model")
+    recipe["data"]["sets"][0]["path"] = str(toy / "pairs")
+    with pytest.raises(Exception, match=message):
+        train(TrainRecipe.model_validate(recipe))
+
+
+def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    bad = recipe_of(toy, tmp_path)
+    bad["stages"][1]["negatives"] = 3
+    file.write_text(yaml.safe_dump(bad))
+    with pytest.raises(RecipeError, match=r"a stage wants 3 negatives per query, data\.negatives gives 0"):
+        load_train_recipe(file)
+
+
+def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Path) -> None:
+    """Train, table, encode, index and search with the service's engine, before and after."""
+    stage = {
+        "kind": "contrastive",
+        "steps": 150,
+        "batch_size": 32,
+        "negatives": 0,
+        "learning_rate": 0.01,
+        "sparse_temperature": 1.0,
+    }
+    dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 75, "documents": 60}
+    changes = {"stages": [stage], "dev": dev, "lora": {"r": 16, "alpha": 32, "dropout": 0.0}, "checkpoint_every": 100}
+    file = tmp_path / "train.yaml"
+    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
+    result = CliRunner().invoke(app, ["train", str(file)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    before = measured(toy, tmp_path / "before", None)
+    after = measured(toy, tmp_path / "after", tmp_path / "adapter")
+    for system in ("dense", "sparse", "hybrid"):
+        assert before[system]["nDCG@10"] < 0.4, before
+        assert after[system]["nDCG@10"] > 0.9, after
+    card = (tmp_path / "adapter" / "README.md").read_text()
+    assert "| pairs | 400 |" in card
+    assert str(toy) not in card
+    assert str(toy) not in (tmp_path / "adapter" / "adapter_config.json").read_text()
+
+
+def measured(toy: Path, work: Path, adapter: Path | None) -> dict[str, dict[str, float]]:
+    """Measures of a bundle of the held-out set, by system."""
+    recipe = {
+        "name": "toy",
+        "model": {"path": str(toy / "model"), "adapter": adapter and str(adapter), "device": "cpu"},
+        "corpus": {"path": str(toy / "held-out"), "name": "toy"},
+        "tasks": {"find": INSTRUCTION},
+        "default_task": "find",
+        "encode": {"max_length": 16},
+        "work": str(work / "work"),
+        "output": str(work / "bundle"),
+    }
+    work.mkdir()
+    file = work / "bundle.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+    result = CliRunner().invoke(app, ["build", str(file)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation").metrics
+    shutil.rmtree(work / "work")
+    return metrics
