@@ -108,13 +108,13 @@ class DistilTableRecipe(Section):
     queries: list[Path] = Field(default_factory=list)
     sample: int | None = Field(default=None, ge=1)
     sentences: bool | Annotated[int, Field(ge=1)] = True
-    epochs: int = Field(default=10, ge=0)
+    epochs: int = Field(default=6, ge=0)
     batch_size: int = Field(default=512, ge=2)
     learning_rate: float = Field(default=1e-3, gt=0)
     temperature: float = Field(default=0.05, gt=0)
     cosine: float = Field(default=1.0, ge=0)
     contrast: float = Field(default=0.2, ge=0)
-    kl: float = Field(default=1.0, ge=0)
+    kl: float = Field(default=0.1, ge=0)
     held_out: int = Field(default=500, ge=1)
     seed: int = 0
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
@@ -71,9 +72,10 @@ def test_commands_and_options_exist() -> None:
 def recipe_keys(model: type[BaseModel], prefix: str = "") -> set[str]:
     keys = set()
     for name, field in model.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            keys |= recipe_keys(section, f"{prefix}{name}.")
+        kinds = [field.annotation, *get_args(field.annotation)]  # a section may be optional
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if sections:
+            keys |= recipe_keys(sections[0], f"{prefix}{name}.")
         else:
             keys.add(prefix + name)
     return keys

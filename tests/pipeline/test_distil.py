@@ -326,7 +326,8 @@ def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], Bags, npt.NDArray[np.fl
 @pytest.mark.parametrize("part", ["cosine", "contrast", "kl"])
 def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
     weights = {"cosine": 0.0, "contrast": 0.0, "kl": 0.0} | {part: 1.0}
-    settings = DistilTableRecipe(epochs=30, batch_size=50, learning_rate=0.05, temperature=0.2, **weights)
+    rest = {"epochs": 30, "batch_size": 50, "learning_rate": 0.05, "temperature": 0.2}
+    settings = DistilTableRecipe.model_validate({**weights, **rest})
     trained = train_table(*toy(), settings, 100)
     assert len(trained.epochs) == 31
     assert trained.epochs[0].overlap < 0.4
@@ -336,9 +337,9 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
 
 def test_training_is_deterministic_and_leaves_unseen_rows() -> None:
     settings = DistilTableRecipe(epochs=2, batch_size=50, learning_rate=0.05)
-    initial, *rest = toy()
-    first, second = (train_table(initial, *rest, settings, 100).rows for _ in range(2))
-    other = train_table(initial, *rest, settings.model_copy(update={"seed": 1}), 100).rows
+    initial = toy()[0]
+    first, second = (train_table(*toy(), settings, 100).rows for _ in range(2))
+    other = train_table(*toy(), settings.model_copy(update={"seed": 1}), 100).rows
     np.testing.assert_array_equal(first, second)
     assert (first != other).any()
     np.testing.assert_array_equal(first[30], initial[30])
