@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -177,7 +178,8 @@ def test_vectors_that_do_not_fit_are_refused(
     zero = vectors.copy()
     zero[1] = 0
     random = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
-    made = {"short": vectors[1:], "double": vectors.astype(np.float64), "shuffled": random, "zero": zero}
+    double = vectors.astype(np.float64)
+    made: dict[str, npt.NDArray[Any]] = {"short": vectors[1:], "double": double, "shuffled": random, "zero": zero}
     if name == "text":
         (tmp_path / "vectors.npy").write_text("no vectors")
     else:
