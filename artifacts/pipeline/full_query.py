@@ -1,7 +1,8 @@
 """Queries through the full model: the symmetric counterpart of the token table, the upper bound it is compared with.
 
 Dense: the state at `<eos>` of `[bos] I q <eos>`. Sparse: max over the positions of q and `<eos>` of ln(1 + ReLU(h·P)),
-as documents have it. Nothing of this runs in the query path of the service.
+as documents have it, of which the strongest terms are kept: a model that isn't trained yet finds all of its vocabulary
+a little likely. Nothing of this runs in the query path of the service.
 """
 
 import numpy as np
@@ -13,8 +14,10 @@ from artifacts.pipeline.packing import packed_states
 from artifacts.pipeline.sparse_head import sparse_weights_of_spans
 from artifacts.pipeline.table import instruction_prefix
 
-__all__ = ["full_query_states", "full_query_vectors"]
+__all__ = ["FULL_QUERY_TERMS", "full_query_states", "full_query_vectors"]
 
+#: Sparse terms kept of a query.
+FULL_QUERY_TERMS = 64
 _BATCH = 64
 _ROW_TOKENS = 256
 
@@ -25,7 +28,9 @@ def full_query_states(
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
     packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
     spans = [(start + len(prefix), end) for start, end in packed.spans]
-    return packed.ends(), sparse_weights_of_spans(packed.hidden, backbone.head, spans)
+    weights = sparse_weights_of_spans(packed.hidden, backbone.head, spans)
+    strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
+    return packed.ends(), torch.zeros_like(weights).scatter(1, terms, strongest)
 
 
 def full_query_vectors(

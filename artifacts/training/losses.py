@@ -63,7 +63,7 @@ def full_sparse_scores(
     """Sparse scores of queries that the full model weighted, `weights` (B, V), with `documents` (M, V): (B, M).
 
     Each query's weights are scaled to the sum of its token counts. That is a temperature per query, which changes no
-    ranking; without it an untrained model, which finds every term a little likely, starts with scores of millions.
+    ranking and brings the scores to the size of those of token counts.
     """
     counts = torch.tensor([float(len(query)) for query in queries], device=weights.device)
     scaled = weights * (counts / weights.sum(dim=1).clamp_min(torch.finfo(weights.dtype).tiny))[:, None]

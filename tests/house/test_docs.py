@@ -4,7 +4,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from artifacts.recipe import Recipe
+from artifacts.training.recipe import TrainRecipe
 from service.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +86,36 @@ def test_every_recipe_key_is_documented() -> None:
     text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     table = text[text.index("## The recipe") :]
     assert set(re.findall(r"^\| `([\w.]+)`", table, flags=re.MULTILINE)) == recipe_keys(Recipe)
+
+
+def test_every_training_key_is_documented() -> None:
+    documented = set()
+    for name in ("training.md", "training-data.md"):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        for cell in re.findall(r"^\| (`[^|]*`) \|", text, flags=re.MULTILINE):
+            documented |= set(re.findall(r"`((?:[a-z_]+(?:\[\])?\.)*[a-z_]+)`", cell))
+    missing = training_keys(TrainRecipe) - documented
+    assert missing == set()
+
+
+def training_keys(model: Any, prefix: str = "") -> set[str]:
+    """Keys of a training recipe, as the tables have them: `[]` after the name of a list."""
+    keys = set()
+    for name, field in model.model_fields.items():
+        sections = sections_of(field.annotation)
+        listed = "[]" if "list[" in str(field.annotation) else ""
+        for section in sections:
+            keys |= training_keys(section, f"{prefix}{name}{listed}.")
+        if not sections:
+            keys.add(prefix + name)
+    return keys
+
+
+def sections_of(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field's type is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in sections_of(part)]
 
 
 @pytest.mark.parametrize("record", DECISIONS, ids=page_name)

@@ -123,6 +123,7 @@ def test_imported_distributions_are_declared() -> None:
     extras = project["optional-dependencies"]
     needs = {
         "artifacts/pipeline/": ["pipeline"],
+        "artifacts/training/": ["pipeline"],
         "artifacts/evaluat": ["pipeline"],
         "scripts/static_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],

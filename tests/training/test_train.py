@@ -151,13 +151,13 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
     """Train, table, encode, index and search with the service's engine, before and after."""
     stage = {
         "kind": "contrastive",
-        "steps": 150,
+        "steps": 300,
         "batch_size": 32,
         "negatives": 0,
         "learning_rate": 0.01,
         "sparse_temperature": 1.0,
     }
-    dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 75, "documents": 60}
+    dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 150, "documents": 60}
     changes = {"stages": [stage], "dev": dev, "lora": {"r": 16, "alpha": 32, "dropout": 0.0}, "checkpoint_every": 100}
     file = tmp_path / "train.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
@@ -167,7 +167,8 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
     after = measured(toy, tmp_path / "after", tmp_path / "adapter")
     for system in ("dense", "sparse", "hybrid"):
         assert before[system]["nDCG@10"] < 0.4, before
-        assert after[system]["nDCG@10"] > 0.9, after
+        assert after[system]["nDCG@10"] > 0.85, after
+    assert after["hybrid"]["nDCG@10"] > 0.95, after
     card = (tmp_path / "adapter" / "README.md").read_text()
     assert "| pairs | 400 |" in card
     assert str(toy) not in card

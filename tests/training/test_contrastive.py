@@ -1,0 +1,264 @@
+"""The contrastive step: gradient caching, packing and sharing change nothing but time and memory."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from artifacts.corpus import Document
+from artifacts.errors import CorpusError
+from artifacts.idf import idf_weights
+from artifacts.pipeline.encode import EncodeSettings, encode_documents
+from artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
+from artifacts.pipeline.model import Backbone, load_backbone
+from artifacts.pipeline.packing import pack, packed_states
+from artifacts.pipeline.sparse_head import sparse_weights
+from artifacts.pipeline.states import token_states_naive
+from artifacts.pipeline.table import instruction_prefix
+from artifacts.training.contrastive import Contrastive
+from artifacts.training.losses import contrastive_loss, cosine_scores, flops, quadratic_warmup, sparse_scores
+from artifacts.training.recipe import (
+    ContrastiveStage,
+    DataRecipe,
+    DistilRecipe,
+    FlopsRecipe,
+    SetRecipe,
+    TeacherRecipe,
+)
+from artifacts.training.types import Batch, Example, StepContext, TrainingSet
+from tests.support.models import CONFIGS, save_model
+from tests.support.tiny import tiny_documents
+
+DATA = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="find")], max_query_length=12, max_document_length=60)
+CONTEXT = StepContext(step=2, steps=9, seed=5)
+INSTRUCTION = "Given a description, retrieve programs"
+
+
+@pytest.fixture(scope="module", params=sorted(CONFIGS))
+def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    folder = tmp_path_factory.mktemp("model")
+    return load_backbone(str(save_model(folder / request.param, request.param)), work=folder / "work", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    folder = tmp_path_factory.mktemp("model")
+    loaded = load_backbone(str(save_model(folder / "llama", "llama")), work=folder / "work", device="cpu")
+    loaded.decoder.requires_grad_(True)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    documents = {document.id: document.full_text for document in tiny_documents(20)}
+    documents["twin"] = documents["music"]
+    pairs = {"music": "terminal music player", "long": "retrieval of documents", "greek": "fox", "doc-12": "a library"}
+    names = list(documents)
+    examples = [Example(row, f"q{row}", query, name) for row, (name, query) in enumerate(pairs.items())]
+    candidates = [[name, names[13 + row], "twin"] for row, name in enumerate(pairs)]
+    return Batch(TrainingSet("set", INSTRUCTION, 1.0, examples, documents), examples, candidates)
+
+
+def stage(chunk_tokens: int = 100_000, row_tokens: int = 128, *, full_kl: float = 0.5) -> ContrastiveStage:
+    return ContrastiveStage(
+        kind="contrastive",
+        steps=9,
+        matryoshka=[8],
+        chunk_tokens=chunk_tokens,
+        row_tokens=row_tokens,
+        flops=FlopsRecipe(weight=0.01, warmup=6),
+        full_kl=full_kl,
+        negatives=2,
+    )
+
+
+def idf_of(backbone: Backbone, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    texts = list(batch.set.documents.values())
+    weights: np.ndarray[tuple[int], np.dtype[np.float32]] = idf_weights(
+        backbone.tokenizer.encode_batch(texts), backbone.vocab_size
+    )
+    return weights
+
+
+def gradients(
+    backbone: Backbone, batch: Batch, stage: ContrastiveStage, context: StepContext = CONTEXT
+) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    backbone.model.zero_grad()
+    logged = Contrastive(backbone, stage, DATA, idf_of(backbone, batch)).backward(batch, context)
+    found = {
+        name: parameter.grad.clone()
+        for name, parameter in backbone.decoder.named_parameters()
+        if parameter.grad is not None
+    }
+    return found, logged
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        scale = float(tensor.abs().max())
+        assert scale > 0, name
+        torch.testing.assert_close(other[name], tensor, atol=1e-4 * scale, rtol=1e-3)
+
+
+def test_packed_rows_equal_one_text_at_a_time(any_backbone: Backbone) -> None:
+    texts = [document.full_text for document in tiny_documents(14)]
+    sequences = [any_backbone.frame(ids[:40].tolist()) for ids in any_backbone.tokenizer.encode_batch(texts)]
+    with torch.inference_mode():
+        packed = packed_states(any_backbone, sequences, 64)
+        for sequence, (start, end) in zip(sequences, packed.spans, strict=True):
+            alone = any_backbone.decoder(input_ids=torch.tensor([sequence]), use_cache=False)[0][0]
+            torch.testing.assert_close(packed.hidden[start:end], alone, atol=2e-4, rtol=1e-3)
+
+
+def test_packing_fills_rows_and_breaks_no_text() -> None:
+    lengths = [5, 30, 7, 64, 12, 100, 1]
+    rows = pack(lengths, 64)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    sums = [sum(lengths[index] for index in row) for row in rows]
+    assert all(total <= 64 or len(row) == 1 for total, row in zip(sums, rows, strict=True))
+    assert len(rows) == 3  # 100 and 64 alone, everything else in one
+
+
+def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch) -> None:
+    plain, logged = gradients(backbone, batch, stage())
+    cached, again = gradients(backbone, batch, stage(chunk_tokens=40, row_tokens=48))
+    assert_same(plain, cached)
+    assert again == pytest.approx(logged, rel=1e-4)
+
+
+def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch: Batch) -> None:
+    """With dropout the two passes of a chunk must draw the same masks, or the gradient belongs to another loss."""
+    attention = backbone.decoder.layers[0].self_attn
+    backbone.model.train()
+    attention.attention_dropout = 0.5
+    try:
+        first, logged = gradients(backbone, batch, stage(chunk_tokens=40))
+        second, again = gradients(backbone, batch, stage(chunk_tokens=40))
+        other, _ = gradients(backbone, batch, stage(chunk_tokens=40), replace(CONTEXT, step=3))
+    finally:
+        attention.attention_dropout = 0.0
+        backbone.model.eval()
+    assert logged == again
+    assert_same(first, second)
+    assert any(not torch.allclose(first[name], other[name], rtol=1e-2) for name in first)
+
+
+def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, batch: Batch) -> None:
+    """Dense, sparse and FLOPS parts against token-by-token states and one document at a time."""
+    _, logged = gradients(backbone, batch, stage(full_kl=0.0))
+    names = list(dict.fromkeys(name for row in batch.candidates for name in row))
+    prefix, idf = instruction_prefix(backbone, INSTRUCTION), torch.tensor(idf_of(backbone, batch))[: backbone.embedded]
+    dense, sparse = [], []
+    with torch.inference_mode():
+        for name in names:
+            ids = backbone.frame(backbone.tokenizer.encode(batch.set.documents[name])[:58].tolist())
+            hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0]
+            dense.append(hidden[0, -1])
+            sparse.append(sparse_weights(hidden, backbone.head, torch.tensor([len(ids)]))[0])
+        queries = [torch.tensor(backbone.tokenizer.encode(one.query)).long() for one in batch.examples]
+        means = torch.stack([token_states_naive(backbone, prefix, query).mean(dim=0) for query in queries])
+        positives = torch.tensor([names.index(row[0]) for row in batch.candidates])
+        hidden_columns = torch.zeros(len(queries), len(names), dtype=torch.bool)
+        hidden_columns[0, names.index("twin")] = True  # the text of query 0's positive under another id
+        both = [
+            contrastive_loss(
+                cosine_scores(means[:, :size], torch.stack(dense)[:, :size]), positives, hidden_columns, 0.02
+            )
+            for size in (8, 32)
+        ]
+        lexical = sparse_scores(queries, torch.stack(sparse), idf)
+        expected = {
+            "dense": float(sum(both)) / 2,
+            "sparse": float(contrastive_loss(lexical, positives, hidden_columns, 1.0)),
+            "flops": 0.01 * quadratic_warmup(2, 6) * float(flops(torch.stack(sparse))),
+        }
+    assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=1e-3)
+    assert logged["loss"] == pytest.approx(sum(expected.values()), rel=1e-3)
+
+
+class ExchangedError(Exception):
+    """Stops a step once it has handed over everything it exchanges."""
+
+
+def exchanged(backbone: Backbone, batch: Batch, rank: int) -> list[torch.Tensor]:
+    """What process `rank` of three contributes to the exchanges of a step, in order."""
+    parts: list[torch.Tensor] = []
+
+    def gather(rows: torch.Tensor) -> torch.Tensor:
+        parts.append(rows)
+        if len(parts) == 5:  # tokens, dense, sparse, and dense and sparse of the whole queries
+            raise ExchangedError
+        return rows
+
+    with pytest.raises(ExchangedError):
+        gradients(backbone, batch, stage(), replace(CONTEXT, rank=rank, world=3, gather=gather))
+    return parts
+
+
+def test_shares_of_three_processes_add_up_to_one(backbone: Backbone, batch: Batch) -> None:
+    whole, _ = gradients(backbone, batch, stage())
+    parts = [exchanged(backbone, batch, rank) for rank in range(3)]
+    total: dict[str, torch.Tensor] = {}
+    for rank in range(3):
+        joined = iter([torch.cat(rows) for rows in zip(*parts, strict=True)])
+
+        def gather(_: torch.Tensor, joined: Iterator[torch.Tensor] = joined) -> torch.Tensor:
+            return next(joined)
+
+        share, _ = gradients(backbone, batch, stage(), replace(CONTEXT, rank=rank, world=3, gather=gather))
+        for name, tensor in share.items():
+            total[name] = total.get(name, torch.zeros_like(tensor)) + tensor
+    assert_same(whole, total)
+
+
+def test_teachers_scores_take_part(backbone: Backbone, batch: Batch) -> None:
+    distil = DistilRecipe(teachers=[TeacherRecipe(kind="bm25")], scale=5.0)
+    taught = stage().model_copy(update={"distil": distil})
+    scores = np.array([[[3.0, 1.0, np.nan]] * 4], dtype=np.float32)
+    alone, _ = gradients(backbone, batch, taught)
+    both, logged = gradients(backbone, replace(batch, teachers=scores), taught)
+    assert logged["distil"] > 0
+    assert any(not torch.allclose(alone[name], both[name], rtol=1e-3) for name in alone)
+
+
+def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch) -> None:
+    """One query at a time, by the plain forward pass."""
+    queries = [example.query for example in batch.examples]
+    dense, sparse = full_query_vectors(backbone, INSTRUCTION, queries)
+    prefix = instruction_prefix(backbone, INSTRUCTION)
+    for row, query in enumerate(queries):
+        ids = [*prefix, *backbone.tokenizer.encode(query).tolist(), backbone.eos_id]
+        with torch.inference_mode():
+            hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0]
+            expected = torch.nn.functional.normalize(hidden[0, -1], dim=0).numpy()
+            tail = hidden[:, len(prefix) :]
+            weights = sparse_weights(tail, backbone.head, torch.tensor([tail.shape[1]]))[0].numpy()
+        np.testing.assert_allclose(dense[row], expected, atol=1e-5)
+        terms, values = sparse[row]
+        assert len(terms) == min(FULL_QUERY_TERMS, np.count_nonzero(weights))
+        assert values.min() >= np.sort(weights)[-len(terms)] - 1e-5  # the strongest ones
+        np.testing.assert_allclose(values, weights[terms], atol=1e-5)
+
+
+def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> None:
+    """Training and `encode` must agree on what a document's vector is."""
+    documents = [Document(one.id, one.title, one.text, one.raw) for one in tiny_documents(6)]
+    shard = encode_documents(backbone, documents, EncodeSettings(max_length=60))
+    sequences = [
+        backbone.frame(ids[:58].tolist())
+        for ids in backbone.tokenizer.encode_batch([document.full_text for document in documents])
+    ]
+    with torch.inference_mode():
+        ends = packed_states(backbone, sequences, 64).ends()
+    packed = torch.nn.functional.normalize(ends, dim=1).numpy()
+    np.testing.assert_allclose(packed, shard.dense.astype(np.float32), atol=2e-3)
+
+
+def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:
+    empty = replace(batch, examples=[replace(batch.examples[0], query=" ", query_id="blank"), *batch.examples[1:]])
+    with pytest.raises(CorpusError, match='query "blank" has no tokens'):
+        gradients(backbone, empty, stage())

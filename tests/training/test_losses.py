@@ -1,0 +1,106 @@
+"""Losses against cases worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from artifacts.training.losses import (
+    contrastive_loss,
+    cosine_scores,
+    flops,
+    full_alignment_loss,
+    full_sparse_scores,
+    matryoshka_scores,
+    quadratic_warmup,
+    query_means,
+    sparse_scores,
+)
+
+NONE_HIDDEN = torch.zeros(2, 3, dtype=torch.bool)
+
+
+def test_a_query_is_the_mean_of_its_tokens_rows_a_repeated_token_counting_twice() -> None:
+    states = torch.tensor([[3.0, 0.0], [0.0, 6.0], [9.0, 9.0]])
+    means = query_means(states, [torch.tensor([0, 0, 1]), torch.tensor([2])])
+    assert means.tolist() == [[2.0, 2.0], [9.0, 9.0]]
+
+
+def test_cosine_ignores_lengths() -> None:
+    scores = cosine_scores(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 1.0], [3.0, 4.0]]))
+    torch.testing.assert_close(scores, torch.tensor([[1.0, 0.0, 0.6]]))
+
+
+def test_matryoshka_scores_are_cosines_of_prefixes_and_of_the_whole() -> None:
+    query, document = torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([[1.0, 0.0, -1.0]])
+    assert [one.item() for one in matryoshka_scores(query, document, [1, 2])] == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_contrastive_loss_by_hand() -> None:
+    scores = torch.tensor([[0.2, 0.1, 0.0], [0.3, 0.3, 0.3]])
+    loss = contrastive_loss(scores, torch.tensor([0, 2]), NONE_HIDDEN, 0.1)
+    first = -math.log(math.exp(2) / (math.exp(2) + math.exp(1) + 1))
+    assert loss.item() == pytest.approx((first + math.log(3)) / 2, rel=1e-5)
+
+
+def test_hidden_documents_are_no_negatives() -> None:
+    scores = torch.tensor([[0.2, 0.9, 0.0]])
+    loss = contrastive_loss(scores, torch.tensor([0]), torch.tensor([[False, True, False]]), 0.1)
+    assert loss.item() == pytest.approx(-math.log(math.exp(2) / (math.exp(2) + 1)), rel=1e-5)
+
+
+@pytest.mark.parametrize("idf", [None, torch.tensor([1.0, 2.0, 10.0, 0.5])])
+def test_sparse_score_is_count_times_idf_times_weight(idf: torch.Tensor | None) -> None:
+    documents = torch.tensor([[1.0, 0.5, 0.0, 3.0], [0.0, 0.0, 2.0, 1.0]])
+    scores = sparse_scores([torch.tensor([0, 1, 1]), torch.tensor([3, 2])], documents, idf)
+    expected = [[2.0, 0.0], [3.0, 3.0]] if idf is None else [[1.0 + 2 * 2 * 0.5, 0.0], [1.5, 20.5]]
+    assert scores.tolist() == expected
+
+
+def test_sparse_scores_send_gradients_to_the_terms_of_the_query_alone() -> None:
+    documents = torch.ones(1, 4, requires_grad=True)
+    sparse_scores([torch.tensor([2, 2])], documents, torch.tensor([1.0, 1.0, 5.0, 1.0])).sum().backward()
+    assert documents.grad is not None
+    assert documents.grad.tolist() == [[0.0, 0.0, 10.0, 0.0]]
+
+
+def test_full_sparse_scores_have_the_mass_of_the_counts() -> None:
+    weights, documents = torch.tensor([[4.0, 0.0, 4.0]]), torch.tensor([[1.0, 7.0, 3.0]])
+    plain = full_sparse_scores(weights, [torch.tensor([0, 0])], documents, None)
+    assert plain.tolist() == [[4.0]]  # two tokens: one each for the two terms of equal weight
+    weighted = full_sparse_scores(weights, [torch.tensor([0, 0])], documents, torch.tensor([2.0, 9.0, 1.0]))
+    assert weighted.tolist() == [[5.0]]
+
+
+def test_flops_is_the_sum_of_squared_means() -> None:
+    weights = torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]])
+    assert flops(weights).item() == pytest.approx(2.0**2 + 0.0 + 1.0**2)
+
+
+def test_flops_of_idf_training_leaves_idf_out() -> None:
+    """The score uses IDF · w, the regulariser w: a rare term costs no more than a frequent one of the same weight."""
+    weights = torch.tensor([[1.0, 1.0]], requires_grad=True)
+    flops(weights).backward()
+    assert weights.grad is not None
+    assert weights.grad[0, 0] == weights.grad[0, 1]
+
+
+def test_the_regulariser_grows_quadratically_to_its_weight() -> None:
+    assert [quadratic_warmup(step, 4) for step in (0, 1, 3, 9)] == [1 / 16, 1 / 4, 1.0, 1.0]
+
+
+def test_alignment_is_the_divergence_of_the_softmaxes() -> None:
+    scores, full = torch.tensor([[0.0, 0.0]], requires_grad=True), torch.tensor([[math.log(3.0), 0.0]]).requires_grad_()
+    loss = full_alignment_loss(scores, full, torch.zeros(1, 2, dtype=torch.bool), 1.0)
+    assert loss.item() == pytest.approx(0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5), rel=1e-5)
+    loss.backward()
+    assert full.grad is None
+    assert scores.grad is not None
+    torch.testing.assert_close(scores.grad, torch.tensor([[-0.25, 0.25]]))
+
+
+@pytest.mark.parametrize("temperature", [0.02, 1.0])
+def test_alignment_leaves_hidden_documents_out(temperature: float) -> None:
+    scores, full = torch.tensor([[0.3, 5.0, 0.1]]), torch.tensor([[0.3, -5.0, 0.1]])
+    hidden = torch.tensor([[False, True, False]])
+    assert full_alignment_loss(scores, full, hidden, temperature).item() == pytest.approx(0.0, abs=1e-6)
