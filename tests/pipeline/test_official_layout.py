@@ -1,0 +1,62 @@
+"""Checkpoints in the layout of the official LightRetriever releases: base model, PEFT adapter with its tokenizer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, TaskType, get_peft_model
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.verify import verify_bundle
+from service.cli import app
+from service.engine import SearchEngine
+from service.schemas import SearchRequest
+from service.settings import Settings
+from tests.support.models import save_model, write_corpus
+
+LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def save_release(folder: Path, kind: str, *, causal: bool) -> tuple[Path, Path]:
+    """Base model of the family `kind`, and an adapter directory that brings the tokenizer along."""
+    base = save_model(folder / kind, kind)
+    model = (AutoModelForCausalLM if causal else AutoModel).from_pretrained(base)
+    torch.manual_seed(4)
+    task = TaskType.CAUSAL_LM if causal else TaskType.FEATURE_EXTRACTION
+    config = LoraConfig(
+        r=16, lora_alpha=32, lora_dropout=0.1, init_lora_weights=False, target_modules=LAYERS, task_type=task
+    )
+    get_peft_model(model, config).save_pretrained(str(folder / "adapter"))
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder / "adapter")
+    return base, folder / "adapter"
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal-lm", "decoder-alone"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_a_release_becomes_a_bundle_that_answers(kind: str, causal: bool, tmp_path: Path) -> None:
+    base, adapter = save_release(tmp_path, kind, causal=causal)
+    recipe = {
+        "name": "release",
+        "model": {"path": str(base), "adapter": str(adapter), "device": "cpu", "trained": True},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 20)), "name": "tiny"},
+        "tasks": {"search": "Given a web search query, retrieve relevant passages that answer the query"},
+        "default_task": "search",
+        "encode": {"max_length": 64},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    result = CliRunner().invoke(app, ["build", str(tmp_path / "recipe.yaml")], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert verify_bundle(tmp_path / "bundle") == []
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest.model.adapter == "adapter"
+    assert bundle.manifest.sparse.query_weights == "count"  # releases bring no IDF
+    with SearchEngine.open(bundle, Settings()) as engine:
+        hits = engine.search(SearchRequest(query="music player", k=5)).hits
+    assert len(hits) == 5
+    assert all(np.isfinite(hit.score) for hit in hits)
