@@ -44,6 +44,7 @@ class ModelRecipe(Section):
     device: str = "auto"
     name: str | None = None
     licence: str | None = None
+    centre_head: bool | None = None
     trained: bool = False
 
 

@@ -104,15 +104,15 @@ _Material = tuple[list[str], list[npt.NDArray[np.int32]], npt.NDArray[np.float16
 
 
 def _train(recipe: Recipe, encoder: BiEncoder, task: str, material: _Material) -> TrainedTable:
-    """Train on documents, sentences and queries; a share of the latter two, shuffled to the end, is held out."""
+    """Train on documents, sentences and queries; a share of the latter two, or else of the documents, is held out."""
     texts, documents, vectors, statistics = material
     distil, instruction = _distil(recipe), recipe.tasks[task]
     targets = teacher_vectors(encoder, texts, instruction, recipe.work / "tables" / task / "teacher")
     bags = _tokens(encoder, texts)
-    order = np.random.default_rng(distil.seed).permutation(len(texts))
-    order = order[[len(bags[row]) > 0 for row in order]] if len(order) else order
-    read = [row for row, ids in enumerate(documents) if len(ids)]
-    held_out = min(distil.held_out, len(order) // 10)
+    random = np.random.default_rng(distil.seed)  # what is held out is the end of these
+    read = random.permutation([row for row, ids in enumerate(documents) if len(ids)]).astype(np.int64)
+    order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
+    held_out = min(distil.held_out, (len(order) or len(read)) // 10)
     states = encoder.token_states(instruction)
     return train_table(
         initial_rows(states, statistics),

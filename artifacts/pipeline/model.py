@@ -10,11 +10,13 @@ from transformers import AutoTokenizer, PreTrainedModel
 from artifacts.errors import ModelError
 from artifacts.pipeline.weights import (
     LOAD_ERRORS,
+    centre_head_rows,
     convert_gguf,
     fingerprint,
     load_causal_lm,
     local_folder,
     merge_adapter,
+    trained_with_centred_head,
 )
 from artifacts.text import TextTokenizer
 
@@ -28,7 +30,7 @@ class Backbone:
     """An LLM ready to encode, with the token ids that frame a text.
 
     A document is `[bos] d <eos>`, a query token `[bos] I t <eos>`; `bos_id` is None for models without one.
-    `fingerprint` stands for weights, adapter, tokenizer, frame, number type and lowercasing.
+    `fingerprint` stands for weights, adapter, tokenizer, frame, number type, lowercasing and a centred head.
     """
 
     model: PreTrainedModel
@@ -94,12 +96,14 @@ def load_backbone(
     dtype: ModelDtype = "auto",
     device: str = "auto",
     lowercase: bool = True,
+    centre_head: bool | None = None,
 ) -> Backbone:
     """Load model, adapter and tokenizer, merged and in evaluation mode.
 
     `path` is a Hugging Face id, a local directory, or a `.gguf` file (converted once into `work/model`). The tokenizer
     is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says. `dtype`
-    "auto" is bfloat16 on CUDA and float32 on CPU. Raises ModelError.
+    "auto" is bfloat16 on CUDA and float32 on CPU. `centre_head` takes the mean row off the LM head (see
+    `centre_head_rows`); None does so for an adapter that was trained this way. Raises ModelError.
     """
     target = choose_device(device)
     weights = choose_dtype(dtype, target)
@@ -109,18 +113,22 @@ def load_backbone(
     if adapter is not None:
         model = merge_adapter(model, adapter)
         folders.append(local_folder(adapter))
-    torch.nn.Module.to(model, device=target, dtype=weights)
-    model.eval().requires_grad_(False)
     theirs = _load_tokenizer([str(folder) for folder in reversed(folders)])
     content = theirs.backend_tokenizer.to_str(pretty=True).encode()
     tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     _check_vocabulary(model, tokenizer, theirs, path)
+    centred = trained_with_centred_head(folders[-1]) if centre_head is None else centre_head
+    if centred:
+        centre_head_rows(model, tokenizer.vocab_size)
+    torch.nn.Module.to(model, device=target, dtype=weights)
+    model.eval().requires_grad_(False)
     bos_id, eos_id = (
         _token_id(tokenizer, token, path) for token in (bos_token or theirs.bos_token, eos_token or theirs.eos_token)
     )
     if eos_id is None:
         raise ModelError(f"{path}: the tokenizer names no end token.", remedy="Set model.eos_token in the recipe.")
-    identity = fingerprint(folders, tokenizer.sha256, bos_id, eos_id, weights, lowercase)
+    frame = (bos_id, eos_id, weights, lowercase, *(["centred head"] if centred else []))
+    identity = fingerprint(folders, tokenizer.sha256, *frame)
     name = Path(path).name.removesuffix(".gguf")
     return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity)
 

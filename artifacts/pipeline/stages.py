@@ -48,6 +48,7 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
         dtype=model.dtype,
         device=model.device,
         lowercase=recipe.encode.lowercase,
+        centre_head=model.centre_head,
     )
     if dimension is not None and dimension > backbone.hidden_size:
         raise RecipeError(

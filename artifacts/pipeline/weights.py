@@ -3,13 +3,14 @@
 Nothing is ever filled with random numbers or left out silently, and no code that a model brings along is run.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
@@ -18,8 +19,19 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from artifacts.errors import MissingExtraError, ModelError
 
-__all__ = ["convert_gguf", "fingerprint", "load_causal_lm", "local_folder", "merge_adapter"]
+__all__ = [
+    "ADAPTER_SETTINGS",
+    "centre_head_rows",
+    "convert_gguf",
+    "fingerprint",
+    "load_causal_lm",
+    "local_folder",
+    "merge_adapter",
+    "trained_with_centred_head",
+]
 
+#: What an adapter of our own trainer says of itself, beside PEFT's files.
+ADAPTER_SETTINGS = "lightretriever.json"
 #: Files of a model or adapter that decide its output.
 DECISIVE = ("config.json", "adapter_config.json", "*.safetensors", "*.bin")
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
@@ -73,7 +85,29 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
 
 def local_folder(source: str) -> Path:
     """The folder a model's or adapter's files lie in: the directory itself, or the hub's local snapshot."""
-    return Path(source) if Path(source).is_dir() else Path(snapshot_download(source, local_files_only=True))
+    if Path(source).is_dir():
+        return Path(source)
+    with contextlib.suppress(*LOAD_ERRORS):  # not fetched with the weights; without a network the snapshot has to do
+        return Path(snapshot_download(source, allow_patterns=[*DECISIVE[:2], ADAPTER_SETTINGS]))
+    return Path(snapshot_download(source, local_files_only=True))
+
+
+def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
+    """Take the mean of the LM head's first `rows` rows off each of its rows; the embedding stays as it is.
+
+    All logits of a position shift by the same amount, which the softmax doesn't see: it is the same language model. The
+    ReLU of the sparse weights does see it. Uncentred, an untrained model may give every term a positive weight.
+    """
+    head = cast(torch.nn.Linear, model.get_output_embeddings())
+    weight = head.weight.detach().float()
+    centred = (weight - weight[:rows].mean(dim=0)).to(head.weight.dtype)
+    head.weight = torch.nn.Parameter(centred)  # a new one, as the old may be tied to the embedding
+
+
+def trained_with_centred_head(folder: Path) -> bool:
+    """Whether the adapter in `folder` was trained with a centred LM head, as its `lightretriever.json` says."""
+    file = folder / ADAPTER_SETTINGS
+    return file.is_file() and bool(json.loads(file.read_text(encoding="utf-8")).get("centre_head"))
 
 
 def fingerprint(folders: Iterable[Path], *settings: object) -> str:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from artifacts.errors import ModelError, RecipeError
 from artifacts.idf import save_idf
 from artifacts.pipeline.model import Backbone, load_backbone
+from artifacts.pipeline.weights import ADAPTER_SETTINGS
 from artifacts.training.recipe import LoraRecipe, TrainRecipe
 from artifacts.work import write_atomically
 
@@ -70,6 +71,8 @@ class Adapter:
         write_atomically(folder / "adapter_config.json", json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
         if idf is not None:
             save_idf(folder / "idf.npy", idf)
+        settings = {"centre_head": bool(recipe.model.centre_head), "lowercase": recipe.lowercase}
+        write_atomically(folder / ADAPTER_SETTINGS, json.dumps(settings, indent=2).encode() + b"\n")
         write_atomically(folder / "README.md", card.encode())
 
 
@@ -89,6 +92,7 @@ def load_for_training(recipe: TrainRecipe) -> Adapter:
         dtype=model.dtype,
         device=model.device,
         lowercase=recipe.lowercase,
+        centre_head=model.centre_head,
     )
     longest = recipe.data.max_document_length
     if backbone.max_positions is not None and longest > backbone.max_positions:

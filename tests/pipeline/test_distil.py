@@ -119,6 +119,15 @@ def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: 
     assert after > 0.5
 
 
+def test_the_documents_alone_teach_something(recipe: Path, tmp_path: Path) -> None:
+    change(recipe, "distil.queries", [])
+    change(recipe, "distil.sentences", False)
+    change(recipe, "distil.epochs", 30)
+    run("distil-table", recipe)
+    epochs = json.loads((tmp_path / "work" / "tables" / "search" / "training.json").read_text())["epochs"]
+    assert max(epoch["cosine"] for epoch in epochs) > epochs[0]["cosine"] + 0.1
+
+
 def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     change(recipe, "distil.epochs", 1)
     run("build", recipe)

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from artifacts.errors import ModelError
-from artifacts.pipeline.model import ModelDtype, load_backbone
+from artifacts.pipeline.model import Backbone, ModelDtype, load_backbone
 from artifacts.pipeline.table import TableJob, instruction_prefix, make_table
 from tests.support.models import save_model
 
@@ -107,6 +108,33 @@ def test_an_adapter_of_the_decoder_alone_is_applied(model_folder: Path, tmp_path
         expected = adapted(input_ids=ids)[0]
         torch.testing.assert_close(loaded.decoder(input_ids=ids)[0], expected, atol=1e-4, rtol=1e-4)
     assert not [name for name, _ in loaded.model.named_parameters() if "lora" in name]
+
+
+def test_a_centred_head_is_the_same_language_model(model_folder: Path, tmp_path: Path) -> None:
+    """The adapter's file asks for it, the recipe can ask or refuse; probabilities stay, signs of logits don't."""
+    adapter = save_adapter(model_folder, tmp_path / "adapter")
+    (adapter / "lightretriever.json").write_text('{"centre_head": true}')
+
+    def load(**options: Any) -> Backbone:
+        return load_backbone(str(model_folder), work=tmp_path, adapter=str(adapter), device="cpu", **options)
+
+    centred, plain, asked = load(), load(centre_head=False), load(centre_head=True)
+    hidden = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+    assert centred.head.mean(dim=0).abs().max() < 1e-5 < plain.head.mean(dim=0).abs().max()
+    torch.testing.assert_close((hidden @ centred.head.T).softmax(1), (hidden @ plain.head.T).softmax(1))
+    assert torch.equal(centred.model.get_input_embeddings().weight, plain.model.get_input_embeddings().weight)
+    assert centred.fingerprint == asked.fingerprint != plain.fingerprint
+
+
+def test_a_head_tied_to_the_embedding_is_untied_before_it_is_centred(model_folder: Path, tmp_path: Path) -> None:
+    folder = copy(model_folder, tmp_path / "tied")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    plain = load_backbone(str(folder), work=tmp_path, device="cpu")
+    centred = load_backbone(str(folder), work=tmp_path, device="cpu", centre_head=True)
+    embedding = centred.model.get_input_embeddings().weight
+    assert torch.equal(embedding, plain.model.get_input_embeddings().weight)
+    assert not torch.equal(embedding[: centred.embedded], centred.head)
 
 
 def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Path) -> None:

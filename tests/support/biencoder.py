@@ -1,17 +1,19 @@
 """A tiny real bi-encoder, made in memory and saved as a sentence-transformers directory."""
 
+from collections import Counter
 from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from tests.support.tiny import tiny_documents
 
 __all__ = ["save_biencoder"]
 
+VOCABULARY = 400
 SPECIAL = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -49,11 +51,22 @@ def save_biencoder(folder: Path, *, prompts: dict[str, str] | None = None, hidde
 
 
 def _tokenizer(texts: list[str]) -> Tokenizer:
+    """WordPiece over all characters and the most frequent words; the library's trainer draws another one each time."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=list(SPECIAL.values()), show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+    words = Counter(
+        word
+        for text in texts
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    )
+    characters = sorted(set("".join(words)))
+    frequent = sorted(words, key=lambda word: (-words[word], word))
+    pieces = [*SPECIAL.values(), *characters, *(f"##{character}" for character in characters), *frequent]
+    tokenizer.model = models.WordPiece(
+        {piece: index for index, piece in enumerate(list(dict.fromkeys(pieces))[:VOCABULARY])}, unk_token="[UNK]"
+    )
+    tokenizer.add_special_tokens(list(SPECIAL.values()))
     frame = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=frame)
     return tokenizer
