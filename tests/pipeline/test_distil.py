@@ -24,7 +24,7 @@ from artifacts.verify import verify_bundle
 from service.cli import app
 from service.engine import SearchEngine
 from service.schemas import SearchRequest
-from service.settings import load_settings
+from service.settings import Settings
 from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 from tests.support.tiny import tiny_documents
@@ -95,7 +95,8 @@ def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str
     documents = tiny_documents(COUNT)
     vectors = encoder.encode_documents([document.full_text for document in documents])
     shared = 0
-    with SearchEngine.open(Bundle.open(bundle), load_settings()) as engine:
+    patient = Settings(deadline_ms=60_000, warm_up_queries=1)
+    with SearchEngine.open(Bundle.open(bundle), patient) as engine:
         for query, vector in zip(queries, encoder.encode_queries(queries), strict=True):
             best = {documents[row].id for row in np.argsort(-(vectors @ vector))[:k]}
             request = SearchRequest.model_validate({"query": query, "k": k, "mode": "dense"})
