@@ -1,11 +1,14 @@
-"""Fixtures for all tests: the tiny bundle, built once."""
+"""Fixtures for all tests: the tiny bundle, built once. No test asks the model hub, which it would do for minutes."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from artifacts.bundle import Bundle
-from tests.support.tiny import make_tiny_bundle
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first imported, below
+
+from artifacts.bundle import Bundle  # noqa: E402
+from tests.support.tiny import make_tiny_bundle  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -117,7 +117,7 @@ def load_backbone(
     content = theirs.backend_tokenizer.to_str(pretty=True).encode()
     tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     _check_vocabulary(model, tokenizer, theirs, path)
-    centred = trained_with_centred_head(folders[-1]) if centre_head is None else centre_head
+    centred = adapter is not None and trained_with_centred_head(adapter) if centre_head is None else centre_head
     if centred:
         centre_head_rows(model, tokenizer.vocab_size)
     torch.nn.Module.to(model, device=target, dtype=weights)

@@ -3,7 +3,6 @@
 Nothing is ever filled with random numbers or left out silently, and no code that a model brings along is run.
 """
 
-import contextlib
 import hashlib
 import json
 import shutil
@@ -85,11 +84,7 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
 
 def local_folder(source: str) -> Path:
     """The folder a model's or adapter's files lie in: the directory itself, or the hub's local snapshot."""
-    if Path(source).is_dir():
-        return Path(source)
-    with contextlib.suppress(*LOAD_ERRORS):  # not fetched with the weights; without a network the snapshot has to do
-        return Path(snapshot_download(source, allow_patterns=[*DECISIVE[:2], ADAPTER_SETTINGS]))
-    return Path(snapshot_download(source, local_files_only=True))
+    return Path(source) if Path(source).is_dir() else Path(snapshot_download(source, local_files_only=True))
 
 
 def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
@@ -104,9 +99,13 @@ def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
     head.weight = torch.nn.Parameter(centred)  # a new one, as the old may be tied to the embedding
 
 
-def trained_with_centred_head(folder: Path) -> bool:
-    """Whether the adapter in `folder` was trained with a centred LM head, as its `lightretriever.json` says."""
-    file = folder / ADAPTER_SETTINGS
+def trained_with_centred_head(adapter: str) -> bool:
+    """Whether an adapter was trained with a centred LM head, as its `lightretriever.json` says; others have none.
+
+    Loading an adapter from the hub doesn't bring the file along, so it is asked for here.
+    """
+    folder = adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=ADAPTER_SETTINGS)
+    file = Path(folder) / ADAPTER_SETTINGS
     return file.is_file() and bool(json.loads(file.read_text(encoding="utf-8")).get("centre_head"))
 
 

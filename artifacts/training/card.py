@@ -1,5 +1,7 @@
 """The model card of a trained adapter: what it is, what it was trained on, under which licences."""
 
+from pathlib import Path
+
 from artifacts.training.checkpoint import Progress
 from artifacts.training.recipe import TrainRecipe
 from artifacts.training.types import TrainingSet
@@ -9,7 +11,7 @@ __all__ = ["model_card"]
 
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
     """README.md of the adapter's folder."""
-    model = recipe.model.name or recipe.model.path
+    model = recipe.model.name or Path(recipe.model.path).name
     return f"""---
 base_model: {model}
 library_name: peft

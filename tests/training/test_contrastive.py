@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch
 
 def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch: Batch) -> None:
     """With dropout the two passes of a chunk must draw the same masks, or the gradient belongs to another loss."""
-    attention = backbone.decoder.layers[0].self_attn
+    attention: Any = backbone.decoder.get_submodule("layers.0.self_attn")
     backbone.model.train()
     attention.attention_dropout = 0.5
     try:
@@ -189,7 +190,7 @@ def exchanged(backbone: Backbone, batch: Batch, rank: int) -> list[torch.Tensor]
     parts: list[torch.Tensor] = []
 
     def gather(rows: torch.Tensor) -> torch.Tensor:
-        parts.append(rows)
+        parts.append(rows.clone())
         if len(parts) == 5:  # tokens, dense, sparse, and dense and sparse of the whole queries
             raise ExchangedError
         return rows
@@ -247,7 +248,8 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
 def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> None:
     """Training and `encode` must agree on what a document's vector is."""
     documents = [Document(one.id, one.title, one.text, one.raw) for one in tiny_documents(6)]
-    shard = encode_documents(backbone, documents, EncodeSettings(max_length=60))
+    with torch.inference_mode():
+        shard = encode_documents(backbone, documents, EncodeSettings(max_length=60))
     sequences = [
         backbone.frame(ids[:58].tolist())
         for ids in backbone.tokenizer.encode_batch([document.full_text for document in documents])
@@ -259,6 +261,6 @@ def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> Non
 
 
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:
-    empty = replace(batch, examples=[replace(batch.examples[0], query=" ", query_id="blank"), *batch.examples[1:]])
+    empty = replace(batch, examples=[replace(batch.examples[0], query="", query_id="blank"), *batch.examples[1:]])
     with pytest.raises(CorpusError, match='query "blank" has no tokens'):
         gradients(backbone, empty, stage())
