@@ -7,8 +7,8 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first imported, below
 
-from artifacts.bundle import Bundle  # noqa: E402
-from tests.support.tiny import make_tiny_bundle  # noqa: E402
+from artifacts.bundle import Bundle
+from tests.support.tiny import make_tiny_bundle
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ from transformers import AutoTokenizer, PreTrainedModel
 from artifacts.errors import ModelError
 from artifacts.pipeline.weights import (
     LOAD_ERRORS,
+    adapter_settings,
     centre_head_rows,
     convert_gguf,
     fingerprint,
     load_causal_lm,
     local_folder,
     merge_adapter,
-    trained_with_centred_head,
 )
 from artifacts.text import TextTokenizer
 
@@ -117,7 +117,8 @@ def load_backbone(
     content = theirs.backend_tokenizer.to_str(pretty=True).encode()
     tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     _check_vocabulary(model, tokenizer, theirs, path)
-    centred = adapter is not None and trained_with_centred_head(adapter) if centre_head is None else centre_head
+    brought = {} if adapter is None else adapter_settings(adapter)
+    centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
     if centred:
         centre_head_rows(model, tokenizer.vocab_size)
     torch.nn.Module.to(model, device=target, dtype=weights)

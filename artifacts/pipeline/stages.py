@@ -18,11 +18,12 @@ import torch
 from huggingface_hub import snapshot_download
 
 from artifacts.corpus import Skipped
-from artifacts.errors import BundleError, RecipeError
+from artifacts.errors import BundleError, ModelError, RecipeError
 from artifacts.idf import IDF_FILE, idf_sha256, load_idf
 from artifacts.pipeline.encode import EncodeSettings, encode_corpus
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.table import TableJob, make_table
+from artifacts.pipeline.weights import adapter_settings
 from artifacts.recipe import Recipe
 from artifacts.shards import ShardStore
 from artifacts.work import check_plan, write_atomically
@@ -80,9 +81,18 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
 
 
 def run_tables(recipe: Recipe, backbone: Backbone) -> dict[str, Path]:
-    """Make the token table of every task; task name → file of shape (V, H) float32."""
+    """Make the token table of every task; task name → file of shape (V, H) float32.
+
+    An adapter trained with `idf_rows` gets its rows times its own IDF, whatever the sparse side's query weights are.
+    """
+    adapter, weights = recipe.model.adapter, None
+    if adapter is not None and adapter_settings(adapter).get("idf_rows"):
+        file = _adapter_idf(adapter)
+        if file is None:
+            raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
+        weights = load_idf(Path(file), backbone.vocab_size)
     return {
-        task: make_table(backbone, TableJob(instruction), recipe.work / "tables" / task)
+        task: make_table(backbone, TableJob(instruction), recipe.work / "tables" / task, weights)
         for task, instruction in recipe.tasks.items()
     }
 
@@ -104,7 +114,8 @@ def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | No
     """The IDF weights that the recipe asks for, or that its adapter brings."""
     wanted, adapter = recipe.model.idf, recipe.model.adapter
     if wanted == "auto":
-        wanted = None if adapter is None else _adapter_idf(adapter)
+        counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
+        wanted = None if adapter is None or counts else _adapter_idf(adapter)
     if wanted is None:
         return None
     try:

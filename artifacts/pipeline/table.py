@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from artifacts.errors import ModelError
+from artifacts.idf import idf_sha256
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.software import software
 from artifacts.pipeline.states import PrefixCache, token_states_cached
@@ -39,16 +40,19 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
     return prefix
 
 
-def make_table(backbone: Backbone, job: TableJob, work: Path) -> Path:
+def make_table(backbone: Backbone, job: TableJob, work: Path, weights: npt.NDArray[np.float32] | None = None) -> Path:
     """Write E, shape (V, H) float32, to `work/table.npy` and return that path.
 
     Rows are *not* normalised: a query is normalise(mean_i E[t_i]). Special tokens that the model has no embedding for
-    get a row of zeros. The work is done in parts that survive a kill; a table that is already there, made from the same
-    model and instruction, is returned at once. Raises ResumeError when `work` was begun with another model or
-    instruction, and ModelError for states that are not finite.
+    get a row of zeros. With `weights` (V,) float32, row t is weights[t] · e(t), for adapters that were trained so. The
+    work is done in parts that survive a kill; a table that is already there, made from the same model and instruction,
+    is returned at once. Raises ResumeError when `work` was begun with another model or instruction, and ModelError for
+    states that are not finite.
     """
     batch = job.batch or (512 if backbone.device.type == "cuda" else 128)
     plan = {"model": backbone.fingerprint, "instruction": job.instruction, "batch": batch, "part": job.part}
+    if weights is not None:
+        plan["row_weights"] = idf_sha256(weights)
     check_plan(work / "plan.json", {**plan, "device": backbone.device.type, "software": software()})
     target = work / "table.npy"
     parts = {start: work / f"part-{start:07d}.npy" for start in range(0, backbone.embedded, job.part)}
@@ -56,7 +60,8 @@ def make_table(backbone: Backbone, job: TableJob, work: Path) -> Path:
         _make_parts(backbone, job, batch, parts)
         rows = np.concatenate([read_array(part) for part in parts.values()])
         surplus = np.zeros((backbone.vocab_size - len(rows), rows.shape[1]), dtype=np.float32)
-        write_array(target, np.concatenate([rows, surplus]))
+        whole = np.concatenate([rows, surplus])
+        write_array(target, whole if weights is None else whole * weights[:, None])
     for leftover in work.glob("part-*.npy*"):
         leftover.unlink()
     return target

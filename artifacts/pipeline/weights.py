@@ -20,13 +20,13 @@ from artifacts.errors import MissingExtraError, ModelError
 
 __all__ = [
     "ADAPTER_SETTINGS",
+    "adapter_settings",
     "centre_head_rows",
     "convert_gguf",
     "fingerprint",
     "load_causal_lm",
     "local_folder",
     "merge_adapter",
-    "trained_with_centred_head",
 ]
 
 #: What an adapter of our own trainer says of itself, beside PEFT's files.
@@ -99,14 +99,21 @@ def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
     head.weight = torch.nn.Parameter(centred)  # a new one, as the old may be tied to the embedding
 
 
-def trained_with_centred_head(adapter: str) -> bool:
-    """Whether an adapter was trained with a centred LM head, as its `lightretriever.json` says; others have none.
+def adapter_settings(adapter: str) -> dict[str, Any]:
+    """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
-    Loading an adapter from the hub doesn't bring the file along, so it is asked for here.
+    `centre_head`, `idf_rows` and `lowercase` are as in the training recipe, `query_weights` is `count` or `idf_count`,
+    as the last stage had it. Loading an adapter from the hub doesn't bring the file along, so it is asked for here.
     """
     folder = adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=ADAPTER_SETTINGS)
     file = Path(folder) / ADAPTER_SETTINGS
-    return file.is_file() and bool(json.loads(file.read_text(encoding="utf-8")).get("centre_head"))
+    if not file.is_file():
+        return {}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: not JSON: {error}.", remedy="Fetch or train the adapter again.") from error
+    return settings if isinstance(settings, dict) else {}
 
 
 def fingerprint(folders: Iterable[Path], *settings: object) -> str:

@@ -15,7 +15,7 @@ from artifacts.errors import ModelError, RecipeError
 from artifacts.idf import save_idf
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.weights import ADAPTER_SETTINGS
-from artifacts.training.recipe import LoraRecipe, TrainRecipe
+from artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
 from artifacts.work import write_atomically
 
 __all__ = ["Adapter", "load_for_training"]
@@ -71,7 +71,14 @@ class Adapter:
         write_atomically(folder / "adapter_config.json", json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
         if idf is not None:
             save_idf(folder / "idf.npy", idf)
-        settings = {"centre_head": bool(recipe.model.centre_head), "lowercase": recipe.lowercase}
+        last = recipe.stages[-1]
+        weighted = isinstance(last, ContrastiveStage) and last.flops.idf
+        settings = {
+            "centre_head": bool(recipe.model.centre_head),
+            "idf_rows": recipe.idf_rows,
+            "lowercase": recipe.lowercase,
+            "query_weights": "idf_count" if weighted else "count",
+        }
         write_atomically(folder / ADAPTER_SETTINGS, json.dumps(settings, indent=2).encode() + b"\n")
         write_atomically(folder / "README.md", card.encode())
 

@@ -21,7 +21,7 @@ from artifacts.pipeline.packing import packed_states
 from artifacts.pipeline.sparse_head import sparse_weights_of_spans
 from artifacts.pipeline.states import token_states_packed
 from artifacts.pipeline.table import instruction_prefix
-from artifacts.training.objective import BatchLayout, contrastive_objective
+from artifacts.training.objective import BatchLayout, TokenWeights, contrastive_objective
 from artifacts.training.recipe import ContrastiveStage, DataRecipe
 from artifacts.training.types import Batch, StepContext
 
@@ -40,7 +40,11 @@ class _Chunk:
 
 
 class Contrastive:
-    """The objective of `ContrastiveStage`. `idf` (V,) float32 for IDF-aware training, else None."""
+    """The objective of `ContrastiveStage`.
+
+    `idf` (V,) float32 for IDF-aware training of the sparse side, else None; `row_weights` (V,) float32 for table rows
+    that are weighted by their token, else None.
+    """
 
     def __init__(
         self,
@@ -48,9 +52,15 @@ class Contrastive:
         stage: ContrastiveStage,
         data: DataRecipe,
         idf: npt.NDArray[np.float32] | None = None,
+        row_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         self._backbone, self._stage, self._data = backbone, stage, data
-        self._idf = None if idf is None else torch.tensor(idf[: backbone.embedded], device=backbone.device)
+        self._weights = TokenWeights(
+            *(
+                None if one is None else torch.tensor(one[: backbone.embedded], device=backbone.device)
+                for one in (idf, row_weights)
+            )
+        )
         cuda = backbone.device.type == "cuda"
         self._chunk_tokens = stage.chunk_tokens or (65_536 if cuda else 8_192)
         self._row_tokens = stage.row_tokens or (1_024 if cuda else 256)
@@ -67,7 +77,7 @@ class Contrastive:
                 outputs.append(chunk.run())
         leaves = {name: context.gather(part).requires_grad_() for name, part in _joined(outputs).items()}
         with torch.autocast(self._backbone.device.type, enabled=False):
-            loss, logged = contrastive_objective(leaves, layout, self._stage, self._idf, batch, context)
+            loss, logged = contrastive_objective(leaves, layout, self._stage, self._weights, batch, context)
             loss.backward()
         for number, (chunk, kept) in enumerate(zip(chunks, outputs, strict=True)):
             if not keep:

@@ -56,9 +56,16 @@ class DevSet:
 
 
 def evaluate_dev(
-    backbone: Backbone, dev: DevSet, max_length: int, idf: npt.NDArray[np.float32] | None
+    backbone: Backbone,
+    dev: DevSet,
+    max_length: int,
+    idf: npt.NDArray[np.float32] | None,
+    row_weights: npt.NDArray[np.float32] | None,
 ) -> dict[str, float]:
-    """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force."""
+    """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force.
+
+    `idf` and `row_weights`, both (V,) float32, are what tokens weigh in sparse and in dense queries; None is 1.
+    """
     with torch.inference_mode():
         settings = EncodeSettings(max_length=max_length, top_k=_TOP_K)
         shard = encode_documents(backbone, dev.documents, settings, idf=idf)
@@ -66,16 +73,19 @@ def evaluate_dev(
         tokens, places = np.unique(np.concatenate(tokenised), return_inverse=True)
         prefix = instruction_prefix(backbone, dev.instruction)
         states = token_states_packed(backbone, prefix, torch.from_numpy(tokens).long(), _ROW_BLOCKS)
-    rows = np.split(states.float().cpu().numpy()[places], np.cumsum([len(one) for one in tokenised])[:-1])
+    table = states.float().cpu().numpy()
+    if row_weights is not None:
+        table = table * row_weights[tokens][:, None]
+    rows = np.split(table[places], np.cumsum([len(one) for one in tokenised])[:-1])
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {"dense": {}, "sparse": {}, "hybrid": {}}
     for name, query, vectors in zip(dev.queries, tokenised, rows, strict=True):
         legs = [_best(scores) for scores in (_dense(shard, vectors), _sparse(shard, query, idf, backbone.vocab_size))]
-        table = align(legs)
-        fused = fuse_linear(table, _WEIGHTS)
+        candidates = align(legs)
+        fused = fuse_linear(candidates, _WEIGHTS)
         orders: dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]] = {
             "dense": legs[0],
             "sparse": legs[1],
-            "hybrid": (table.ordinals[fused.order], fused.scores[fused.order]),
+            "hybrid": (candidates.ordinals[fused.order], fused.scores[fused.order]),
         }
         for system, (ordinals, scores) in orders.items():
             hits = [(shard.ids[ordinal], float(score)) for ordinal, score in zip(ordinals, scores, strict=True)]

@@ -112,7 +112,7 @@ def _objective(run: Run, stage: AnyStage) -> tuple[Objective, Callable[[int], Ba
     mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=negatives, seed=seed)
     if isinstance(stage, QueryLikelihoodStage):
         return QueryLikelihood(backbone, stage, recipe.data), mixture.batch
-    objective = Contrastive(backbone, stage, recipe.data, run.idf_of(stage))
+    objective = Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights())
     if stage.distil is None:
         return objective, mixture.batch
     scores = run.processes.in_turn(lambda: teacher_scores(recipe, run.sets, stage))

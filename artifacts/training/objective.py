@@ -19,7 +19,7 @@ from artifacts.training.losses import (
 from artifacts.training.recipe import ContrastiveStage, DistilRecipe
 from artifacts.training.types import Batch, StepContext
 
-__all__ = ["BatchLayout", "contrastive_objective"]
+__all__ = ["BatchLayout", "TokenWeights", "contrastive_objective"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -54,11 +54,19 @@ class BatchLayout:
         return cls(tokens, ids, list(places.split([len(query) for query in ids])), candidates, hidden)
 
 
+@dataclass(frozen=True)
+class TokenWeights:
+    """What a token weighs: `idf` (V,) in sparse scores, `rows` (V,) in the mean of a dense query; None is 1."""
+
+    idf: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+
+
 def contrastive_objective(
     outputs: Tensors,
     layout: BatchLayout,
     stage: ContrastiveStage,
-    idf: torch.Tensor | None,
+    weights: TokenWeights,
     batch: Batch,
     context: StepContext,
 ) -> tuple[torch.Tensor, dict[str, float]]:
@@ -70,7 +78,10 @@ def contrastive_objective(
     device = outputs["dense"].device
     candidates, hidden = layout.candidates.to(device), layout.hidden.to(device)
     positives, tau_dense, tau_sparse = candidates[:, 0], stage.dense_temperature, stage.sparse_temperature
-    means = query_means(outputs["tokens"], layout.places)
+    idf, states = weights.idf, outputs["tokens"].float()
+    if weights.rows is not None:
+        states = states * weights.rows[layout.tokens.to(device)][:, None]
+    means = query_means(states, layout.places)
     ladder = matryoshka_scores(means, outputs["dense"], stage.matryoshka)
     lexical = sparse_scores(layout.queries, outputs["sparse"], idf)
     regulariser = stage.flops.weight * quadratic_warmup(context.step, stage.flops.warmup or max(1, context.steps // 3))

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
 
 from artifacts.training.recipe import TrainRecipe
 
@@ -27,7 +28,9 @@ class Processes:
         """Meet the other processes that the launcher started; without a launcher the run is this process alone."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(None)
-        return cls(Accelerator(cpu=device == "cpu" or not torch.cuda.is_available()))
+        patience = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # while the first one prepares data alone
+        cpu = device == "cpu" or not torch.cuda.is_available()
+        return cls(Accelerator(cpu=cpu, kwargs_handlers=[patience]))
 
     @property
     def rank(self) -> int:

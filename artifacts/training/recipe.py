@@ -191,13 +191,17 @@ class DevRecipe(Section):
 
 
 class TrainRecipe(Section):
-    """A whole training run. The adapter is written to `output`, everything else to `work`."""
+    """A whole training run. The adapter is written to `output`, everything else to `work`.
+
+    With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
+    """
 
     name: str = Field(min_length=1)
     model: ModelRecipe
     lora: LoraRecipe = LoraRecipe()
     seed: int = 0
     lowercase: bool = True
+    idf_rows: bool = False
     licence: str | None = None
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)

@@ -54,7 +54,8 @@ class Run:
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             check_plan(recipe.work / "plan.json", plan)
         self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
-        with_idf = any(isinstance(stage, ContrastiveStage) and stage.flops.idf for stage in recipe.stages)
+        contrastive = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)]
+        with_idf = recipe.idf_rows or any(stage.flops.idf for stage in contrastive)
         self.idf = processes.in_turn(self._load_idf) if with_idf else None
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.progress = Progress()
@@ -70,6 +71,10 @@ class Run:
     def idf_of(self, stage: object) -> npt.NDArray[np.float32] | None:
         """The IDF weights (V,) float32 that a stage scores with."""
         return self.idf if isinstance(stage, ContrastiveStage) and stage.flops.idf else None
+
+    def row_weights(self) -> npt.NDArray[np.float32] | None:
+        """What the rows of the token table are multiplied with, (V,) float32."""
+        return self.idf if self.recipe.idf_rows else None
 
     def resume(self, optimizer: torch.optim.Optimizer) -> None:
         """Set weights, optimiser and progress from the checkpoint, where there is one."""
@@ -100,7 +105,7 @@ class Run:
         if self._dev is not None:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
-            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.idf_of(stage))
+            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.idf_of(stage), self.row_weights())
             self.log({"step": step, "dev": scores})
             if self.progress.best is None or scores["hybrid"] > self.progress.best:
                 self.progress.best, self.progress.best_step = scores["hybrid"], step
@@ -115,7 +120,7 @@ class Run:
                 self.adapter.load(load_file(best))
             done = replace(self.progress, elapsed_s=self._elapsed_s())
             card = model_card(self.recipe, self.sets, done)
-            self.adapter.save(self.recipe.output, self.recipe, self.idf_of(self.recipe.stages[-1]), card)
+            self.adapter.save(self.recipe.output, self.recipe, self.idf, card)
         self.processes.wait()
 
     def _elapsed_s(self) -> float:

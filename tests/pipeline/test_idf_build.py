@@ -1,5 +1,6 @@
 """Bundles with IDF weights through the whole pipeline, and several bundles from one encoding."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ from typer.testing import CliRunner
 
 from artifacts.bundle import Bundle
 from artifacts.errors import RecipeError, ResumeError
-from artifacts.idf import save_idf
+from artifacts.idf import load_idf, save_idf
 from artifacts.lucene.search import ImpactIndex
+from artifacts.pipeline.model import load_backbone
+from artifacts.pipeline.table import TableJob, make_table
 from artifacts.recipe import load_recipe
 from artifacts.shards import ShardStore
 from artifacts.text import TextTokenizer
@@ -160,6 +163,29 @@ def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_
     with opened(tmp_path / "bundle") as (bundle, _):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
     assert not (tmp_path / "work" / "idf.npy").exists()
+
+
+def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path, tmp_path: Path) -> None:
+    """Trained with plain counts and weighted table rows: the IDF is there for the rows alone."""
+    settings = {"idf_rows": True, "query_weights": "count"}
+    (tmp_path / "adapter" / "lightretriever.json").write_text(json.dumps(settings))
+    change(recipe, "index", table_dtype="float32")
+    run("build", recipe)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest.sparse.query_weights == "count"
+    plain = load_backbone(
+        yaml.safe_load(recipe.read_text())["model"]["path"],
+        work=tmp_path / "plain",
+        adapter=str(tmp_path / "adapter"),
+        device="cpu",
+    )
+    task = bundle.manifest.default_task
+    instruction = bundle.manifest.tasks[task].instruction
+    rows = np.load(make_table(plain, TableJob(instruction), tmp_path / "table"))
+    weights = load_idf(tmp_path / "adapter" / "idf.npy", plain.vocab_size)
+    expected = rows * weights[:, None]
+    found = bundle.table(task).rows(np.arange(plain.vocab_size))
+    np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=1e-5, atol=1e-6)
 
 
 def test_a_file_can_be_named_instead(recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:

@@ -158,7 +158,14 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
         "sparse_temperature": 1.0,
     }
     dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 150, "documents": 60}
-    changes = {"stages": [stage], "dev": dev, "lora": {"r": 16, "alpha": 32, "dropout": 0.0}, "checkpoint_every": 100}
+    changes = {
+        "model": {"path": str(toy / "model"), "device": "cpu", "centre_head": True},
+        "stages": [stage],
+        "dev": dev,
+        "lora": {"r": 16, "alpha": 32, "dropout": 0.0},
+        "idf_rows": True,
+        "checkpoint_every": 100,
+    }
     file = tmp_path / "train.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
     result = CliRunner().invoke(app, ["train", str(file)], catch_exceptions=False)
