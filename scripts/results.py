@@ -53,6 +53,7 @@ MAIN: Systems = [
     ("bm25", "BM25"),
     ("wordllama full-dense", "static embeddings (wordllama, 256)"),
     ("minilm full-dense", "MiniLM-L6, its query encoder"),
+    ("minilm full-hybrid", "MiniLM-L6, its query encoder + BM25 impacts"),
     ("mpnet full-dense", "mpnet, its query encoder"),
     ("mpnet full-hybrid", "mpnet, its query encoder + BM25 impacts"),
     ("lightretriever full-dense", "SmolLM2-135M, full query, dense"),

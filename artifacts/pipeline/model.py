@@ -101,7 +101,8 @@ def load_backbone(
     """Load model, adapter and tokenizer, merged and in evaluation mode.
 
     `path` is a Hugging Face id, a local directory, or a `.gguf` file (converted once into `work/model`). The tokenizer
-    is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says. `dtype`
+    is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says, and
+    what an adapter of our own says it was trained with. `dtype`
     "auto" is bfloat16 on CUDA and float32 on CPU. `centre_head` takes the mean row off the LM head (see
     `centre_head_rows`); None does so for an adapter that was trained this way. Raises ModelError.
     """
@@ -124,7 +125,8 @@ def load_backbone(
     torch.nn.Module.to(model, device=target, dtype=weights)
     model.eval().requires_grad_(False)
     bos_id, eos_id = (
-        _token_id(tokenizer, token, path) for token in (bos_token or theirs.bos_token, eos_token or theirs.eos_token)
+        _token_id(tokenizer, asked or brought.get(kind) or getattr(theirs, kind), path)
+        for kind, asked in (("bos_token", bos_token), ("eos_token", eos_token))
     )
     if eos_id is None:
         raise ModelError(f"{path}: the tokenizer names no end token.", remedy="Set model.eos_token in the recipe.")

@@ -16,6 +16,9 @@ __all__ = ["PackedStates", "Row", "pack", "packed_states"]
 
 Row = list[int]
 
+#: Rows are as wide as a multiple of this, so that attention kernels meet few different shapes.
+_WIDTH_STEP = 64
+
 
 @dataclass(frozen=True)
 class PackedStates:
@@ -54,6 +57,7 @@ def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_to
     """Last hidden states of framed `sequences` of token ids, in one forward pass of packed rows."""
     rows = pack([len(sequence) for sequence in sequences], row_tokens)
     width = max(sum(len(sequences[index]) for index in row) for row in rows)
+    width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
     ids = torch.full((len(rows), width), backbone.eos_id)
     owners = torch.full((len(rows), width), -1)  # which text a position belongs to; -1 is padding
     positions = torch.zeros((len(rows), width), dtype=torch.long)

@@ -103,7 +103,8 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
     """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
     `centre_head`, `idf_rows` and `lowercase` are as in the training recipe, `query_weights` is `count` or `idf_count`,
-    as the last stage had it. Loading an adapter from the hub doesn't bring the file along, so it is asked for here.
+    as the last stage had it, `bos_token` and `eos_token` what the recipe named. Loading an adapter from the hub doesn't
+    bring the file along, so it is asked for here.
     """
     folder = adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=ADAPTER_SETTINGS)
     file = Path(folder) / ADAPTER_SETTINGS

@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from artifacts.errors import ModelError, RecipeError
-from artifacts.idf import save_idf
+from artifacts.idf import IDF_FILE, save_idf
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.weights import ADAPTER_SETTINGS
 from artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
@@ -61,7 +61,7 @@ class Adapter:
                 parameter.copy_(state[name])
 
     def save(self, folder: Path, recipe: TrainRecipe, idf: npt.NDArray[np.float32] | None, card: str) -> None:
-        """Write adapter, tokenizer, IDF and model card to `folder`. The weights are rounded to bfloat16."""
+        """Write adapter, IDF and model card to `folder`, over an adapter that is there; the weights in bfloat16."""
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.bfloat16() for name, tensor in self._peft.state_dict().items() if "lora_" in name}
         self._peft.save_pretrained(str(folder), state_dict=state, safe_serialization=True)
@@ -70,11 +70,15 @@ class Adapter:
         config["target_modules"] = sorted(config["target_modules"])  # a set, whose order changes from run to run
         write_atomically(folder / "adapter_config.json", json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
         if idf is not None:
-            save_idf(folder / "idf.npy", idf)
+            save_idf(folder / IDF_FILE, idf)
+        else:
+            (folder / IDF_FILE).unlink(missing_ok=True)  # of an adapter that was here before
         last = recipe.stages[-1]
         weighted = isinstance(last, ContrastiveStage) and last.flops.idf
         settings = {
+            "bos_token": recipe.model.bos_token,
             "centre_head": bool(recipe.model.centre_head),
+            "eos_token": recipe.model.eos_token,
             "idf_rows": recipe.idf_rows,
             "lowercase": recipe.lowercase,
             "query_weights": "idf_count" if weighted else "count",

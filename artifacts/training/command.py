@@ -1,12 +1,10 @@
 """The command `lightretriever train`; torch is loaded when it runs."""
 
 import os
-import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -39,7 +37,7 @@ def train(
     loaded = loaded if data is None else loaded.below(data)
     count = processes or _gpus(loaded)
     if count > 1 and "LOCAL_RANK" not in os.environ:
-        raise typer.Exit(_launch(count))
+        _launch(count)
     _check(loaded, count)
     first = os.environ.get("RANK", "0") == "0"
     with work_lock(loaded.work) if first else nullcontext():
@@ -78,8 +76,8 @@ def _gpus(recipe: TrainRecipe) -> int:
     return max(1, torch.cuda.device_count())
 
 
-def _launch(count: int) -> int:
-    """Run this very command in `count` processes and return their exit status."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    environment: Mapping[str, str] = {"OMP_NUM_THREADS": "1", **os.environ}
-    return subprocess.run([*launcher, "-m", "service.cli", *sys.argv[1:]], env=environment, check=False).returncode
+def _launch(count: int) -> NoReturn:
+    """Become the launcher that runs this very command in `count` processes; signals to this process then reach it."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = [*launcher, f"--nproc-per-node={count}", "-m", "service.cli", *sys.argv[1:]]
+    os.execve(sys.executable, command, {"OMP_NUM_THREADS": "1", **os.environ})

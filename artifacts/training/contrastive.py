@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from artifacts.errors import CorpusError
+from artifacts.errors import CorpusError, RecipeError
 from artifacts.pipeline.full_query import full_query_states
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.packing import packed_states
@@ -54,6 +54,12 @@ class Contrastive:
         idf: npt.NDArray[np.float32] | None = None,
         row_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
+        longest = max(stage.matryoshka, default=0)
+        if longest > backbone.hidden_size:
+            raise RecipeError(
+                f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.hidden_size}.",
+                remedy="Leave the dimension out.",
+            )
         self._backbone, self._stage, self._data = backbone, stage, data
         self._weights = TokenWeights(
             *(
@@ -62,7 +68,7 @@ class Contrastive:
             )
         )
         cuda = backbone.device.type == "cuda"
-        self._chunk_tokens = stage.chunk_tokens or (65_536 if cuda else 8_192)
+        self._chunk_tokens = stage.chunk_tokens or (16_384 if cuda else 8_192)
         self._row_tokens = stage.row_tokens or (1_024 if cuda else 256)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:

@@ -34,6 +34,8 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
     checkpoint; the next call goes on to the very same losses. Raises RecipeError, CorpusError, ModelError, and
     ResumeError when the work directory was begun with another recipe.
     """
+    # cuDNN's attention plans anew for every shape, and packed rows have many; the other kernels don't.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     processes = Processes.join(recipe.model.device)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.local_count))
     run = Run(recipe, processes)
@@ -59,6 +61,7 @@ def _run_stage(run: Run, stage: AnyStage, optimizer: torch.optim.Optimizer, minu
         for step in range(run.progress.step, stage.steps):
             if dev is not None and step > 0 and step % dev.every == 0:
                 run.develop(cast(ContrastiveStage, stage), step)
+                run.checkpoint(optimizer)
             _step(run, stage, optimizer, objective, batch_of(step), step)
             run.progress.step = step + 1
             bar.advance(1)
@@ -88,7 +91,9 @@ def _step(
     seed = run.recipe.seed + _STAGE_SEED * run.progress.stage
     context = StepContext(step, stage.steps, seed, processes.rank, processes.count, processes.gather)
     run.adapter.train(True)
-    with torch.autocast(backbone.device.type, torch.bfloat16, enabled=backbone.model.dtype == torch.bfloat16):
+    half = backbone.model.dtype == torch.bfloat16
+    # No cache of cast weights: one made in the pass without gradients would serve the pass with gradients, too.
+    with torch.autocast(backbone.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
         logged = objective.backward(batch, context)
     parameters = list(run.adapter.parameters.values())
     processes.add_gradients(parameters)

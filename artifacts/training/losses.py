@@ -76,7 +76,7 @@ def contrastive_loss(
     """-ln( e^{s(q,d+)/τ} / Σ_d e^{s(q,d)/τ} ), mean over the queries.
 
     `scores` (B, M); `positives` (B,) int64, the column of each query's positive; `hidden` (B, M) bool, columns that are
-    left out because they hold another relevant document of the query.
+    left out because they hold the text of the query's positive.
     """
     return functional.cross_entropy(scores.masked_fill(hidden, -torch.inf) / temperature, positives)
 

@@ -45,7 +45,7 @@ class BatchLayout:
         columns = {name: column for column, name in enumerate(names)}
         candidates = torch.tensor([[columns[name] for name in row] for row in batch.candidates])
         twins: dict[str, int] = {}
-        group = torch.tensor([twins.setdefault(text, len(twins)) for text in texts])
+        group = torch.tensor([twins.setdefault(text.strip().casefold(), len(twins)) for text in texts])
         positives = candidates[:, 0]
         hidden = group[positives][:, None] == group[None, :]
         hidden[torch.arange(len(positives)), positives] = False

@@ -28,7 +28,7 @@ class Processes:
         """Meet the other processes that the launcher started; without a launcher the run is this process alone."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls(None)
-        patience = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # while the first one prepares data alone
+        patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))  # while the first one prepares data alone
         cpu = device == "cpu" or not torch.cuda.is_available()
         return cls(Accelerator(cpu=cpu, kwargs_handlers=[patience]))
 

@@ -48,7 +48,7 @@ class QueryLikelihood:
 
     def __init__(self, backbone: Backbone, stage: QueryLikelihoodStage, data: DataRecipe) -> None:
         self._backbone, self._data, self._corruption = backbone, data, stage.corruption
-        self._chunk_tokens = stage.chunk_tokens or (65_536 if backbone.device.type == "cuda" else 4_096)
+        self._chunk_tokens = stage.chunk_tokens or (16_384 if backbone.device.type == "cuda" else 4_096)
         introduction, request, masked = (
             backbone.tokenizer.encode(text).tolist() for text in (INTRODUCTION, REQUEST, MASKED)
         )

@@ -170,7 +170,7 @@ class ContrastiveStage(_StageBase):
     negatives: int = Field(default=7, ge=0)
     dense_temperature: float = Field(default=0.02, gt=0)
     sparse_temperature: float = Field(default=1.0, gt=0)
-    matryoshka: list[int] = Field(default_factory=list)
+    matryoshka: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     flops: FlopsRecipe = FlopsRecipe()
     full_kl: float = Field(default=0.0, ge=0)
     distil: DistilRecipe | None = None
@@ -212,6 +212,9 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _enough_negatives(self) -> Self:
+        kinds = {stage.flops.idf for stage in self.stages if isinstance(stage, ContrastiveStage)}
+        if len(kinds) > 1:
+            raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
         mined = sum(one.count for one in self.data.negatives)
         for stage in self.stages:
             if isinstance(stage, ContrastiveStage) and stage.negatives > mined:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import load_file, save
 
-from artifacts.idf import idf_weights, load_idf, save_idf
+from artifacts.idf import idf_weights, load_idf
 from artifacts.pipeline.software import software
 from artifacts.training.adapter import Adapter, load_for_training
 from artifacts.training.card import model_card
@@ -29,11 +29,21 @@ from artifacts.training.dev import DevSet, evaluate_dev
 from artifacts.training.processes import Processes
 from artifacts.training.recipe import ContrastiveStage, TrainRecipe
 from artifacts.training.types import TrainingSet
-from artifacts.work import check_plan, write_atomically
+from artifacts.work import check_plan, write_array, write_atomically
 
 __all__ = ["Run"]
 
 _CHUNK = 4096
+# What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
+_NOT_IN_PLAN: Any = {
+    "output": True,
+    "work": True,
+    "model": True,
+    "checkpoint_every": True,
+    "stages": {"__all__": {"chunk_tokens", "row_tokens"}},
+    "data": {"sets": {"__all__": {"path"}}, "decontaminate": {"against"}},
+    "dev": {"path"},
+}
 
 
 class Run:
@@ -48,16 +58,16 @@ class Run:
         self._began = time.monotonic()
         self._checkpoint_file = recipe.work / "checkpoint.safetensors"
         self._log_file = recipe.work / "log.jsonl"
-        self.adapter: Adapter = load_for_training(processes.placed(recipe))
+        self.adapter: Adapter = processes.in_turn(lambda: load_for_training(processes.placed(recipe)))
         if processes.first:
-            plan = recipe.model_dump(mode="json", exclude={"output", "work", "model"})
+            plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             check_plan(recipe.work / "plan.json", plan)
+        self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
         contrastive = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)]
         with_idf = recipe.idf_rows or any(stage.flops.idf for stage in contrastive)
         self.idf = processes.in_turn(self._load_idf) if with_idf else None
-        self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.progress = Progress()
         self.resume(torch.optim.AdamW(self.adapter.parameters.values()))
         self._earlier_s = self.progress.elapsed_s
@@ -130,7 +140,7 @@ class Run:
         """IDF over the documents of all sets, computed once."""
         file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
         if not file.is_file():
-            save_idf(file, idf_weights(self._tokenised_documents(), tokenizer.vocab_size))
+            write_array(file, idf_weights(self._tokenised_documents(), tokenizer.vocab_size))
         return load_idf(file, tokenizer.vocab_size)
 
     def _tokenised_documents(self) -> Iterator[npt.NDArray[np.int32]]:

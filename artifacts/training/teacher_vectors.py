@@ -14,7 +14,7 @@ from artifacts.idf import IDF_FILE, load_idf
 from artifacts.pipeline.encode import EncodeSettings, encode_documents
 from artifacts.pipeline.full_query import full_query_vectors
 from artifacts.pipeline.model import load_backbone
-from artifacts.pipeline.weights import local_folder
+from artifacts.pipeline.weights import adapter_settings, local_folder
 from artifacts.progress import ProgressBar
 from artifacts.shards import EncodedShard, ShardStore
 from artifacts.training.distillation import ensemble
@@ -104,8 +104,9 @@ class _LightRetrieverTeacher:
         self.vocab_size = self._backbone.vocab_size
         self._settings = EncodeSettings(recipe.data.max_document_length, _TERMS, _QUANTIZATION)
         self._idf = None
-        if teacher.adapter is not None and (file := local_folder(teacher.adapter) / IDF_FILE).is_file():
-            self._idf = load_idf(file, self.vocab_size)
+        if teacher.adapter is not None and adapter_settings(teacher.adapter).get("query_weights") != "count":
+            file = local_folder(teacher.adapter) / IDF_FILE
+            self._idf = load_idf(file, self.vocab_size) if file.is_file() else None
 
     def queries(self, texts: list[str], instruction: str) -> EncodedShard:
         dense, rows = full_query_vectors(self._backbone, instruction, texts)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from artifacts.corpus import Document
-from artifacts.errors import CorpusError
+from artifacts.errors import CorpusError, RecipeError
 from artifacts.idf import idf_weights
 from artifacts.pipeline.encode import EncodeSettings, encode_documents
 from artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
@@ -19,6 +19,7 @@ from artifacts.pipeline.packing import pack, packed_states
 from artifacts.pipeline.sparse_head import sparse_weights
 from artifacts.pipeline.states import token_states_naive
 from artifacts.pipeline.table import instruction_prefix
+from artifacts.training.adapter import Adapter
 from artifacts.training.contrastive import Contrastive
 from artifacts.training.losses import contrastive_loss, cosine_scores, flops, quadratic_warmup, sparse_scores
 from artifacts.training.recipe import (
@@ -26,6 +27,7 @@ from artifacts.training.recipe import (
     DataRecipe,
     DistilRecipe,
     FlopsRecipe,
+    LoraRecipe,
     SetRecipe,
     TeacherRecipe,
 )
@@ -129,6 +131,34 @@ def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch
     cached, again = gradients(backbone, batch, stage(chunk_tokens=40, row_tokens=48))
     assert_same(plain, cached)
     assert again == pytest.approx(logged, rel=1e-4)
+
+
+def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path, batch: Batch) -> None:
+    """An adapter in float32 on a bfloat16 model under autocast, as on a GPU; all of its gradients must arrive."""
+    folder = save_model(tmp_path / "llama", "llama")
+    loaded = load_backbone(str(folder), work=tmp_path, device="cpu", dtype="bfloat16")
+    adapter = Adapter(loaded, LoraRecipe(r=4, alpha=8, dropout=0.0), seed=1)
+    with torch.no_grad():
+        for parameter in adapter.parameters.values():  # half of them begin at 0, which hides the others
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+    found = []
+    for chunk_tokens in (100_000, 40):
+        for parameter in adapter.parameters.values():
+            parameter.grad = None
+        objective = Contrastive(adapter.backbone, stage(chunk_tokens, 64), DATA, idf_of(loaded, batch))
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            objective.backward(batch, CONTEXT)
+        found.append({name: parameter.grad for name, parameter in adapter.parameters.items()})
+    for name, plain in found[0].items():
+        cached = found[1][name]
+        assert plain is not None
+        assert cached is not None
+        assert torch.nn.functional.cosine_similarity(plain.flatten(), cached.flatten(), dim=0) > 0.98, name
+
+
+def test_more_dimensions_than_the_model_has_are_refused(backbone: Backbone) -> None:
+    with pytest.raises(RecipeError, match="matryoshka asks for 33 dimensions"):
+        Contrastive(backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA)
 
 
 def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch: Batch) -> None:
