@@ -51,7 +51,8 @@ def load_checkpoint(
     try:
         with safe_open(file, framework="pt") as content:
             progress = Progress(**json.loads(content.metadata()["progress"]))
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - no dict
+            names = content.keys()
+            tensors = {name: content.get_tensor(name) for name in names}
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(tensors.pop(f"weight:{name}"))
