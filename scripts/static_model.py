@@ -3,7 +3,8 @@
     python scripts/static_model.py path/to/wordllama runs/wordllama
 
 The first folder is the package `wordllama` (0.4.0, MIT licence) as pip installs it, or its wheel unpacked. A text is
-the mean of its tokens' rows, for queries and documents alike; no model reads either.
+the mean of its tokens' rows, for queries and documents alike; no model reads either. Text is lowercased first, as it is
+for the systems it is compared with: the tokenizer knows cases, and some collections write their queries in capitals.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 __all__ = ["main", "save_static"]
 
@@ -25,8 +26,8 @@ CARD = """\
 library_name: sentence-transformers
 license: mit
 ---
-Static embeddings of wordllama 0.4.0 (`l2_supercat`, 256 dimensions; Lee Miller, MIT licence), unchanged, in the layout
-of sentence-transformers' `StaticEmbedding`.
+Static embeddings of wordllama 0.4.0 (`l2_supercat`, 256 dimensions; Lee Miller, MIT licence), in the layout of
+sentence-transformers' `StaticEmbedding`. The rows are unchanged; text is lowercased first.
 """
 
 
@@ -45,6 +46,8 @@ def save_static(package: Path, output: Path) -> None:
         raise ValueError(
             f"{package / WEIGHTS}: expected one embedding of more than {highest} rows, found {name} {tuple(rows.shape)}"
         )
+    steps = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
+    tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows.float())], device="cpu")

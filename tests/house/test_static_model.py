@@ -24,13 +24,13 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_text_is_the_mean_of_its_tokens_rows(package: Path, tmp_path: Path) -> None:
+def test_a_text_is_the_mean_of_its_lowercased_tokens_rows(package: Path, tmp_path: Path) -> None:
     assert static_model.main([str(package), str(tmp_path / "model")]) == 0
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=False)
-    texts = ["plays music from the terminal", "scientific papers " * 400]
+    texts = ["plays music from the terminal", "scientific papers " * 400, "PLAYS Music FROM THE TERMINAL"]
     tokenizer = Tokenizer.from_file(str(package / static_model.TOKENIZER))
     rows = torch.randn(450, 8, generator=torch.Generator().manual_seed(7)).half().float().numpy()
-    expected = [rows[tokenizer.encode(text, add_special_tokens=False).ids].mean(axis=0) for text in texts]
+    expected = [rows[tokenizer.encode(text.lower(), add_special_tokens=False).ids].mean(axis=0) for text in texts]
     np.testing.assert_allclose(model.encode(texts, show_progress_bar=False), expected, atol=1e-6)
     assert "license: mit" in (tmp_path / "model" / "README.md").read_text()
 
