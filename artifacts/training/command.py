@@ -14,8 +14,6 @@ from artifacts.work import work_lock
 
 __all__ = ["train"]
 
-_EXTRA = "Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline."
-
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="The training recipe, a YAML file.", show_default=False)],
@@ -51,7 +49,7 @@ def _train(recipe: TrainRecipe, minutes: float | None) -> bool:
     try:
         from artifacts.training.loop import train as run
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"this command needs {error.name}, which is not installed.", remedy=_EXTRA) from error
+        raise MissingExtraError.of(error) from error
     return run(recipe, minutes=minutes)
 
 
@@ -72,7 +70,7 @@ def _gpus(recipe: TrainRecipe) -> int:
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"this command needs {error.name}, which is not installed.", remedy=_EXTRA) from error
+        raise MissingExtraError.of(error) from error
     return max(1, torch.cuda.device_count())
 
 

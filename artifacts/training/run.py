@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save
 
 from artifacts.idf import idf_weights, load_idf
@@ -24,7 +25,7 @@ from artifacts.pipeline.software import software
 from artifacts.training.adapter import Adapter, load_for_training
 from artifacts.training.card import model_card
 from artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from artifacts.training.data import prepare
+from artifacts.training.data import data_report, prepare, print_data_report
 from artifacts.training.dev import DevSet, evaluate_dev
 from artifacts.training.processes import Processes
 from artifacts.training.recipe import ContrastiveStage, TrainRecipe
@@ -65,6 +66,8 @@ class Run:
             check_plan(recipe.work / "plan.json", plan)
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
+        if processes.first:
+            print_data_report(data_report(recipe), Console(stderr=True))
         contrastive = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)]
         with_idf = recipe.idf_rows or any(stage.flops.idf for stage in contrastive)
         self.idf = processes.in_turn(self._load_idf) if with_idf else None

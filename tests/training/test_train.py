@@ -170,6 +170,7 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
     result = CliRunner().invoke(app, ["train", str(file)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
+    assert "pairs" in result.stderr  # what became of the data is said
     before = measured(toy, tmp_path / "before", None)
     after = measured(toy, tmp_path / "after", tmp_path / "adapter")
     for system in ("dense", "sparse", "hybrid"):
