@@ -50,7 +50,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     store.count()
     _check_same(recipe, facts, plan, corpus)
     tables = {task: _table(recipe, task) for task in recipe.tasks}
-    idf = _idf(recipe, facts, plan, len(tables[recipe.default_task].rows))
+    idf = _idf(recipe, facts, len(tables[recipe.default_task].rows))
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
@@ -91,17 +91,10 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
         )
 
 
-def _idf(
-    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], vocab_size: int
-) -> npt.NDArray[np.float32] | None:
+def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the work directory was begun with, unless the recipe wants a bundle without."""
     wanted, begun = recipe.model.idf, facts.get("idf")
     if wanted is None:
-        if plan.get("idf") is not None:
-            raise ResumeError(
-                f"{recipe.work}: model.idf is null, but encode.top_k chose the terms by IDF times impact.",
-                remedy="Leave model.idf out, or encode with model.idf or encode.top_k null in another work directory.",
-            )
         return None
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
     if now != begun:

@@ -176,7 +176,7 @@ def write_bundle(
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
         sparse = {"impacts": impacts, **_write_idf(folder, idf, tokenizer.vocab_size)}
-        ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k, idf)
+        ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k)
         dense = _write_dense(folder, len(ids), dimension, factory)
         manifest = Manifest(
             name=name,
@@ -263,7 +263,6 @@ def _write_documents(
     vocab_size: int,
     dimension: int,
     top_k: int | None,
-    idf: npt.NDArray[np.float32] | None,
 ) -> list[str]:
     """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
     ids: dict[str, int] = {}
@@ -278,7 +277,7 @@ def _write_documents(
                         remedy="Give every document its own id.",
                     )
                 ids[document_id] = len(ids)
-            kept = keep_top_terms(batch, top_k, idf)
+            kept = keep_top_terms(batch, top_k)
             sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
         if not ids:
             raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")

@@ -66,19 +66,31 @@ MAIN: Systems = [
     ("minilm hybrid", "table distilled from MiniLM + BM25 impacts"),
     *legs("lightretriever-all", "LightRetriever, research data too", "full-hybrid", *LIGHT),
 ]
+
+
+def training(name: str, base: str) -> Systems:
+    """Rows for a trained model and the variants of its training (`scripts/ablations.py`)."""
+    variants = {
+        "no-kl": "without KL",
+        "no-idf": "plain FLOPS, not IDF-aware",
+        "no-idf-rows": "table rows not weighted by IDF",
+        "no-warmup": "without the query-likelihood warm-up",
+        "no-distillation": "without teachers",
+        "no-matryoshka": "without Matryoshka",
+        "embedding-queries": "query through the embedding layer only (A2)",
+    }
+    rows = [*legs(name, base, *LIGHT)]
+    for variant, label in variants.items():
+        rows += legs(f"{name}-{variant}", label, *LIGHT)
+    return rows
+
+
 ABLATIONS: Mapping[str, Systems] = {
-    "Training": [
-        *legs("lightretriever", "as shipped", *LIGHT),
-        *legs("lightretriever-no-kl", "without KL", *LIGHT),
-        *legs("lightretriever-no-idf", "plain FLOPS, not IDF-aware", *LIGHT),
-        *legs("lightretriever-no-warmup", "without the query-likelihood warm-up", *LIGHT),
-        *legs("lightretriever-no-distillation", "without teachers", *LIGHT),
-        *legs("untrained", "not trained at all", *LIGHT),
-    ],
+    "Training": [*training("lightretriever", "as shipped"), *legs("untrained", "not trained at all", *LIGHT)],
+    "Training, short runs": training("short", "all parts"),
     "What is light": [
-        *legs("lightretriever", "as shipped", *LIGHT),
-        *legs("light-documents", "documents by the table too (A1)", *LIGHT),
-        *legs("embedding-queries", "query through the embedding layer only (A2)", *LIGHT),
+        *legs("lightretriever", "as shipped", "dense"),
+        ("light-documents full-dense", "documents by the table too (A1), dense"),
     ],
     "Dimensions (Matryoshka)": [
         *legs("lightretriever", "all 576", "dense", "hybrid"),
@@ -108,6 +120,8 @@ POSTINGS: Systems = [
     ("lightretriever full-sparse", "SmolLM2-135M, full query"),
     ("lightretriever-no-idf sparse", "plain FLOPS, not IDF-aware"),
     ("lightretriever-no-warmup sparse", "without the query-likelihood warm-up"),
+    ("short sparse", "LightRetriever, short run"),
+    ("short-no-idf sparse", "short run, plain FLOPS"),
     *((f"lightretriever-k{size} sparse", f"{size} terms per document") for size in (32, 64, 256, 512, "all")),
     ("untrained sparse", "not trained at all"),
     ("mpnet sparse", "BM25 impacts on mpnet's tokenizer"),
@@ -122,6 +136,10 @@ COMPARISONS = [
     ("lightretriever hybrid", "lightretriever-no-warmup hybrid"),
     ("lightretriever hybrid", "lightretriever-no-distillation hybrid"),
     ("lightretriever sparse", "lightretriever-no-idf sparse"),
+    ("short sparse", "short-no-idf sparse"),
+    ("short hybrid", "short-no-kl hybrid"),
+    ("short hybrid", "short-no-warmup hybrid"),
+    ("short dense", "short-embedding-queries dense"),
     ("lightretriever hybrid", "mpnet hybrid"),
     ("mpnet dense", "mpnet full-dense"),
     ("mpnet hybrid", "mpnet full-hybrid"),

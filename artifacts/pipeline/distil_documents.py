@@ -137,7 +137,6 @@ def _plan(encoder: BiEncoder, corpus: Corpus, settings: EncodeRecipe, distil: Di
         "model": encoder.fingerprint,
         "vectors_sha256": None if distil.vectors is None else file_sha256(distil.vectors),
         "impacts": "bm25",
-        "idf": None,
         "max_length": settings.max_length,
         "top_k": settings.top_k,
         "quantization": _QUANTIZATION,

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from artifacts.corpus import Corpus, Document
 from artifacts.errors import ModelError
-from artifacts.idf import idf_sha256
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.software import software
 from artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
@@ -38,43 +36,30 @@ class EncodeSettings:
     shard_size: int = 512
 
 
-def encode_corpus(
-    backbone: Backbone,
-    corpus: Corpus,
-    settings: EncodeSettings,
-    work: Path,
-    idf: npt.NDArray[np.float32] | None = None,
-) -> ShardStore:
+def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeSettings, work: Path) -> ShardStore:
     """Encode every document of `corpus` into the shards of `work`; shards that are there are kept.
 
-    With `idf` (V,), what queries will be weighted by, the `top_k` terms are chosen by IDF times impact.
     Killed at any point and called again, it loses at most one shard and ends with byte-identical files: a
     shard is a fixed run of documents, batched by itself. Raises ResumeError when `work` was begun with another corpus,
     model or setting, and CorpusError for a corpus without documents.
     """
     total = corpus.count()
-    store = ShardStore.begin(work, _plan(backbone, corpus, settings, idf))
+    store = ShardStore.begin(work, _plan(backbone, corpus, settings))
     count = 0
     with torch.inference_mode(), ProgressBar("encode", total=total, unit="documents") as progress:
         for count, documents in enumerate(_chunks(corpus, settings.shard_size), start=1):
             if store.has(count - 1):
                 progress.skip(len(documents))
                 continue
-            store.write(count - 1, encode_documents(backbone, documents, settings, progress, idf))
+            store.write(count - 1, encode_documents(backbone, documents, settings, progress))
     store.finish(count)
     return store
 
 
 def encode_documents(
-    backbone: Backbone,
-    documents: list[Document],
-    settings: EncodeSettings,
-    progress: ProgressBar | None = None,
-    idf: npt.NDArray[np.float32] | None = None,
+    backbone: Backbone, documents: list[Document], settings: EncodeSettings, progress: ProgressBar | None = None
 ) -> EncodedShard:
-    """Encode a list of documents; `idf` as for `encode_corpus`. The longest are batched first, so that a batch too
-    large fails at once.
-    """
+    """Encode a list of documents. The longest are batched first, so that a batch too large fails at once."""
     room = settings.max_length - len(backbone.prefix()) - 1
     # Tokens are far shorter than 64 characters on average, so this cuts only what max_length would cut anyway, and a
     # document of many megabytes isn't tokenised to its end.
@@ -83,14 +68,13 @@ def encode_documents(
     sequences = [backbone.frame(ids[:room].tolist()) for ids in encoded]
     dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
     sparse: list[Any] = [None] * len(documents)
-    rarity = None if idf is None else torch.from_numpy(idf[: backbone.embedded]).to(backbone.device)
     batch_tokens = settings.batch_tokens or (32_768 if backbone.device.type == "cuda" else 2_048)
     for batch in length_sorted_batches(sequences, batch_tokens):
         hidden, lengths = _last_hidden_states(backbone, [sequences[index] for index in batch])
         ends = hidden[torch.arange(len(batch), device=hidden.device), lengths - 1].float()
         dense[batch] = torch.nn.functional.normalize(ends, dim=1).cpu().numpy().astype(np.float16)
-        weights = sparse_weights(hidden, backbone.head, lengths)
-        rows = quantise_top_k(weights, settings.top_k, settings.quantization, rarity)
+        weights = sparse_weights(hidden, backbone.head, lengths, backbone.thresholds)
+        rows = quantise_top_k(weights, settings.top_k, settings.quantization)
         for index, row in zip(batch, rows, strict=True):
             sparse[index] = row
         if progress is not None:
@@ -135,12 +119,8 @@ def _chunks(corpus: Corpus, size: int) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _plan(
-    backbone: Backbone, corpus: Corpus, settings: EncodeSettings, idf: npt.NDArray[np.float32] | None
-) -> dict[str, Any]:
+def _plan(backbone: Backbone, corpus: Corpus, settings: EncodeSettings) -> dict[str, Any]:
     return {
-        # Without a cut no weights take part, and bundles of both kinds can be made.
-        "idf": None if idf is None or settings.top_k is None else idf_sha256(idf),
         "corpus_sha256": corpus.sha256(),
         "limit": corpus.limit,
         "skip_bad": corpus.skip_bad,

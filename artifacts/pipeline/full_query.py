@@ -28,7 +28,7 @@ def full_query_states(
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
     packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
     spans = [(start + len(prefix), end) for start, end in packed.spans]
-    weights = sparse_weights_of_spans(packed.hidden, backbone.head, spans)
+    weights = sparse_weights_of_spans(packed.hidden, backbone.head, spans, backbone.thresholds)
     strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
     return packed.ends(), torch.zeros_like(weights).scatter(1, terms, strongest)
 

@@ -1,6 +1,7 @@
 """Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it, or a GGUF file."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -8,13 +9,17 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from artifacts.errors import ModelError
+from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, load_token_mlp
 from artifacts.pipeline.weights import (
     LOAD_ERRORS,
+    THRESHOLDS_FILE,
+    adapter_file,
     adapter_settings,
     centre_head_rows,
     convert_gguf,
     fingerprint,
     load_causal_lm,
+    load_thresholds,
     local_folder,
     merge_adapter,
 )
@@ -31,6 +36,8 @@ class Backbone:
 
     A document is `[bos] d <eos>`, a query token `[bos] I t <eos>`; `bos_id` is None for models without one.
     `fingerprint` stands for weights, adapter, tokenizer, frame, number type, lowercasing and a centred head.
+    `token_mlp` makes the token vectors of an adapter that was trained with `queries: embedding`, else the model does.
+    `thresholds` (`embedded`,) float32 are those of an adapter that was trained with `term_thresholds`.
     """
 
     model: PreTrainedModel
@@ -40,6 +47,8 @@ class Backbone:
     eos_id: int
     name: str
     fingerprint: str
+    token_mlp: TokenMlp | None = None
+    thresholds: torch.Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -131,9 +140,27 @@ def load_backbone(
     if eos_id is None:
         raise ModelError(f"{path}: the tokenizer names no end token.", remedy="Set model.eos_token in the recipe.")
     frame = (bos_id, eos_id, weights, lowercase, *(["centred head"] if centred else []))
+    thresholds = None
+    if adapter is not None and brought.get("term_thresholds") is not None:
+        thresholds = load_thresholds(adapter_file(adapter, THRESHOLDS_FILE)).to(target)
+        frame = (*frame, hashlib.sha256(thresholds.cpu().numpy().tobytes()).hexdigest())
     identity = fingerprint(folders, tokenizer.sha256, *frame)
     name = Path(path).name.removesuffix(".gguf")
-    return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity)
+    backbone = Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, thresholds=thresholds)
+    _check_thresholds(backbone, adapter)
+    if adapter is None or brought.get("queries") != "embedding":
+        return backbone
+    mlp = load_token_mlp(adapter_file(adapter, TOKEN_MLP_FILE), backbone.hidden_size)
+    return replace(backbone, token_mlp=mlp.to(target))
+
+
+def _check_thresholds(backbone: Backbone, adapter: str | None) -> None:
+    if backbone.thresholds is not None and backbone.thresholds.shape != (backbone.embedded,):
+        raise ModelError(
+            f"{adapter}: term thresholds of shape {tuple(backbone.thresholds.shape)}, but {backbone.name} has "
+            f"{backbone.embedded} terms.",
+            remedy="Use the model that the adapter was trained on.",
+        )
 
 
 def _load_tokenizer(folders: list[str]) -> Any:

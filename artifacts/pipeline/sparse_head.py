@@ -7,14 +7,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["MaxPooledHead", "quantise_top_k", "sparse_weights", "sparse_weights_of_spans"]
+__all__ = ["MaxPooledHead", "pooled_logits", "quantise_top_k", "sparse_weights", "sparse_weights_of_spans"]
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20
 
 
-def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def sparse_weights(
+    hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor, thresholds: torch.Tensor | None = None
+) -> torch.Tensor:
     """Learned sparse document vectors, w_d = max over positions of ln(1 + ReLU(h·P)), as the paper gives them.
+
+    With `thresholds` (V,), ln(1 + ReLU(h·P - θ)); see `artifacts.pipeline.thresholds`.
 
     `hidden` (B, T, H) last hidden states; `head` (V, H) LM head rows; `lengths` (B,) int, positions at or after a
     row's length are padding and never touched. Returns (B, V) in float32, differentiable in `hidden` and `head`. ReLU
@@ -22,13 +26,21 @@ def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tens
     """
     longest = hidden.shape[1]
     spans = [(row * longest, row * longest + length) for row, length in enumerate(lengths.tolist())]
-    return sparse_weights_of_spans(hidden.flatten(0, 1), head, spans)
+    return sparse_weights_of_spans(hidden.flatten(0, 1), head, spans, thresholds)
 
 
-def sparse_weights_of_spans(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
+def sparse_weights_of_spans(
+    hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]], thresholds: torch.Tensor | None = None
+) -> torch.Tensor:
     """`sparse_weights` of packed texts: `hidden` (N, H), and text i is the positions `spans[i]`, end exclusive."""
+    logits = pooled_logits(hidden, head, spans)
+    return torch.log1p(torch.relu(logits if thresholds is None else logits - thresholds))
+
+
+def pooled_logits(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
+    """max over the positions of each text of h·P, (n, V) float32, differentiable in `hidden` and `head`."""
     apply: Callable[..., torch.Tensor] = MaxPooledHead.apply
-    return torch.log1p(torch.relu(apply(hidden, head, spans)))
+    return apply(hidden, head, spans)
 
 
 class MaxPooledHead(torch.autograd.Function):
@@ -81,20 +93,19 @@ class MaxPooledHead(torch.autograd.Function):
 
 
 def quantise_top_k(
-    weights: torch.Tensor, top_k: int | None, quantization: int, idf: torch.Tensor | None = None
+    weights: torch.Tensor, top_k: int | None, quantization: int
 ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]]:
     """Impacts of each row of `weights` (B, V): round(quantization · w), the best `top_k`, zeros left out.
 
-    The best are those that can add most to a score: the largest impacts, or the largest IDF · impact where queries are
-    weighted by `idf` (V,) float32. Equal ones at the cut are taken in order of token id, so the result doesn't depend
-    on the device's sorting. Returns per row token ids (n,) int32, ascending, and impacts (n,) uint16.
+    Equal ones at the cut are taken in order of token id, so the result doesn't depend on the device's sorting. IDF has
+    no part in it: IDF times impact would keep the rarest terms, which few queries ask for. Returns per row token ids
+    (n,) int32, ascending, and impacts (n,) uint16.
     """
     impacts = torch.round(weights.double() * quantization).clamp_(max=np.iinfo(np.uint16).max)
     kept = impacts > 0
     if top_k is not None and top_k < weights.shape[1]:
-        share = impacts if idf is None else impacts * idf.double()  # exact: 16 bits times 24 fit the 53 of a double
-        least = torch.topk(share, top_k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-        above, level = share > least, share == least
+        least = torch.topk(impacts, top_k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+        above, level = impacts > least, impacts == least
         kept &= above | (level & (level.cumsum(dim=1) <= top_k - above.sum(dim=1, keepdim=True)))
     places, terms = kept.nonzero(as_tuple=True)  # row by row, ascending
     ends = kept.sum(dim=1).cumsum(dim=0)[:-1].tolist()

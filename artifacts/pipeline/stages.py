@@ -106,8 +106,7 @@ def run_encode(recipe: Recipe, backbone: Backbone) -> tuple[ShardStore, Skipped]
         batch_tokens=recipe.encode.batch_tokens,
         shard_size=recipe.encode.shard_size,
     )
-    idf = _recipe_idf(recipe, backbone.vocab_size)
-    return encode_corpus(backbone, corpus, settings, recipe.work / "encode", idf), corpus.skipped
+    return encode_corpus(backbone, corpus, settings, recipe.work / "encode"), corpus.skipped
 
 
 def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | None:

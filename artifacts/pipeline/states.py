@@ -3,7 +3,7 @@
 e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`. `token_states_naive` runs that sequence for every token;
 `token_states_packed` runs one sequence `[bos] I [t1 <eos>] [t2 <eos>] …` under a block mask, as training does;
 `token_states_cached` computes the keys and values of `[bos] I` once and runs only `t <eos>` behind them, as the
-token table is made. Tests hold the three against each other.
+token table is made. Tests hold the three against each other. `token_states` is what training calls.
 """
 
 import torch
@@ -18,6 +18,8 @@ __all__ = [
     "block_mask",
     "block_positions",
     "layer_kinds",
+    "mlp_states",
+    "token_states",
     "token_states_cached",
     "token_states_naive",
     "token_states_packed",
@@ -81,6 +83,21 @@ def token_states_packed(
         use_cache=False,
     )[0]
     return states[:, start + 1 :: 2].reshape(rows * width, -1)[: len(tokens)]
+
+
+def mlp_states(backbone: Backbone, tokens: torch.Tensor) -> torch.Tensor:
+    """The token vectors of an adapter that does without the model, from its embedding layer. (n,) → (n, H) float32."""
+    if backbone.token_mlp is None:
+        raise ValueError("this model has no token MLP")
+    vectors: torch.Tensor = backbone.token_mlp(backbone.model.get_input_embeddings()(tokens.to(backbone.device)))
+    return vectors
+
+
+def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int) -> torch.Tensor:
+    """The token vectors of a query pass, by the model or by its token MLP. (n,) → (n, H)."""
+    if backbone.token_mlp is not None:
+        return mlp_states(backbone, tokens)
+    return token_states_packed(backbone, prefix, tokens, row_blocks)
 
 
 class PrefixCache:

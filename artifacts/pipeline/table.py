@@ -1,5 +1,6 @@
 """The token table: e(t) of every token behind an instruction, computed once so that queries need no model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from artifacts.errors import ModelError
 from artifacts.idf import idf_sha256
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.software import software
-from artifacts.pipeline.states import PrefixCache, token_states_cached
+from artifacts.pipeline.states import PrefixCache, mlp_states, token_states_cached
 from artifacts.progress import ProgressBar
 from artifacts.work import check_plan, read_array, write_array
 
 __all__ = ["TableJob", "instruction_prefix", "make_table"]
+
+StatesOf = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,28 @@ def make_table(backbone: Backbone, job: TableJob, work: Path, weights: npt.NDArr
 def _make_parts(backbone: Backbone, job: TableJob, batch: int, parts: dict[int, Path]) -> None:
     """Write the parts that are not there yet; each is a run of `job.part` rows from its start."""
     with torch.inference_mode(), ProgressBar("table", total=backbone.embedded, unit="tokens") as progress:
-        cache = PrefixCache(backbone, instruction_prefix(backbone, job.instruction))
+        states_of = _states_of(backbone, job.instruction)
         for start, file in parts.items():
             end = min(start + job.part, backbone.embedded)
             if file.is_file():
                 progress.skip(end - start)
                 continue
-            write_array(file, _rows(backbone, cache, start, end, batch))
+            write_array(file, _rows(states_of, start, end, batch))
             progress.advance(end - start)
 
 
-def _rows(backbone: Backbone, cache: PrefixCache, start: int, end: int, batch: int) -> npt.NDArray[np.float32]:
+def _states_of(backbone: Backbone, instruction: str) -> StatesOf:
+    """How tokens (n,) become their states (n, H)."""
+    if backbone.token_mlp is not None:
+        return lambda tokens: mlp_states(backbone, tokens)
+    cache = PrefixCache(backbone, instruction_prefix(backbone, instruction))
+    return lambda tokens: token_states_cached(backbone, cache, tokens)
+
+
+def _rows(states_of: StatesOf, start: int, end: int, batch: int) -> npt.NDArray[np.float32]:
     """E[start:end], (end - start, H) float32."""
     states = [
-        token_states_cached(backbone, cache, torch.arange(first, min(first + batch, end))).float().cpu()
-        for first in range(start, end, batch)
+        states_of(torch.arange(first, min(first + batch, end))).float().cpu() for first in range(start, end, batch)
     ]
     rows: npt.NDArray[np.float32] = torch.cat(states).numpy()
     if not np.isfinite(rows).all():

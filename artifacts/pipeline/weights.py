@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
@@ -20,17 +21,20 @@ from artifacts.errors import MissingExtraError, ModelError
 
 __all__ = [
     "ADAPTER_SETTINGS",
+    "adapter_file",
     "adapter_settings",
     "centre_head_rows",
     "convert_gguf",
     "fingerprint",
     "load_causal_lm",
+    "load_thresholds",
     "local_folder",
     "merge_adapter",
 ]
 
 #: What an adapter of our own trainer says of itself, beside PEFT's files.
 ADAPTER_SETTINGS = "lightretriever.json"
+THRESHOLDS_FILE = "thresholds.npy"
 #: Files of a model or adapter that decide its output.
 DECISIVE = ("config.json", "adapter_config.json", "*.safetensors", "*.bin")
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
@@ -99,15 +103,30 @@ def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
     head.weight = torch.nn.Parameter(centred)  # a new one, as the old may be tied to the embedding
 
 
+def adapter_file(adapter: str, name: str) -> Path:
+    """Where a file of an adapter lies, if it has one. Loading an adapter from the hub brings only its weights along."""
+    return Path(adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=name)) / name
+
+
+def load_thresholds(file: Path) -> torch.Tensor:
+    """The term thresholds of an adapter, float32. Raises ModelError when the file is missing or something else."""
+    try:
+        thresholds = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelError(f"{file}: no term thresholds: {error}", remedy="Fetch or train the adapter again.") from error
+    if thresholds.dtype != np.float32 or not np.isfinite(thresholds).all():
+        raise ModelError(f"{file}: term thresholds are finite float32 numbers.", remedy="Fetch the adapter again.")
+    return torch.from_numpy(thresholds)
+
+
 def adapter_settings(adapter: str) -> dict[str, Any]:
     """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
-    `centre_head`, `idf_rows` and `lowercase` are as in the training recipe, `query_weights` is `count` or `idf_count`,
-    as the last stage had it, `bos_token` and `eos_token` what the recipe named. Loading an adapter from the hub doesn't
-    bring the file along, so it is asked for here.
+    `centre_head`, `idf_rows`, `lowercase`, `queries` and `term_thresholds` are as in the training recipe,
+    `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the recipe
+    named.
     """
-    folder = adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=ADAPTER_SETTINGS)
-    file = Path(folder) / ADAPTER_SETTINGS
+    file = adapter_file(adapter, ADAPTER_SETTINGS)
     if not file.is_file():
         return {}
     try:

@@ -14,17 +14,21 @@ from transformers import PreTrainedModel
 from artifacts.errors import ModelError, RecipeError
 from artifacts.idf import IDF_FILE, save_idf
 from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.weights import ADAPTER_SETTINGS
+from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, save_token_mlp
+from artifacts.pipeline.weights import ADAPTER_SETTINGS, THRESHOLDS_FILE
 from artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
-from artifacts.work import write_atomically
+from artifacts.work import write_array, write_atomically
 
 __all__ = ["Adapter", "load_for_training"]
 
 
 class Adapter:
-    """LoRA layers inside a backbone. `backbone` shares them, so its forward passes use and train them."""
+    """LoRA layers inside a backbone, and a token MLP where `queries` is "embedding".
 
-    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int) -> None:
+    `backbone` shares them, so its forward passes use and train them.
+    """
+
+    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int, queries: str = "model") -> None:
         torch.manual_seed(seed)
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
         config = LoraConfig(
@@ -41,10 +45,18 @@ class Adapter:
             raise ModelError(
                 f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
             ) from error
-        self.backbone = replace(backbone, model=cast(PreTrainedModel, self._peft.get_base_model()))
+        mlp = TokenMlp(backbone.hidden_size).to(backbone.device) if queries == "embedding" else None
+        base = cast(PreTrainedModel, self._peft.get_base_model())
+        self.backbone = replace(backbone, model=base, token_mlp=mlp)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in self._peft.named_parameters() if parameter.requires_grad
         }
+        if mlp is not None:
+            self.parameters |= {f"token_mlp.{name}": parameter for name, parameter in mlp.named_parameters()}
+
+    def set_thresholds(self, thresholds: npt.NDArray[np.float32]) -> None:
+        """Give the backbone term thresholds, (`embedded`,)."""
+        self.backbone = replace(self.backbone, thresholds=torch.from_numpy(thresholds).to(self.backbone.device))
 
     def train(self, mode: bool) -> None:
         """Switch dropout on or off."""
@@ -73,6 +85,14 @@ class Adapter:
             save_idf(folder / IDF_FILE, idf)
         else:
             (folder / IDF_FILE).unlink(missing_ok=True)  # of an adapter that was here before
+        if self.backbone.token_mlp is not None:
+            save_token_mlp(folder / TOKEN_MLP_FILE, self.backbone.token_mlp)
+        else:
+            (folder / TOKEN_MLP_FILE).unlink(missing_ok=True)
+        if self.backbone.thresholds is not None:
+            write_array(folder / THRESHOLDS_FILE, self.backbone.thresholds.cpu().numpy())
+        else:
+            (folder / THRESHOLDS_FILE).unlink(missing_ok=True)
         last = recipe.stages[-1]
         weighted = isinstance(last, ContrastiveStage) and last.flops.idf
         settings = {
@@ -81,6 +101,8 @@ class Adapter:
             "eos_token": recipe.model.eos_token,
             "idf_rows": recipe.idf_rows,
             "lowercase": recipe.lowercase,
+            "queries": recipe.queries,
+            "term_thresholds": recipe.term_thresholds,
             "query_weights": "idf_count" if weighted else "count",
         }
         write_atomically(folder / ADAPTER_SETTINGS, json.dumps(settings, indent=2).encode() + b"\n")
@@ -111,4 +133,4 @@ def load_for_training(recipe: TrainRecipe) -> Adapter:
             f"data.max_document_length is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
             remedy="Lower data.max_document_length.",
         )
-    return Adapter(backbone, recipe.lora, recipe.seed)
+    return Adapter(backbone, recipe.lora, recipe.seed, recipe.queries)

@@ -19,7 +19,7 @@ from artifacts.pipeline.full_query import full_query_states
 from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.packing import packed_states
 from artifacts.pipeline.sparse_head import sparse_weights_of_spans
-from artifacts.pipeline.states import token_states_packed
+from artifacts.pipeline.states import token_states
 from artifacts.pipeline.table import instruction_prefix
 from artifacts.training.objective import BatchLayout, TokenWeights, contrastive_objective
 from artifacts.training.recipe import ContrastiveStage, DataRecipe
@@ -112,12 +112,12 @@ class Contrastive:
         blocks = max(1, (rows - len(prefix)) // 2)
 
         def tokens_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: {"tokens": token_states_packed(backbone, prefix, layout.tokens[part], blocks)}
+            return lambda: {"tokens": token_states(backbone, prefix, layout.tokens[part], blocks)}
 
         def documents_of(part: slice) -> Callable[[], Tensors]:
             def run() -> Tensors:
                 packed = packed_states(backbone, sequences[part], rows)
-                sparse = sparse_weights_of_spans(packed.hidden, backbone.head, packed.spans)
+                sparse = sparse_weights_of_spans(packed.hidden, backbone.head, packed.spans, backbone.thresholds)
                 return {"dense": packed.ends(), "sparse": sparse}
 
             return run

@@ -12,7 +12,7 @@ from artifacts.evaluation.dataset import read_judged
 from artifacts.evaluation.runs import measure, ranking
 from artifacts.pipeline.encode import EncodeSettings, encode_documents
 from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.states import token_states_packed
+from artifacts.pipeline.states import token_states
 from artifacts.pipeline.table import instruction_prefix
 from artifacts.shards import EncodedShard
 from artifacts.training.recipe import DevRecipe
@@ -21,7 +21,7 @@ from service.fusion import align, fuse_linear
 __all__ = ["DevSet", "evaluate_dev"]
 
 _DEPTH = 100
-_TOP_K = 256  # as an index would cut; an untrained model gives every document most of the vocabulary
+_TOP_K = 128  # as an index would cut; an untrained model gives every document most of the vocabulary
 _WEIGHTS = (0.7, 0.3)
 _ROW_BLOCKS = 96
 
@@ -68,11 +68,11 @@ def evaluate_dev(
     """
     with torch.inference_mode():
         settings = EncodeSettings(max_length=max_length, top_k=_TOP_K)
-        shard = encode_documents(backbone, dev.documents, settings, idf=idf)
+        shard = encode_documents(backbone, dev.documents, settings)
         tokenised = backbone.tokenizer.encode_batch(list(dev.queries.values()))
         tokens, places = np.unique(np.concatenate(tokenised), return_inverse=True)
         prefix = instruction_prefix(backbone, dev.instruction)
-        states = token_states_packed(backbone, prefix, torch.from_numpy(tokens).long(), _ROW_BLOCKS)
+        states = token_states(backbone, prefix, torch.from_numpy(tokens).long(), _ROW_BLOCKS)
     table = states.float().cpu().numpy()
     if row_weights is not None:
         table = table * row_weights[tokens][:, None]

@@ -194,6 +194,8 @@ class TrainRecipe(Section):
     """A whole training run. The adapter is written to `output`, everything else to `work`.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
+    `queries` says what makes token vectors: the model, or, to compare with, an MLP on its embedding layer.
+    `term_thresholds` is the share of texts in which a term is to be silent at first (None: no thresholds).
     """
 
     name: str = Field(min_length=1)
@@ -202,6 +204,8 @@ class TrainRecipe(Section):
     seed: int = 0
     lowercase: bool = True
     idf_rows: bool = False
+    queries: Literal["model", "embedding"] = "model"
+    term_thresholds: float | None = Field(default=None, gt=0, lt=1)
     licence: str | None = None
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)

@@ -3,12 +3,14 @@
 WORK/plan.json               what the run was begun with
 WORK/data/, WORK/teachers/   prepared examples and teacher scores
 WORK/idf.npy                 IDF of the training documents' tokens
+WORK/thresholds.npy          term thresholds, where the recipe asks for them
 WORK/checkpoint.safetensors  where the run stands
 WORK/log.jsonl               one line per step, one per development score
 WORK/best.safetensors        weights of the best development score
 """
 
 import json
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +24,7 @@ from safetensors.torch import load_file, save
 
 from artifacts.idf import idf_weights, load_idf
 from artifacts.pipeline.software import software
+from artifacts.pipeline.thresholds import term_thresholds
 from artifacts.training.adapter import Adapter, load_for_training
 from artifacts.training.card import model_card
 from artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -35,6 +38,7 @@ from artifacts.work import check_plan, write_array, write_atomically
 __all__ = ["Run"]
 
 _CHUNK = 4096
+_CALIBRATION = 1024  # documents that the thresholds are measured on
 # What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
 _NOT_IN_PLAN: Any = {
     "output": True,
@@ -71,6 +75,8 @@ class Run:
         contrastive = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)]
         with_idf = recipe.idf_rows or any(stage.flops.idf for stage in contrastive)
         self.idf = processes.in_turn(self._load_idf) if with_idf else None
+        if recipe.term_thresholds is not None:
+            self.adapter.set_thresholds(processes.in_turn(self._load_thresholds))
         self.progress = Progress()
         self.resume(torch.optim.AdamW(self.adapter.parameters.values()))
         self._earlier_s = self.progress.elapsed_s
@@ -145,6 +151,20 @@ class Run:
         if not file.is_file():
             write_array(file, idf_weights(self._tokenised_documents(), tokenizer.vocab_size))
         return load_idf(file, tokenizer.vocab_size)
+
+    def _load_thresholds(self) -> npt.NDArray[np.float32]:
+        """Thresholds of the terms in the model before training, over documents of all sets alike, computed once."""
+        file, recipe = self.recipe.work / "thresholds.npy", self.recipe
+        if not file.is_file():
+            generator = random.Random(recipe.seed)
+            each = -(-_CALIBRATION // len(self.sets))
+            pools = [sorted(one.documents.values()) for one in self.sets]
+            texts = [text for pool in pools for text in generator.sample(pool, min(each, len(pool)))]
+            self.adapter.train(False)
+            length = recipe.data.max_document_length
+            write_array(file, term_thresholds(self.adapter.backbone, texts, length, recipe.term_thresholds or 0.0))
+        thresholds: npt.NDArray[np.float32] = np.load(file)
+        return thresholds
 
     def _tokenised_documents(self) -> Iterator[npt.NDArray[np.int32]]:
         length = self.recipe.data.max_document_length

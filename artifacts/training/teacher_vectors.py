@@ -117,7 +117,7 @@ class _LightRetrieverTeacher:
     def documents(self, texts: list[str]) -> EncodedShard:
         documents = [Document(str(number), "", text, b"") for number, text in enumerate(texts)]
         with torch.inference_mode():
-            return encode_documents(self._backbone, documents, self._settings, idf=self._idf)
+            return encode_documents(self._backbone, documents, self._settings)
 
 
 def load_teacher(teacher: TeacherRecipe, recipe: TrainRecipe) -> VectorTeacher:

@@ -98,10 +98,9 @@ def impacts(index: ImpactIndex, vocab_size: int) -> list[Document]:
     return documents
 
 
-def best(documents: list[Document], top_k: int, idf: npt.NDArray[np.float32] | None) -> list[Document]:
+def best(documents: list[Document], top_k: int) -> list[Document]:
     """The rule, plainly."""
-    weights = np.ones(10_000) if idf is None else idf.astype(np.float64)
-    kept = [sorted(one, key=lambda term: (-one[term] * weights[term], term))[:top_k] for one in documents]
+    kept = [sorted(one, key=lambda term: (-one[term], term))[:top_k] for one in documents]
     return [{term: one[term] for term in sorted(terms)} for one, terms in zip(documents, kept, strict=True)]
 
 
@@ -124,14 +123,10 @@ def test_an_adapter_with_weights_makes_a_bundle_with_weights(
         np.testing.assert_array_equal(found, idf)
     change(recipe, "encode", top_k=None)
     run("encode", recipe, "--work", tmp_path / "all")
-    assert encoded(tmp_path / "work") == best(encoded(tmp_path / "all"), 40, idf)
-    assert encoded(tmp_path / "work") != best(encoded(tmp_path / "all"), 40, None)
+    assert encoded(tmp_path / "work") == best(encoded(tmp_path / "all"), 40)
 
 
-def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(
-    recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
-) -> None:
-    change(recipe, "encode", top_k=None)
+def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(recipe: Path, tmp_path: Path) -> None:
     run("build", recipe)
     everything = encoded(tmp_path / "work")
     for top_k in (3, 25):
@@ -139,12 +134,12 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(
         with opened(tmp_path / "bundle") as (bundle, index):
             manifest = bundle.manifest
             assert (manifest.sparse.top_k, manifest.dimension, manifest.sparse.query_weights) == (top_k, 8, "idf_count")
-            assert impacts(index, manifest.vocab_size) == best(everything, top_k, idf)
+            assert impacts(index, manifest.vocab_size) == best(everything, top_k)
     change(recipe, "model", idf=None)
     run("index", recipe, "--top-k", "3", "--overwrite")
     with opened(tmp_path / "bundle") as (bundle, index):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
-        assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3, None)
+        assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3)
 
 
 def test_cutting_twice_is_cutting_once(recipe: Path, tmp_path: Path) -> None:
@@ -205,9 +200,6 @@ def test_changed_weights_are_noticed(recipe: Path, tmp_path: Path, idf: npt.NDAr
         run("index", recipe, "--overwrite")
     with pytest.raises(ResumeError, match=r"backbone\.json: .*\(idf: "):
         run("encode", recipe)
-    change(recipe, "model", idf=None)
-    with pytest.raises(ResumeError, match=r"model\.idf is null, but encode\.top_k chose the terms by IDF times impact"):
-        run("index", recipe, "--overwrite")
     change(recipe, "model", idf="auto")
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
     with pytest.raises(ResumeError, match=r"idf\.npy: was changed"):

@@ -70,20 +70,6 @@ def test_top_k_equals_sorting_by_impact_then_id(seed: int, vocabulary: int, top_
         assert impacts.tolist() == [expected[term] for term in sorted(best)]
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**31), st.integers(2, 40), st.sampled_from([1, 5, 39]))
-def test_with_idf_top_k_equals_sorting_by_idf_times_impact_then_id(seed: int, vocabulary: int, top_k: int) -> None:
-    generator = np.random.default_rng(seed)
-    weights = generator.integers(0, 6, (3, vocabulary)) / 100
-    idf = generator.choice([0.1, 0.5, 1, 2, 7.3], vocabulary).astype(np.float32)  # 1 · 2 ties with 2 · 1
-    rows = quantise_top_k(torch.from_numpy(weights), top_k, 100, torch.from_numpy(idf))
-    for row, (terms, impacts) in zip(weights, rows, strict=True):
-        expected = {term: round(100 * weight) for term, weight in enumerate(row) if round(100 * weight) > 0}
-        best = sorted(expected, key=lambda term: (-expected[term] * float(idf[term]), term))[:top_k]
-        assert terms.tolist() == sorted(best)
-        assert impacts.tolist() == [expected[term] for term in sorted(best)]
-
-
 def test_impacts_never_overflow() -> None:
     ((_, impacts),) = quantise_top_k(torch.tensor([[1e9, 0.5]]), None, 100)
     assert impacts.tolist() == [65535, 50]

@@ -1,0 +1,81 @@
+"""scripts/ablations.py: what a variant changes, and two of them trained, evaluated and recorded on a toy set."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from artifacts.evaluation.quality import read_rows
+from artifacts.training.recipe import TrainRecipe
+from scripts import ablations, quality
+from tests.support.toy import save_toy_model, write_toy_set
+
+RECIPE: dict[str, Any] = {
+    "name": "toy",
+    "model": {"path": "left-to-the-command", "device": "cpu"},
+    "lora": {"r": 4, "alpha": 8},
+    "idf_rows": True,
+    "data": {"sets": [{"path": "pairs", "instruction": "find"}], "max_document_length": 16},
+    "stages": [
+        {"kind": "query_likelihood", "steps": 2, "batch_size": 8},
+        {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]},
+    ],
+    "work": "work",
+    "output": "adapter",
+}
+CHANGES = {
+    "no-kl": lambda recipe: recipe.stages[1].full_kl == 0,
+    "no-idf": lambda recipe: not recipe.stages[1].flops.idf,
+    "no-idf-rows": lambda recipe: not recipe.idf_rows,
+    "no-warmup": lambda recipe: [stage.kind for stage in recipe.stages] == ["contrastive"],
+    "no-matryoshka": lambda recipe: recipe.stages[1].matryoshka == [],
+    "embedding-queries": lambda recipe: recipe.queries == "embedding",
+}
+
+
+@pytest.mark.parametrize("name", ablations.VARIANTS)
+def test_a_variant_changes_one_thing(name: str) -> None:
+    whole = TrainRecipe.model_validate(RECIPE)
+    content = ablations.variant_of(RECIPE, name)
+    if name == "no-distillation":
+        assert content is None  # there are no teachers to leave out
+        return
+    assert content is not None
+    changed = TrainRecipe.model_validate(content)
+    assert CHANGES[name](changed)
+    assert not CHANGES[name](whole)
+    others = [holds(changed) for other, holds in CHANGES.items() if other != name and name != "no-warmup"]
+    assert not any(others)
+
+
+def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save_toy_model(tmp_path / "model")
+    write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)
+    write_toy_set(tmp_path / "data" / "toy", "test", 20, seed=2)
+    monkeypatch.setattr(quality, "COLLECTIONS", (quality.Collection("toy", "find"),))
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
+    (tmp_path / "bundle.yaml").write_text(yaml.safe_dump({"model": {"device": "cpu"}, "index": {"factory": "Flat"}}))
+    places = {"--data": "data", "--work": "work", "--results": "quality.json", "--bundle-recipe": "bundle.yaml"}
+    command = [str(tmp_path / "train.yaml"), "--model", str(model), "--system", "toy"]
+    command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
+    command += ["--only", "base", "embedding-queries", "no-distillation", "--max-length", "16"]
+    command += ["--", "--only", "dense"]
+    assert ablations.main(command) == 0
+    rows = read_rows(tmp_path / "quality.json")
+    assert [row["system"] for row in rows] == ["toy dense", "toy-embedding-queries dense"]
+    assert rows[0]["ndcg@10"] != rows[1]["ndcg@10"]
+    log = tmp_path / "work" / "base" / "train" / "log.jsonl"
+    before = log.stat().st_mtime_ns
+    assert ablations.main(command) == 0  # nothing is done twice
+    assert log.stat().st_mtime_ns == before
+    assert len(read_rows(tmp_path / "quality.json")) == 2
+
+
+def test_a_failed_training_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
+    places = {"--data": "data", "--work": "work", "--results": "quality.json"}
+    command = [str(tmp_path / "train.yaml"), "--model", str(tmp_path / "none"), "--system", "toy", "--only", "base"]
+    command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
+    assert ablations.main(command) == 2
+    assert not (tmp_path / "quality.json").exists()
