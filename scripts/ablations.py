@@ -27,7 +27,7 @@ from scripts import quality
 
 __all__ = ["VARIANTS", "main", "variant_of"]
 
-BUNDLE_RECIPE = quality.ROOT / "recipes" / "scifact-smollm2.yaml"
+BUNDLE_RECIPE = quality.ROOT / "recipes" / "scifact-lightretriever.yaml"
 Content = dict[str, Any]
 
 
@@ -57,6 +57,7 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
     "no-kl": _contrastive(full_kl=0.0),
     "no-idf": _stages(_plain_flops),
     "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
+    "no-thresholds": lambda recipe: {**recipe, "term_thresholds": None},
     "no-warmup": _stages(lambda stage: None if stage["kind"] == "query_likelihood" else stage),
     "no-distillation": _without("distil"),
     "no-matryoshka": _without("matryoshka"),
@@ -66,8 +67,9 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
 
 def variant_of(recipe: Content, name: str) -> Content | None:
     """The recipe with one thing changed; None where that is how it is already."""
-    changed = {"idf_rows": False, **VARIANTS[name](recipe)}
-    return None if changed == {"idf_rows": False, **recipe} else changed
+    defaults = {"idf_rows": False, "term_thresholds": None}
+    changed = {**defaults, **VARIANTS[name](recipe)}
+    return None if changed == {**defaults, **recipe} else changed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -74,6 +74,7 @@ def training(name: str, base: str) -> Systems:
         "no-kl": "without KL",
         "no-idf": "plain FLOPS, not IDF-aware",
         "no-idf-rows": "table rows not weighted by IDF",
+        "no-thresholds": "without term thresholds",
         "no-warmup": "without the query-likelihood warm-up",
         "no-distillation": "without teachers",
         "no-matryoshka": "without Matryoshka",

@@ -16,6 +16,7 @@ RECIPE: dict[str, Any] = {
     "model": {"path": "left-to-the-command", "device": "cpu"},
     "lora": {"r": 4, "alpha": 8},
     "idf_rows": True,
+    "term_thresholds": 0.9,
     "data": {"sets": [{"path": "pairs", "instruction": "find"}], "max_document_length": 16},
     "stages": [
         {"kind": "query_likelihood", "steps": 2, "batch_size": 8},
@@ -28,6 +29,7 @@ CHANGES = {
     "no-kl": lambda recipe: recipe.stages[1].full_kl == 0,
     "no-idf": lambda recipe: not recipe.stages[1].flops.idf,
     "no-idf-rows": lambda recipe: not recipe.idf_rows,
+    "no-thresholds": lambda recipe: recipe.term_thresholds is None,
     "no-warmup": lambda recipe: [stage.kind for stage in recipe.stages] == ["contrastive"],
     "no-matryoshka": lambda recipe: recipe.stages[1].matryoshka == [],
     "embedding-queries": lambda recipe: recipe.queries == "embedding",
