@@ -18,7 +18,7 @@ from artifacts.recipe import Recipe
 from artifacts.shards import EncodedShard, ShardStore
 from artifacts.work import read_json
 
-__all__ = ["build_bundle", "check_before_build"]
+__all__ = ["build_bundle", "check_before_build", "encoded_batches"]
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -60,7 +60,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         lowercase=facts["lowercase"],
         tables=tables,
         default_task=recipe.default_task,
-        documents=_batches(store, corpus),
+        documents=encoded_batches(store, corpus),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         table_dtype=recipe.index.table_dtype,
         factory=recipe.index.factory,
@@ -135,7 +135,7 @@ def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
     return read_json(file)
 
 
-def _batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
+def encoded_batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
     """Shards joined with the documents' JSON, id by id."""
     documents = iter(corpus)
     with ProgressBar("index", total=None, unit="documents") as progress:

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, normalizers
@@ -51,12 +51,14 @@ def save_static(source: Path, output: Path) -> None:
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows.float())], device="cpu")
+    model = SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer, embedding_weights=rows.astype(np.float32))], device="cpu"
+    )
     model.save(str(output), create_model_card=False)
     (output / "README.md").write_text(card, encoding="utf-8")
 
 
-def _of_wordllama(package: Path) -> tuple[torch.Tensor, Tokenizer, str]:
+def _of_wordllama(package: Path) -> tuple[npt.NDArray[np.floating], Tokenizer, str]:
     try:
         (name, rows), *others = load_file(package / WEIGHTS).items()
         tokenizer = Tokenizer.from_str((package / TOKENIZER).read_text(encoding="utf-8"))
@@ -65,13 +67,13 @@ def _of_wordllama(package: Path) -> tuple[torch.Tensor, Tokenizer, str]:
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values())
     if others or rows.ndim != 2 or highest >= len(rows):
         raise ValueError(
-            f"{package / WEIGHTS}: expected one embedding of more than {highest} rows, found {name} {tuple(rows.shape)}"
+            f"{package / WEIGHTS}: expected one embedding of more than {highest} rows, found {name} {rows.shape}"
         )
     origin = "wordllama 0.4.0 (`l2_supercat`, 256 dimensions; Lee Miller, MIT licence)"
     return rows, tokenizer, CARD.format(licence="mit", origin=origin)
 
 
-def _of_bundle(folder: Path) -> tuple[torch.Tensor, Tokenizer, str]:
+def _of_bundle(folder: Path) -> tuple[npt.NDArray[np.floating], Tokenizer, str]:
     bundle = Bundle.open(folder)
     if not bundle.manifest.tokenizer.lowercase:
         raise ValueError(f"{folder}: its text is not lowercased, which static embeddings here are")
@@ -79,7 +81,7 @@ def _of_bundle(folder: Path) -> tuple[torch.Tensor, Tokenizer, str]:
     tokenizer = Tokenizer.from_file(str(folder / bundle.manifest.tokenizer.file))
     origin = f"the token table of {bundle.manifest.model.name}"
     card = CARD.format(licence=bundle.manifest.model.licence or "other", origin=origin)
-    return torch.from_numpy(table.rows(np.arange(table.shape[0]))), tokenizer, card
+    return table.rows(np.arange(table.shape[0])), tokenizer, card
 
 
 def main(arguments: list[str] | None = None) -> int:

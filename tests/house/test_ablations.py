@@ -1,5 +1,6 @@
 """scripts/ablations.py: what a variant changes, and two of them trained, evaluated and recorded on a toy set."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ RECIPE: dict[str, Any] = {
     "work": "work",
     "output": "adapter",
 }
-CHANGES = {
+CHANGES: dict[str, Callable[[Any], bool]] = {
     "no-kl": lambda recipe: recipe.stages[1].full_kl == 0,
     "no-idf": lambda recipe: not recipe.stages[1].flops.idf,
     "no-idf-rows": lambda recipe: not recipe.idf_rows,

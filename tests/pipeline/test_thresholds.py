@@ -28,7 +28,8 @@ def naive_logits(backbone: Backbone, text: str) -> torch.Tensor:
     ids = backbone.frame(backbone.tokenizer.encode(text).tolist()[: LENGTH - 1 - len(backbone.prefix())])
     with torch.inference_mode():
         hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0][0]
-        return (hidden @ backbone.head.T).amax(dim=0).float()
+        pooled: torch.Tensor = (hidden @ backbone.head.T).amax(dim=0).float()
+        return pooled
 
 
 def test_a_threshold_is_the_value_that_a_share_of_texts_does_not_exceed(any_backbone: Backbone) -> None:

@@ -1,0 +1,1 @@
+"""Speed: benchmarks, load tests, and what they are compared with."""

@@ -1,0 +1,73 @@
+"""A real bundle of a tiny model, and a larger one drawn after it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.recipe import load_recipe
+from artifacts.verify import verify_bundle
+from loadtest.make_corpus import main, read_sample
+from service.cli import app
+from tests.support.models import save_model, write_corpus
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("real")
+    content = {
+        "name": "tiny",
+        "model": {"path": str(save_model(folder / "model", "llama")), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
+        "tasks": {"web": "find pages"},
+        "default_task": "web",
+        "encode": {"max_length": 32, "top_k": 40},
+        "index": {"dimension": 8, "top_k": 25},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    file = folder / "recipe.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert CliRunner().invoke(app, ["build", str(file)], catch_exceptions=False).exit_code == 0
+    return file
+
+
+def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries"
+    queries.mkdir()
+    (queries / "queries.jsonl").write_text('{"_id":"q","text":"plays music from the terminal"}\n')
+    command = [str(recipe), str(tmp_path / "large"), "--documents", "700", "--seed", "3"]
+    command += ["--report", str(tmp_path / "report.json"), "--queries", str(queries)]
+    assert main(command) == 0
+    assert verify_bundle(tmp_path / "large") == []
+    real, large = Bundle.open(recipe.parent / "bundle"), Bundle.open(tmp_path / "large")
+    assert (large.manifest.documents, large.manifest.dimension) == (700, 8)
+    np.testing.assert_array_equal(large.table("web").rows(np.arange(50)), real.table("web").rows(np.arange(50)))
+    with real.sparse() as few, large.sparse() as many:
+        terms, weights = np.unique(real.tokenizer().encode("plays music from the terminal"), return_counts=True)
+        found = [index.search(terms, weights.astype(np.float32), 100)[0].size for index in (few, many)]
+        assert found[1] > found[0] > 0
+        assert json.loads(many.documents(np.array([5]))[0])["_id"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["documents"] == 60
+    for side in ("real", "synthetic"):
+        assert max(report[side]["terms_per_document"]) <= 60
+        assert len(report[side]["postings_per_query"]) == 5
+    middle = [report[side]["terms_per_document"][2] for side in ("real", "synthetic")]
+    assert middle[1] == pytest.approx(middle[0], rel=0.2)
+
+
+def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:
+    sample = read_sample(load_recipe(recipe))
+    assert sample.dense.shape == (60, 8)
+    assert np.diff(sample.indptr).max() == 25
+
+
+def test_a_bundle_that_was_not_built_is_named(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(recipe), str(tmp_path / "large"), "--documents", "10", "--work", str(tmp_path / "nowhere")]
+    assert main(words) == 2
+    assert "nowhere" in capsys.readouterr().err
