@@ -1,0 +1,85 @@
+"""The file of measured speeds, `docs/results/speed.json`: written by the programs of this package alone.
+
+    {"machine": …, "date": …, "commit": …, "rows": [{"key", "value" or "p50" and "p99", "unit", "goal", "command"}]}
+
+Every row also has the machine, date and commit of its own measurement; those of the file are the latest row's.
+"""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.evaluation.report import environment, machine_name
+
+__all__ = ["GOALS", "latency", "record", "speed_table"]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+GOALS: Final[Mapping[str, tuple[str, str]]] = {
+    "encode_query_us": ("encode one query, tokenisation included", "p50 ≤ 20, p99 ≤ 60"),
+    "encode_65536_s": ("tokenise and encode 65,536 queries", "≤ 0.3"),
+    "encode_vs_llm": ("encode against the whole LLM on the same CPU", "≥ 10,000"),
+    "dense_qps_per_core": ("dense leg at recall@100 ≥ 0.95 of exact", "≥ 2,300"),
+    "sparse_vs_bm25": ("sparse leg against BM25 in the same Lucene, exact top 100", "≤ 1.0 of its p50 and p99"),
+    "hybrid_inprocess_ms": ("whole hybrid request in process, one client", "p50 ≤ 1.5, p99 ≤ 5"),
+    "http_overhead_us": ("HTTP on top of the search in process, CPU per request", "≤ 120"),
+    "qps_vs_llm": ("saturated throughput against the service with the whole LLM", "≥ 100"),
+    "qps_http_hybrid": ("saturated throughput, hybrid over HTTP, two cores", "≥ 1,200"),
+    "ready_s": ("start to ready", "≤ 3"),
+    "second_process_mb": ("memory added by a second worker process", "≤ 250"),
+}
+"""Every key, what it measures, and the goal; the order is that of the table."""
+
+
+def latency(seconds: npt.ArrayLike, scale: float) -> dict[str, float]:
+    """p50, p95 and p99 of times, multiplied by `scale` (1e6 for microseconds), to four digits."""
+    values = np.percentile(np.asarray(seconds, dtype=np.float64), [50, 95, 99]) * scale
+    return {name: float(f"{value:.4g}") for name, value in zip(("p50", "p95", "p99"), values, strict=True)}
+
+
+def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str) -> None:
+    """Put rows into the file, in place of older ones of the same key and setting.
+
+    A row has `key`, `unit`, its values, and where it is one of several under a key, `setting`.
+    """
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
+    here = environment()
+    facts = {"machine": machine_name(here["machine"]), "date": here["date"], "commit": _commit()}
+    kept = {(row["key"], row.get("setting")): row for row in content["rows"]}
+    for row in rows:
+        goal = {"goal": GOALS[row["key"]][1]} if row["key"] in GOALS and "setting" not in row else {}
+        kept[row["key"], row.get("setting")] = {**row, **goal, "command": command, **facts}
+    order = list(GOALS)
+    placed = sorted(
+        kept.values(),
+        key=lambda row: (order.index(row["key"]) if row["key"] in order else len(order), row["key"]),
+    )
+    file.write_text(json.dumps({**facts, "rows": placed}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def speed_table(file: Path) -> list[str]:
+    """The rows that have a goal, as lines of a Markdown table; none where nothing is recorded."""
+    if not file.is_file():
+        return []
+    rows = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row}
+    lines = ["| | measured | unit | goal |", "|---|---:|---|---|"]
+    for key, (what, goal) in GOALS.items():
+        if key in rows:
+            row = rows[key]
+            found = f"{row['value']:,}" if "value" in row else f"p50 {row['p50']:,}, p99 {row['p99']:,}"
+            lines.append(f"| {what} | {found} | {row['unit']} | {goal} |")
+    return lines if len(lines) > 2 else []
+
+
+def _commit() -> str:
+    """The checkout's commit, with a + where files differ from it; "unknown" outside one."""
+    try:
+        words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,0 +1,83 @@
+"""Stage benchmarks on the tiny bundle, and the file they are recorded in. How long anything takes is not tested."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from artifacts.bundle import Bundle
+from loadtest import stages
+from loadtest.record import GOALS, latency, record, speed_table
+from service.engine import SearchEngine
+from service.settings import Settings
+
+QUERIES = ["music player", "a small library for numbers", "terminal"]
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_every_stage_is_timed_once_per_query(tiny_bundle: Bundle) -> None:
+    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=3)) as engine:
+        engine.warm_up()
+        seconds = stages.measure(engine, QUERIES, candidates=20)
+    assert list(seconds) == list(stages.STAGES)
+    for stage, values in seconds.items():
+        assert len(values) == len(QUERIES), stage
+        assert min(values) > 0, stage
+
+
+def test_one_command_measures_and_records(tiny_path: Path, queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = queries / "speed.json"
+    command = [str(tiny_path), "--queries", str(queries), "--candidates", "20", "--results", str(file)]
+    assert stages.main(command) == 0
+    assert "tokenize" in capsys.readouterr().out
+    content = json.loads(file.read_text())
+    assert content["machine"]
+    assert content["date"]
+    assert content["commit"]
+    rows = {(row["key"], row.get("setting")): row for row in content["rows"]}
+    assert len(rows) == len(stages.STAGES) + 2
+    whole = rows["hybrid_inprocess_ms", None]
+    assert (whole["unit"], whole["queries"], whole["documents"]) == ("ms", len(QUERIES), 120)
+    assert 0 < whole["p50"] <= whole["p95"] <= whole["p99"]
+    assert whole["goal"] == GOALS["hybrid_inprocess_ms"][1]
+    assert str(queries) not in whole["command"]
+    assert rows["stage", "fuse, 120 documents"]["unit"] == "µs"
+    assert [line for line in speed_table(file) if "whole hybrid request" in line]
+
+
+def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stages.main([str(queries / "none"), "--queries", str(queries)]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_rows_replace_older_ones_of_the_same_setting(tmp_path: Path) -> None:
+    file = tmp_path / "speed.json"
+    record(file, [{"key": "ready_s", "value": 2.0, "unit": "s"}, {"key": "x", "setting": "a", "value": 1}], "first")
+    record(
+        file, [{"key": "x", "setting": "b", "value": 2}, {"key": "encode_65536_s", "value": 1.0, "unit": "s"}], "next"
+    )
+    record(file, [{"key": "ready_s", "value": 1.5, "unit": "s"}], "again")
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["key"], row.get("setting"), row["value"]) for row in rows] == [
+        ("encode_65536_s", None, 1.0),
+        ("ready_s", None, 1.5),
+        ("x", "a", 1),
+        ("x", "b", 2),
+    ]
+    assert [row["command"] for row in rows] == ["next", "again", "first", "next"]
+    assert "goal" not in rows[2]
+    assert len(speed_table(file)) == 4
+
+
+def test_percentiles() -> None:
+    assert latency([i / 1000 for i in range(1, 101)], 1000) == {"p50": 50.5, "p95": 95.05, "p99": 99.01}
+
+
+def test_without_measurements_there_is_no_table(tmp_path: Path) -> None:
+    assert speed_table(tmp_path / "none.json") == []
