@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.bundle import Bundle, EncodedBatch, TableInput, write_bundle
+from artifacts.batches import EncodedBatch
+from artifacts.bundle import Bundle
+from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.corpus import Corpus, Document, Skipped
 from artifacts.dense_build import check_factory
 from artifacts.errors import BundleError, ResumeError
@@ -68,6 +70,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         quantization=plan["quantization"],
         impacts=plan.get("impacts", "learned"),
         idf=idf,
+        weights=recipe.index.weights,
         overwrite=overwrite,
     )
     return bundle, corpus.skipped

@@ -23,6 +23,7 @@ from artifacts.evaluation.runs import MEASURES, measure, ndcg_per_query, write_r
 from artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
 from artifacts.work import write_atomically
 from service.schemas import LinearFusion, RrfFusion
+from service.search import fusion_weights
 
 __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
@@ -59,7 +60,7 @@ def evaluate_bundle(
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
     `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None for `fusion`: the
-    service's default). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
+    bundle's default). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
     system, SYSTEM.trec, to the folder `output`. Judged documents that the bundle lacks count as not found, and are
     warned of.
 
@@ -75,7 +76,7 @@ def evaluate_bundle(
     task = task or bundle.manifest.default_task
     bundle.table(task)
     judged = read_judged(dataset, split)
-    searches = Searches(task, depth, candidates, fusion or LinearFusion(), only)
+    searches = Searches(task, depth, candidates, _weighted(fusion or LinearFusion(), bundle), only)
     full, warnings = _full_queries(query_model, bundle, task, judged, searches)
     output.mkdir(parents=True, exist_ok=True)
     index = bundle.sparse()
@@ -105,7 +106,7 @@ def evaluate_bundle(
 
 
 def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:
-    """The service's fusion `method` ("linear" or "rrf"), with weights of dense and sparse (None: its defaults).
+    """The service's fusion `method` ("linear" or "rrf"), with weights of dense and sparse (None: the bundle's).
 
     Raises RecipeError for another method, or for weights that can't be used.
     """
@@ -117,6 +118,11 @@ def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion
         return kinds[method].model_validate({"method": method, **given})
     except ValidationError as error:
         raise RecipeError(f"fusion weights are {weights}: {error.errors()[0]['msg']}.") from error
+
+
+def _weighted(fusion: Fusion, bundle: Bundle) -> Fusion:
+    """The fusion with the weights that the service would give it."""
+    return fusion if fusion.weights else fusion.model_copy(update={"weights": fusion_weights(bundle.manifest)})
 
 
 def _full_queries(

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -19,13 +18,13 @@ __all__ = [
     "CorpusInfo",
     "DenseInfo",
     "FileInfo",
+    "FusionInfo",
     "ImpactKind",
     "Manifest",
     "ModelInfo",
     "SparseInfo",
     "TaskInfo",
     "TokenizerInfo",
-    "generator",
     "ids_sha256",
     "list_files",
     "parse_manifest",
@@ -137,6 +136,19 @@ class SparseInfo(_Part):
         return self
 
 
+class FusionInfo(_Part):
+    """Weights of the legs that suit this bundle, for a linear fusion that names none."""
+
+    dense: float = Field(ge=0, allow_inf_nan=False)
+    sparse: float = Field(ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_is_above_zero(self) -> Self:
+        if self.dense == 0 and self.sparse == 0:
+            raise ValueError("one of the fusion weights must be above 0")
+        return self
+
+
 class FileInfo(_Part):
     """Size in bytes and SHA-256 of a file."""
 
@@ -166,6 +178,7 @@ class Manifest(_Part):
     tasks: dict[TaskName, TaskInfo]
     dense: DenseInfo
     sparse: SparseInfo
+    fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 
@@ -203,15 +216,6 @@ class Manifest(_Part):
         """
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def generator() -> str:
-    """Name and version of the software, for `Manifest.generator`."""
-    name = "lightretriever-search"
-    try:
-        return f"{name} {version(name)}"
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return name
 
 
 def ids_sha256(ids: Iterable[str]) -> str:

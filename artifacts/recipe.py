@@ -86,13 +86,21 @@ class IndexRecipe(Section):
     """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
 
     `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
-    come from one encoding.
+    come from one encoding. `weights` are those of dense and sparse in a fusion whose request names none (None: the
+    service's).
     """
 
     dimension: int | None = Field(default=None, ge=1)
     top_k: int | None = Field(default=None, ge=1)
     factory: str | None = None
+    weights: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] | None = None
     table_dtype: TableDtype = "float16"
+
+    @model_validator(mode="after")
+    def _weights_of_something(self) -> Self:
+        if self.weights is not None and not any(self.weights):
+            raise ValueError("one of the weights must be above 0")
+        return self
 
 
 class DistilTableRecipe(Section):

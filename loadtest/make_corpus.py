@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from artifacts.build import encoded_batches
-from artifacts.bundle import Bundle, TableInput, write_bundle
+from artifacts.bundle import Bundle
+from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.corpus import find_file, read_queries
 from artifacts.errors import LightRetrieverError
 from artifacts.manifest import CorpusInfo
@@ -55,6 +56,7 @@ def make_bundle(source: Bundle, corpus: SyntheticCorpus, documents: int, output:
         quantization=manifest.sparse.quantization,
         impacts=manifest.sparse.impacts,
         idf=source.idf(),
+        weights=None if manifest.fusion is None else (manifest.fusion.dense, manifest.fusion.sparse),
     )
 
 

@@ -30,7 +30,7 @@ from service.schemas import (
     SearchResponse,
     TokenCount,
 )
-from service.search import Parts, Plan, Search
+from service.search import Parts, Plan, Search, fusion_weights
 from service.settings import Settings
 from service.telemetry import Metrics, StageClock
 
@@ -60,6 +60,8 @@ class SearchEngine:
             },
         )
         self._index = index
+        self.fusion_weights = fusion_weights(bundle.manifest)
+        """Weights of a linear fusion that names none."""
         self._limits = RequestLimits(settings, tasks=bundle.manifest.tasks, fields=self.parts.documents.fields)
         self._warm = False
         self._closed = False
@@ -157,7 +159,7 @@ class SearchEngine:
                 break
             self._require_open()
             request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1)
-            plan = Plan(request, task, self.settings.candidates, _WARM_UP_DEADLINE_MS)
+            plan = Plan(request, task, self.fusion_weights, self.settings.candidates, _WARM_UP_DEADLINE_MS)
             search = Search(self.parts, plan, StageClock())
             try:
                 search.begin().finish()
@@ -224,6 +226,7 @@ class SearchEngine:
         return Plan(
             request,
             task=self.bundle.manifest.default_task if request.task is None else request.task,
+            weights=request.fusion.weights or self.fusion_weights,
             candidates=self.settings.candidates if request.candidates is None else request.candidates,
             deadline_ms=self.settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
         )

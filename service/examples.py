@@ -110,6 +110,7 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
             "vocab_size": 49152,
             "dense_index": "HNSW32,SQ8",
             "query_weights": "count",
+            "fusion_weights": {"dense": 0.7, "sparse": 0.3},
         },
         "default_task": "default",
         "tasks": {"default": "Given a web search query, retrieve relevant passages that answer the query"},

@@ -165,6 +165,7 @@ def _info(engine: SearchEngine) -> Info:
             vocab_size=manifest.vocab_size,
             dense_index=manifest.dense.factory,
             query_weights=manifest.sparse.query_weights,
+            fusion_weights=engine.fusion_weights,
         ),
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},

@@ -57,7 +57,7 @@ class LinearFusion(_Model):
     """Weighted sum of normalised scores: `score = dense.weight * n(dense) + sparse.weight * n(sparse)`."""
 
     method: Literal["linear"] = "linear"
-    weights: Weights = Weights(dense=0.7, sparse=0.3)
+    weights: Weights | None = Field(default=None, description="Null: those that suit the bundle, see `/info`.")
     normalization: Normalization = Field(
         default="range",
         description="`range`: the candidates' scores in a leg, the other leg's candidates included, are mapped onto "
@@ -244,6 +244,7 @@ class BundleFacts(_Model):
     query_weights: Literal["count", "idf_count"] = Field(
         description="What a token of the query weighs in the sparse leg: its count, or its count times its IDF."
     )
+    fusion_weights: Weights = Field(description="Weights of a linear fusion that names none.")
 
 
 class Limits(_Model):

@@ -9,16 +9,17 @@ from typing import Any, Final, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.manifest import Manifest
 from service.documents import Documents
 from service.encoder import EncodedQuery, QueryEncoder
 from service.errors import DeadlineError, SearchFailedError
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from service.lanes import Call, Lane, LateError, StuckError
 from service.legs import Found, Leg
-from service.schemas import Hit, LegName, LegScore, LinearFusion, SearchRequest, SearchResponse, Timings
+from service.schemas import Hit, LegName, LegScore, LinearFusion, SearchRequest, SearchResponse, Timings, Weights
 from service.telemetry import StageClock
 
-__all__ = ["Parts", "Plan", "Reason", "Search"]
+__all__ = ["Parts", "Plan", "Reason", "Search", "fusion_weights"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -26,11 +27,18 @@ _T = TypeVar("_T")
 Reason = Literal["late", "stuck", "failed"]
 """Why a leg is missing: too slow, without a free thread, or with an error."""
 
+_PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
+
 _Documents = list[tuple[str, dict[str, Any]]]
 
 # Shares of the deadline, from the arrival: what comes later keeps its time.
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
+
+
+def fusion_weights(manifest: Manifest) -> Weights:
+    """The weights of a linear fusion that names none: those of the bundle, else the paper's."""
+    return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +53,12 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A search whose defaults are filled in: name of the task, candidates per leg, milliseconds from the arrival."""
+    """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
+    from the arrival."""
 
     request: SearchRequest
     task: str
+    weights: Weights
     candidates: int
     deadline_ms: float
 
@@ -56,8 +66,7 @@ class Plan:
         """Give the legs to search with their weights; a leg of weight 0 is not searched."""
         if self.request.mode != "hybrid":
             return {self.request.mode: 1.0}
-        weights = self.request.fusion.weights
-        both: dict[LegName, float] = {"dense": weights.dense, "sparse": weights.sparse}
+        both: dict[LegName, float] = {"dense": self.weights.dense, "sparse": self.weights.sparse}
         return {leg: weight for leg, weight in both.items() if weight > 0}
 
 

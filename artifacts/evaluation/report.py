@@ -14,7 +14,7 @@ from rich.table import Table
 
 from artifacts.bundle import Bundle
 from artifacts.evaluation.runs import MEASURES
-from artifacts.manifest import generator
+from artifacts.generator import generator
 
 __all__ = ["describe_bundle", "environment", "machine_name", "print_report"]
 

@@ -22,7 +22,7 @@ from artifacts.text import document_text
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
 from service.errors import NoDirectionError, NoTokensError
-from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest
+from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest, Weights
 from service.settings import Settings
 from service.telemetry import StageClock
 
@@ -30,7 +30,7 @@ __all__ = ["BM25", "PAPER_FUSION", "SYSTEMS", "Fusion", "Results", "Searches", "
 
 Fusion = LinearFusion | RrfFusion
 
-PAPER_FUSION: Final = LinearFusion(normalization="paper")
+PAPER_FUSION: Final = LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="paper")
 BM25: Final = {"k1": 0.9, "b": 0.4}
 SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
 """In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""

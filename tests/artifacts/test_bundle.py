@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from artifacts.bundle import Bundle, EncodedBatch, TableInput, write_bundle
+from artifacts.batches import EncodedBatch
+from artifacts.bundle import Bundle
+from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from artifacts.manifest import CorpusInfo, ModelInfo
 from artifacts.table import TableDtype

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from artifacts.batches import EncodedBatch
-from artifacts.bundle import Bundle, TableInput, write_bundle
+from artifacts.bundle import Bundle
+from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.idf import idf_weights
 from artifacts.manifest import CorpusInfo, ModelInfo
 from artifacts.table import TableDtype
@@ -142,6 +143,7 @@ def make_tiny_bundle(
     factory: str | None = None,
     top_k: int | None = None,
     idf: bool = False,
+    weights: tuple[float, float] | None = None,
     seed: int = 7,
     overwrite: bool = False,
 ) -> Bundle:
@@ -170,6 +172,7 @@ def make_tiny_bundle(
         factory=factory,
         top_k=top_k,
         idf=tiny_idf(tokenizer) if idf else None,
+        weights=weights,
         overwrite=overwrite,
     )
     tokenizer_file.unlink()

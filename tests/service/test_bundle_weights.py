@@ -1,0 +1,60 @@
+"""A bundle that brings weights for the fusion of its legs."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
+from artifacts.errors import BundleError
+from artifacts.manifest import MANIFEST_FILE, FusionInfo, read_manifest
+from artifacts.recipe import IndexRecipe
+from artifacts.verify import verify_bundle
+from service.app import create_app
+from service.engine import SearchEngine
+from service.schemas import LinearFusion, SearchRequest, Weights
+from tests.service.conftest import SETTINGS
+from tests.support.tiny import make_tiny_bundle
+
+QUERY = "a music player for the terminal"
+
+
+def test_they_are_used_where_a_request_names_none(tmp_path: Path, engine: SearchEngine) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", weights=(0.2, 0.8))
+    assert verify_bundle(bundle.path) == []
+    with SearchEngine.open(bundle, SETTINGS) as own, TestClient(create_app(own)) as client:
+        own.warm_up()
+        for weights, same in ((Weights(dense=0.2, sparse=0.8), True), (Weights(dense=0.7, sparse=0.3), False)):
+            explicit = own.search(SearchRequest(query=QUERY, fusion=LinearFusion(weights=weights))).hits
+            for fusion in (LinearFusion(), LinearFusion(weights=None)):
+                plain = own.search(SearchRequest(query=QUERY, fusion=fusion)).hits
+                assert ([(hit.id, hit.score) for hit in plain] == [(hit.id, hit.score) for hit in explicit]) == same
+        assert client.get("/info").json()["bundle"]["fusion_weights"] == {"dense": 0.2, "sparse": 0.8}
+        rrf = {"query": QUERY, "fusion": {"method": "rrf"}}
+        with TestClient(create_app(engine)) as other:  # the same bundle without weights
+            assert client.post("/search", json=rrf).json()["hits"] == other.post("/search", json=rrf).json()["hits"]
+            assert other.get("/info").json()["bundle"]["fusion_weights"] == {"dense": 0.7, "sparse": 0.3}
+
+
+def test_a_leg_of_weight_0_is_not_searched(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", weights=(0.0, 1.0))
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        assert all(hit.dense is None for hit in engine.search(SearchRequest(query=QUERY)).hits)
+
+
+def test_a_bundle_without_them_has_no_such_field(tmp_path: Path) -> None:
+    plain = make_tiny_bundle(tmp_path / "plain")
+    assert b'"fusion"' not in (plain.path / MANIFEST_FILE).read_bytes()
+    weighted = make_tiny_bundle(tmp_path / "weighted", weights=(1, 2))
+    assert read_manifest(weighted.path).fusion == FusionInfo(dense=1, sparse=2)
+
+
+def test_impossible_weights_are_refused(tmp_path: Path) -> None:
+    for weights in ((0.0, 0.0), (-1.0, 1.0)):
+        with pytest.raises(ValidationError, match="weights"):
+            IndexRecipe(weights=weights)
+    bundle = make_tiny_bundle(tmp_path / "tiny", weights=(1.0, 2.0))
+    file = bundle.path / MANIFEST_FILE
+    file.write_bytes(file.read_bytes().replace(b'"sparse": 2.0', b'"sparse": -2.0'))
+    with pytest.raises(BundleError):
+        read_manifest(bundle.path)
