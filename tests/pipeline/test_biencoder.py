@@ -63,7 +63,7 @@ def test_tokens_are_those_that_the_encoder_reads(encoder: BiEncoder) -> None:
 def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
     other = Tokenizer.from_buffer(encoder.tokenizer_json)
     other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
-    strange = BiEncoder(encoder.model, TextTokenizer(other, sha256=""), b"", "strange", "")
+    strange = BiEncoder(encoder.model, TextTokenizer(other, content=other.to_str().encode()), b"", "strange", "")
     with pytest.raises(ModelError, match=r"strange: the text 'façade' has the tokens"):
         strange.check_tokens(["music", "façade"])
 

@@ -1,0 +1,129 @@
+"""kitoken's ids against those of `tokenizers`: byte-level BPE, WordPiece, SentencePiece-like BPE, Unigram."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from artifacts.fast_tokens import FastTokens, probes
+from artifacts.text import TextTokenizer
+from tests.support.tiny import tiny_documents
+
+TEXTS = [document.full_text for document in tiny_documents(120)]
+SPECIAL = ["<unk>", "<|endoftext|>", "[PAD]"]
+PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
+WORDS = st.lists(st.sampled_from(sorted({word for text in TEXTS for word in text.split()})), max_size=12).map(" ".join)
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=SPECIAL, show_progress=False)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.enable_padding(length=64)
+    tokenizer.enable_truncation(64)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 1)]
+    )
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=SPECIAL, show_progress=False)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+KINDS = {"byte-level BPE": byte_level(), "WordPiece": word_piece(), "metaspace BPE": metaspace()}
+
+
+def both(tokenizer: Tokenizer) -> tuple[FastTokens, Tokenizer]:
+    content = tokenizer.to_str()
+    reference = Tokenizer.from_str(content)
+    reference.no_padding()
+    reference.no_truncation()
+    reference.encode_special_tokens = True
+    fast = FastTokens.of(content.encode(), lambda text: reference.encode(text, add_special_tokens=False).ids)
+    assert fast is not None
+    return fast, reference
+
+
+PAIRS = {name: both(tokenizer) for name, tokenizer in KINDS.items()}
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@settings(deadline=None, max_examples=300)
+@given(text=PRINTABLE | WORDS | st.sampled_from(SPECIAL).map(lambda special: f"a {special} b"))
+def test_ids_are_those_of_the_reference(kind: str, text: str) -> None:
+    fast, reference = PAIRS[kind]
+    for one in (text, text.lower()):
+        if fast.takes(one):
+            assert fast.encode(one) == reference.encode(one, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=200)
+@given(text=st.text(max_size=40) | WORDS)
+def test_single_texts_and_batches_agree(kind: str, text: str) -> None:
+    """Queries take the fast way, documents never do."""
+    tokenizer = TOKENIZERS[kind]
+    assert tokenizer.encode(text).tolist() == tokenizer.encode_batch([text])[0].tolist()
+
+
+TOKENIZERS = {name: TextTokenizer.from_bytes(one.to_str().encode(), name=name) for name, one in KINDS.items()}
+
+
+def test_what_it_takes() -> None:
+    fast, _ = PAIRS["byte-level BPE"]
+    for text in ("plain words", "e-mail (2024)?", ""):
+        assert fast.takes(text), text
+    for text in ("naïve", "tab\t", "line\n", "\x7f", "<|endoftext|>", "a < b", "[x]", "日本"):
+        assert not fast.takes(text), text
+
+
+def test_another_result_for_one_probe_is_noticed() -> None:
+    content = KINDS["byte-level BPE"].to_str().encode()
+    _, reference = PAIRS["byte-level BPE"]
+    texts = [text for text in probes(json.loads(content)) if text.strip()]
+    for changed in (texts[3], texts[-1]):
+
+        def differing(text: str, changed: str = changed) -> list[int]:
+            ids = reference.encode(text, add_special_tokens=False).ids
+            return ids[:-1] if text == changed else ids
+
+        assert FastTokens.of(content, differing) is None
+
+
+def test_a_tokenizer_that_it_can_not_read_is_left_to_the_reference(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "music": 1}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert TextTokenizer.from_file(tmp_path / "tokenizer.json").encode("music noise").tolist() == [1, 0]
+
+
+def test_probes_speak_the_vocabulary() -> None:
+    for tokenizer in KINDS.values():
+        texts = list(probes(json.loads(tokenizer.to_str())))
+        assert len(texts) > 300
+        assert len(set(texts)) > 200
+        assert texts == list(probes(json.loads(tokenizer.to_str())))
