@@ -62,7 +62,7 @@ class TokenTable:
     """A token table on disk, memory-mapped: opening it reads nothing but the header, a lookup only its rows."""
 
     def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
-        self._rows = rows
+        self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
         self._scales = scales
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
         self.dtype: TableDtype = _table_dtype(rows.dtype)
@@ -95,10 +95,7 @@ class TokenTable:
 
         Raises ValueError for an id outside 0..V-1.
         """
-        outside = (ids < 0) | (ids >= self.shape[0])
-        if outside.any():
-            raise ValueError(f"token id {ids[outside][0]} is outside the table's 0..{self.shape[0] - 1}")
-        rows: npt.NDArray[np.float32] = self._rows[ids].astype(np.float32)
+        rows: npt.NDArray[np.float32] = self._taken(ids).astype(np.float32)
         if self._scales is not None:
             rows *= self._scales[ids][:, None]
         return rows
@@ -110,8 +107,20 @@ class TokenTable:
         """
         if ids.size == 0:
             raise ValueError("the mean of no token rows is undefined: the text has no tokens")
-        mean: npt.NDArray[np.float32] = self.rows(ids).mean(axis=0, dtype=np.float32)
+        rows = self._taken(ids) if self._scales is None else self.rows(ids)
+        mean: npt.NDArray[np.float32] = np.add.reduce(rows, axis=0, dtype=np.float32)
+        mean /= np.float32(ids.size)
         return mean
+
+    def _taken(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.generic]:
+        """The stored rows (n, D). A query waits for this, so what is no error is not looked at twice."""
+        if ids.size == 0 or ids.min() >= 0:
+            try:
+                return self._rows.take(ids, axis=0)
+            except IndexError:
+                pass
+        outside = ids[(ids < 0) | (ids >= self.shape[0])]
+        raise ValueError(f"token id {outside[0]} is outside the table's 0..{self.shape[0] - 1}")
 
 
 def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:

@@ -7,6 +7,7 @@ sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF we
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ __all__ = ["EncodedQuery", "QueryEncoder"]
 
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
+_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +61,37 @@ class QueryEncoder:
         NoTokensError for a text without tokens; NoDirectionError where the mean of the tokens' rows is zero. Both name
         the `field` of the request that holds the text.
         """
-        with clock.measure("tokenize"):
-            ids = self.tokenizer.encode(text)
-            if ids.size == 0:
-                raise NoTokensError.of(
-                    FieldError(
-                        field,
-                        "the tokenizer finds no token in this text: use words, numbers or signs",
-                        shortened(text),
-                    )
-                )
-            terms, counts = np.unique(ids, return_counts=True)
-            weights = counts.astype(np.float32)
-            if self._idf is not None:
-                weights *= self._idf[terms]
+        started = perf_counter()
+        ids = self.tokenizer.encode(text)
+        if ids.size == 0:
+            reason = "the tokenizer finds no token in this text: use words, numbers or signs"
+            raise NoTokensError.of(FieldError(field, reason, shortened(text)))
+        terms, counts = _counted(ids)
+        weights = counts.astype(np.float32)
+        if self._idf is not None:
+            weights *= self._idf[terms]
+        started = clock.add("tokenize", started)
         if not dense:
             return EncodedQuery(ids, terms, counts, weights, None)
-        with clock.measure("encode"):
-            mean = self.tables[task].mean(ids)
-            length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
-            if length < _SHORTEST:
-                raise NoDirectionError.of(
-                    FieldError(
-                        field,
-                        "the mean of the tokens' vectors is zero, so no document is nearer than another: use other "
-                        "words, or search with mode 'sparse'",
-                        shortened(text),
-                    )
-                )
-            vector = mean / np.float32(length)
-        return EncodedQuery(ids, terms, counts, weights, vector)
+        mean = self.tables[task].mean(ids)
+        length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
+        if length < _SHORTEST:
+            reason = (
+                "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
+                "search with mode 'sparse'"
+            )
+            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+        mean /= np.float32(length)
+        clock.add("encode", started)
+        return EncodedQuery(ids, terms, counts, weights, mean)
+
+
+def _counted(ids: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The different ids, ascending, and how often each occurs. For a few ids a dict is faster than `np.unique`."""
+    if ids.size > _FEW:
+        return np.unique(ids, return_counts=True)
+    counts: dict[int, int] = {}
+    for token_id in ids.tolist():
+        counts[token_id] = counts.get(token_id, 0) + 1
+    terms = sorted(counts)
+    return np.array(terms, dtype=np.int32), np.array([counts[term] for term in terms], dtype=np.int64)

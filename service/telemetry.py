@@ -31,6 +31,12 @@ class StageClock:
         yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
 
+    def add(self, stage: Stage, started: float) -> float:
+        """Add the time since `started`, a `perf_counter` time; give the time now. Cheaper than `measure`."""
+        now = perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - started
+        return now
+
     def total(self) -> float:
         """Seconds since the arrival."""
         return perf_counter() - self.arrived
