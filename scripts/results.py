@@ -110,9 +110,9 @@ ABLATIONS: Mapping[str, Systems] = {
         ),
     ],
     "Fusion": [
-        ("lightretriever hybrid", "weights 0.7 / 0.3, as served"),
+        ("lightretriever hybrid", "weights 0.5 / 0.5, as served"),
         ("lightretriever hybrid-paper", "0.7 / 0.3, the paper's normalisation"),
-        *((f"lightretriever-w{d / 10} hybrid", f"{d / 10} / {(10 - d) / 10:.1f}") for d in range(9, 0, -1)),
+        *((f"lightretriever-w{d / 10} hybrid", f"{d / 10} / {(10 - d) / 10:.1f}") for d in (9, 8, 7, 6, 4, 3, 2, 1)),
         ("lightretriever-rrf hybrid", "reciprocal ranks"),
     ],
 }

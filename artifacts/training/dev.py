@@ -79,8 +79,11 @@ def evaluate_dev(
     rows = np.split(table[places], np.cumsum([len(one) for one in tokenised])[:-1])
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {"dense": {}, "sparse": {}, "hybrid": {}}
     for name, query, vectors in zip(dev.queries, tokenised, rows, strict=True):
-        legs = [_best(scores) for scores in (_dense(shard, vectors), _sparse(shard, query, idf, backbone.vocab_size))]
+        scores_of = [_dense(shard, vectors), _sparse(shard, query, idf, backbone.vocab_size)]
+        legs = [_best(scores) for scores in scores_of]
         candidates = align(legs)
+        for leg, scores in enumerate(scores_of):  # as the service does
+            candidates.fill(leg, scores[candidates.missing(leg)])
         fused = fuse_linear(candidates, _WEIGHTS)
         orders: dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]] = {
             "dense": legs[0],
