@@ -178,7 +178,7 @@ def test_the_report_says_what_was_measured(evaluated: tuple[Evaluation, Path], t
         "sha256": None,
     }
     assert report["settings"]["task"] == "default"
-    assert report["settings"]["fusion"]["hybrid"] == LinearFusion().model_dump()
+    assert report["settings"]["fusion"]["hybrid"] == LinearFusion(weights=Weights(dense=0.7, sparse=0.3)).model_dump()
     assert report["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
     assert report["environment"]["packages"]["ir-measures"] == version("ir-measures")
     assert report["environment"]["machine"]["cores"] >= 1
