@@ -24,6 +24,7 @@ __all__ = [
     "read_recipe",
 ]
 
+LegWeight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 
 
@@ -93,7 +94,7 @@ class IndexRecipe(Section):
     dimension: int | None = Field(default=None, ge=1)
     top_k: int | None = Field(default=None, ge=1)
     factory: str | None = None
-    weights: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] | None = None
+    weights: tuple[LegWeight, LegWeight] | None = None
     table_dtype: TableDtype = "float16"
 
     @model_validator(mode="after")

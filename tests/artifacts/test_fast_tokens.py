@@ -121,6 +121,14 @@ def test_a_tokenizer_that_it_can_not_read_is_left_to_the_reference(tmp_path: Pat
     assert TextTokenizer.from_file(tmp_path / "tokenizer.json").encode("music noise").tolist() == [1, 0]
 
 
+def test_a_vocabulary_with_gaps_is_left_to_the_reference() -> None:
+    """Neither bytes nor an unknown token: what becomes of other characters differs, which the probes find out."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    content = tokenizer.to_str().encode()
+    assert FastTokens.of(content, lambda text: tokenizer.encode(text).ids) is None
+    assert TextTokenizer.from_bytes(content, name="letters").encode("abz!").tolist() == [2]
+
+
 def test_probes_speak_the_vocabulary() -> None:
     for tokenizer in KINDS.values():
         texts = list(probes(json.loads(tokenizer.to_str())))

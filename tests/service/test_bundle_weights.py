@@ -50,7 +50,7 @@ def test_a_bundle_without_them_has_no_such_field(tmp_path: Path) -> None:
 
 
 def test_impossible_weights_are_refused(tmp_path: Path) -> None:
-    for weights in ((0.0, 0.0), (-1.0, 1.0)):
+    for weights in ((0.0, 0.0), (-1.0, 1.0), (float("inf"), 1.0)):
         with pytest.raises(ValidationError, match="weights"):
             IndexRecipe(weights=weights)
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=(1.0, 2.0))
