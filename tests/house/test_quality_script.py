@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from artifacts.evaluation.quality import read_rows
-from scripts import quality
+from scripts import judged_part, quality
 from tests.support.models import save_model, write_corpus
 
 RECIPE = {
@@ -76,6 +76,43 @@ def test_a_bundle_of_other_settings_is_not_taken(
     assert quality.main([*arguments, "--system", "tiny"]) == 2
     assert "was written with other settings" in capsys.readouterr().err
     assert recipe.read_text() == "name: another\n"
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines(keepends=True)
+
+
+def test_a_collection_made_for_training_is_cut_to_what_its_test_split_judges(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = tmp_path / "data" / "eval" / "toy"
+    corpus, queries = collection / "corpus.jsonl", collection / "queries.jsonl"
+    corpus.write_text("".join(line for line in lines_of(corpus) if '"empty"' not in line))
+    with queries.open("a") as file:
+        file.write('{"_id": "trained", "text": "of another split"}\n')
+    with (collection / "qrels" / "test.tsv").open("a") as file:
+        file.write("q1\tdoc-15\t1\n")
+    monkeypatch.setattr(quality, "COLLECTIONS", (quality.Collection("eval/toy", "Given a text", part=True),))
+    assert quality.main([*arguments, "--system", "tiny", "--", "--only", "bm25"]) == 0
+    part = tmp_path / "work" / "toy-test" / "toy-test"
+    judged = [line for line in lines_of(corpus) if json.loads(line)["_id"] in {"music", "doc-15"}]
+    assert (part / "corpus.jsonl").read_text() == "".join(judged)
+    assert len(judged) == 2
+    assert [json.loads(line)["_id"] for line in lines_of(part / "queries.jsonl")] == ["q1"]
+    assert (part / "qrels" / "test.tsv").read_bytes() == (collection / "qrels" / "test.tsv").read_bytes()
+    rows = read_rows(tmp_path / "quality.json")
+    assert [(row["dataset"], row["documents"], row["queries"]) for row in rows] == [("toy-test", 2, 1)]
+
+
+def test_a_part_of_a_collection_that_lacks_a_judged_document_is_not_made(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collection, output = tmp_path / "data" / "eval" / "toy", tmp_path / "part"
+    corpus = collection / "corpus.jsonl"
+    corpus.write_text("".join(line for line in lines_of(corpus) if '"empty"' not in line and '"music"' not in line))
+    assert judged_part.main([str(collection), str(output)]) == 2
+    assert "1 of the documents and queries it names are not there, such as 'music'" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
