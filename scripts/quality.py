@@ -55,7 +55,8 @@ class Collection:
 
     def path(self, given: argparse.Namespace) -> Path:
         """Where its files lie, or the part's will."""
-        return given.work / self.name / self.name if self.part else given.data / self.folder
+        work, data = Path(given.work), Path(given.data)
+        return work / self.name / self.name if self.part else data / self.folder
 
 
 COLLECTIONS = (
