@@ -1,0 +1,248 @@
+"""Load on a search server: a constant arrival rate (open loop), or a constant number of requests at once (closed loop).
+
+    python -m loadtest.generator http://127.0.0.1:8080 --queries FOLDER --rate 500 --seconds 10
+    python -m loadtest.generator http://127.0.0.1:8080 --queries FOLDER --connections 16 --seconds 10
+
+Open loop: request i is due i/rate seconds after the start, whether or not earlier ones were answered, and its latency
+counts from then. A server that stops for a second therefore shows a second in all requests that were due meanwhile,
+which a client that waits for answers would never have sent (coordinated omission). Closed loop: every connection sends
+its next request as soon as its last one was answered, which gives the highest throughput at that concurrency.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import selectors
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, Final, TypeVar
+
+from artifacts.corpus import find_file, read_queries
+from artifacts.errors import LightRetrieverError
+from loadtest.tally import Tally
+from loadtest.wire import Connection, LoadError, Target, Ticket, search_form
+
+__all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
+
+MOST_CONNECTIONS: Final = 512
+"""More would not fit into select(2), which can wait for less than a millisecond, unlike epoll as Python has it."""
+_CHECK_S: Final = 0.02
+T = TypeVar("T")
+
+
+class _Run:
+    """Requests under way: who waits, who is free, what became of them. `ended` is called when one has ended."""
+
+    def __init__(
+        self, target: Target, requests: Sequence[bytes], connections: int, limit_s: float, ended: Callable[[], None]
+    ) -> None:
+        if not requests:
+            raise LoadError("There is no request to send.", remedy="Give queries.")
+        if not 1 <= connections <= MOST_CONNECTIONS:
+            raise LoadError(f"connections is {connections}.", remedy=f"Give 1 to {MOST_CONNECTIONS}.")
+        self.tally = Tally()
+        self.begun = 0
+        self.finished = 0.0
+        self._ended = ended
+        self._target = target
+        self._requests = requests
+        self._limit = connections
+        self._limit_s = limit_s
+        self._checked = perf_counter()
+        self._free: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._waiting: deque[Ticket] = deque()
+
+    def begin(self, due: float) -> None:
+        """Send the next request, due at this `perf_counter` time, on a free connection, or let it wait for one."""
+        self._place(Ticket(self.begun, due))
+        self.begun += 1
+
+    def idle(self, connection: Connection) -> None:
+        """Give a connection the request that waits longest."""
+        self._open.add(connection)
+        if self._waiting:
+            self._send(connection, self._waiting.popleft())
+        else:
+            self._free.append(connection)
+
+    def answered(self, ticket: Ticket, status: int, body: bytes) -> None:
+        """Count an answer."""
+        self.finished = perf_counter()
+        self.tally.answer(ticket, status, body)
+        self._ended()
+
+    def lost(self, connection: Connection, ticket: Ticket | None) -> None:
+        """Forget a connection. The request on it is sent once more if the server may have closed it out of boredom."""
+        self._open.discard(connection)
+        if connection in self._free:
+            self._free.remove(connection)
+        self._connect_if_needed()
+        if ticket is None:
+            return
+        if connection.answers and not ticket.repeated:
+            ticket.repeated = True
+            self._place(ticket)
+        else:
+            self._end("failed")
+
+    def drop_late(self) -> None:
+        """Give up, every now and then, what was due too long ago."""
+        now = perf_counter()
+        if now - self._checked < _CHECK_S:
+            return
+        self._checked, before = now, now - self._limit_s
+        while self._waiting and self._waiting[0].due < before:
+            self._waiting.popleft()
+            self._end("late")
+        for connection in [one for one in self._open if one.ticket is not None and one.ticket.due < before]:
+            connection.close()
+            self._end("late")
+
+    def close(self) -> None:
+        """Cut all connections."""
+        for connection in self._open:
+            connection.close()
+
+    def result(self, wall_s: float, used_s: float) -> dict[str, Any]:
+        """What the two loops give."""
+        cost = {"sent": self.begun, "wall_s": round(wall_s, 3), "client_us": round(used_s / self.begun * 1e6, 1)}
+        return {**self.tally.summary(wall_s), **cost}
+
+    def _place(self, ticket: Ticket) -> None:
+        if self._free:
+            self._send(self._free.pop(), ticket)
+            return
+        self._waiting.append(ticket)
+        self._connect_if_needed()
+
+    def _connect_if_needed(self) -> None:
+        if len(self._opening) < len(self._waiting) and len(self._open) + len(self._opening) < self._limit:
+            task = asyncio.get_running_loop().create_task(self._connect())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    def _send(self, connection: Connection, ticket: Ticket) -> None:
+        connection.send(ticket, self._requests[ticket.number % len(self._requests)])
+
+    def _end(self, kind: str) -> None:
+        self.tally.count(kind)
+        self._ended()
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: Connection(self), self._target.host, self._target.port)
+        except OSError:
+            if self._waiting:
+                self._waiting.popleft()
+                self._end("refused")
+
+
+async def open_loop(
+    url: str,
+    requests: Sequence[bytes],
+    *,
+    rate: float,
+    seconds: float,
+    connections: int = 256,
+    limit_s: float = 10.0,
+) -> dict[str, Any]:
+    """Send `rate` requests a second for `seconds`, and wait for the answers, each no longer than `limit_s` after its
+    request was due. Requests are taken in order, and from the start again when there are no more.
+
+    Gives `rate`, `Tally.summary`, `sent`, `wall_s`, and `client_us`, the generator's own processor time per request.
+    """
+    if not (rate > 0 and seconds > 0):
+        raise LoadError(f"rate is {rate} and seconds is {seconds}; both must be above 0.")
+    run = _Run(Target.of(url), requests, connections, limit_s, lambda: None)
+    total, used, start = max(1, round(rate * seconds)), process_time(), perf_counter()
+    while run.tally.ended < total:
+        while run.begun < total and start + run.begun / rate <= perf_counter():
+            run.begin(start + run.begun / rate)
+        run.drop_late()
+        pause = start + run.begun / rate - perf_counter() if run.begun < total else _CHECK_S
+        await asyncio.sleep(min(max(pause, 0), _CHECK_S))
+    run.close()
+    return {"rate": rate, **run.result(max(run.finished - start, seconds), process_time() - used)}
+
+
+async def closed_loop(
+    url: str, requests: Sequence[bytes], *, connections: int, seconds: float, limit_s: float = 10.0
+) -> dict[str, Any]:
+    """Keep `connections` requests under way for `seconds`; latency counts from when the one before it was answered.
+
+    Gives `connections`, and the rest as `open_loop` does.
+    """
+    if not seconds > 0:
+        raise LoadError(f"seconds is {seconds}; it must be above 0.")
+    used, start = process_time(), perf_counter()
+
+    def next_one() -> None:
+        if perf_counter() - start < seconds:
+            run.begin(perf_counter())
+
+    run = _Run(Target.of(url), requests, connections, limit_s, next_one)
+    for _ in range(connections):
+        run.begin(perf_counter())
+    while run.tally.ended < run.begun:
+        run.drop_late()
+        await asyncio.sleep(_CHECK_S)
+    run.close()
+    return {"connections": connections, **run.result(max(run.finished, start + seconds) - start, process_time() - used)}
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a loop to its end, on an event loop that wakes within microseconds of the time asked for."""
+
+    def precise() -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+    with asyncio.Runner(loop_factory=precise) as runner:
+        return runner.run(work)
+
+
+def read_texts(folder: Path, seed: int) -> list[str]:
+    """The queries of a folder in BEIR layout, shuffled. Raises CorpusError."""
+    texts = list(read_queries(find_file(folder, "queries")).values())
+    random.Random(seed).shuffle(texts)
+    return texts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Send load and print what came of it, as JSON; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        target = Target.of(given.url)
+        requests = [search_form(target, text, given.k) for text in read_texts(given.queries, given.seed)]
+        if given.rate is not None:
+            work = open_loop(given.url, requests, rate=given.rate, seconds=given.seconds)
+        else:
+            work = closed_loop(given.url, requests, connections=given.connections, seconds=given.seconds)
+        print(json.dumps(run_loop(work)))
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Load on a search server, at a constant rate or concurrency.")
+    parser.add_argument("url", help="address of the server, as http://HOST:PORT")
+    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--k", type=int, default=10, help="hits asked for (10)")
+    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--rate", type=float, help="requests a second: open loop")
+    kind.add_argument("--connections", type=int, help="requests at once: closed loop")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

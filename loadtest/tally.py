@@ -1,0 +1,71 @@
+"""What became of the requests of one run, counted by kind, and how long the answered ones took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final
+
+from loadtest.record import latency
+from loadtest.wire import Ticket
+
+__all__ = ["COUNTS", "Tally", "median_of"]
+
+COUNTS: Final = ("answered", "degraded", "refused", "failed", "late")
+"""Kinds of endings; `degraded` ones are among the answered.
+
+answered  status 200
+degraded  status 200, but a leg is missing in the answer
+refused   the server said that it can't now: 429, 503, 504, or no connection
+failed    any other status, a broken connection, an answer that is no HTTP
+late      not answered within the time limit, sent or not
+"""
+
+_REFUSALS: Final = frozenset({429, 503, 504})
+_DEGRADED: Final = b'"degraded":["'
+
+
+@dataclass
+class Tally:
+    """Counts, and of answered requests the seconds from when they were due to when the answer was there.
+
+    `lags`: seconds from when a request was due to when it was written, of every one that was written. Waiting for a
+    free connection is part of it, and so is whatever the generator itself is late by.
+    """
+
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    seconds: list[float] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list)
+
+    def answer(self, ticket: Ticket, status: int, body: bytes) -> None:
+        """Count an answer that is there now."""
+        self.lags.append(ticket.sent - ticket.due)
+        if status == 200:
+            self.seconds.append(perf_counter() - ticket.due)
+            self.counts["answered"] += 1
+            self.counts["degraded"] += _DEGRADED in body
+        else:
+            self.counts["refused" if status in _REFUSALS else "failed"] += 1
+
+    def count(self, kind: str, number: int = 1) -> None:
+        """Count endings without an answer."""
+        self.counts[kind] += number
+
+    @property
+    def ended(self) -> int:
+        """Requests whose end is known."""
+        return sum(self.counts.values()) - self.counts["degraded"]
+
+    def summary(self, wall_s: float) -> dict[str, Any]:
+        """Counts, answers per second, latency in milliseconds (absent without an answer), lag of the 99th percent."""
+        times = {f"{name}_ms": value for name, value in latency(self.seconds, 1e3).items()} if self.seconds else {}
+        lag = latency(self.lags, 1e3)["p99"] if self.lags else None
+        return {**self.counts, "qps": round(self.counts["answered"] / wall_s, 2), **times, "lag_p99_ms": lag}
+
+
+def median_of(rows: Sequence[dict[str, Any]], key: str) -> float | None:
+    """The median of a value over those rows that have it; of an even number, the mean of the middle two."""
+    values = sorted(row[key] for row in rows if row.get(key) is not None)
+    if not values:
+        return None
+    middle = len(values) // 2
+    return float(values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2)

@@ -1,0 +1,158 @@
+"""The load generator against real servers, some of which misbehave on purpose. Only what can't be faster is timed."""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+from loadtest.generator import closed_loop, main, open_loop, run_loop
+from loadtest.tally import Tally, median_of
+from loadtest.wire import LoadError, Target, Ticket, anserini_form, search_form
+from tests.loadtest.server import answer, serving
+
+
+def requests(url: str, count: int = 50) -> list[bytes]:
+    return [search_form(Target.of(url), f"query {number}", 5) for number in range(count)]
+
+
+def test_requests_come_at_the_rate_that_was_asked_for() -> None:
+    with serving() as asked:
+        before = time.perf_counter()
+        result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=1))
+    assert (result["sent"], result["answered"], result["rate"]) == (100, 100, 100)
+    assert [result[kind] for kind in ("degraded", "refused", "failed", "late")] == [0, 0, 0, 0]
+    # Never too early: the request after n others can't come before n/100 s.
+    assert [n for n, arrived in enumerate(asked.times) if arrived < before + n / 100] == []
+    assert [orjson.loads(body) for body in asked.bodies[:51]] == [
+        {"query": f"query {number % 50}", "k": 5} for number in range(51)
+    ]
+    assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"]
+    assert result["client_us"] > 0
+    assert result["wall_s"] >= 0.99
+
+
+def test_waiting_for_a_server_that_stalls_is_not_hidden() -> None:
+    """The server sleeps half a second at the 40th request. Whatever was due in the first half of that waits at least
+    the second half, though a client that waits for answers would have sent none of it."""
+    stall = 0.5
+
+    def behave(number: int) -> bytes:
+        if number == 40:
+            time.sleep(stall)
+        return answer()
+
+    with serving(behave) as asked:
+        result = run_loop(open_loop(asked.url, requests(asked.url), rate=200, seconds=1, connections=4))
+    assert (result["sent"], result["answered"]) == (200, 200)
+    # 100 requests are due during the stall, half of the run, so the median and more show it.
+    assert result["p95_ms"] >= 0.75 * stall * 1e3
+    assert result["p50_ms"] >= 1
+    # Four connections can hold four of them; the others were written late, and that is told.
+    assert result["lag_p99_ms"] >= 0.75 * stall * 1e3
+
+
+def test_endings_are_told_apart() -> None:
+    endings = {
+        0: answer(503),
+        1: answer(504),
+        2: answer(429),
+        3: answer(500),
+        4: answer(422),
+        5: None,
+        6: answer(body=b'{"hits":[],"degraded":["dense"]}'),
+        7: b"this is no HTTP\r\n\r\n",
+    }
+    with serving(lambda number: endings.get(number, answer())) as asked:
+        result = run_loop(open_loop(asked.url, requests(asked.url), rate=50, seconds=0.4, connections=1))
+    counts = {kind: result[kind] for kind in ("answered", "degraded", "refused", "failed", "late")}
+    # The cut connection had answered before, so its request was sent again, as number 6.
+    assert counts == {"answered": 15, "degraded": 1, "refused": 3, "failed": 2, "late": 0} or counts == {
+        "answered": 16,
+        "degraded": 1,
+        "refused": 3,
+        "failed": 2,
+        "late": 0,
+    }
+    assert sum(counts.values()) - counts["degraded"] == result["sent"] == 20
+
+
+def test_what_comes_too_late_is_given_up() -> None:
+    def behave(number: int) -> bytes:
+        if number == 0:
+            time.sleep(0.6)
+        return answer()
+
+    with serving(behave) as asked:
+        result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=0.1, connections=2, limit_s=0.2))
+    assert result["late"] == 10
+    assert result["answered"] == 0
+    assert "p50_ms" not in result
+    assert result["qps"] == 0
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        result = run_loop(open_loop(url, requests(url), rate=50, seconds=0.2))
+    assert (result["refused"], result["answered"]) == (10, 0)
+
+
+def test_connections_that_the_server_closes_are_opened_again() -> None:
+    with serving(lambda number: answer(close=True)) as asked:
+        result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=0.3, connections=2))
+    assert result["answered"] == asked.connections == 30
+
+
+def test_closed_loop_keeps_its_concurrency() -> None:
+    with serving() as asked:
+        result = run_loop(closed_loop(asked.url, requests(asked.url), connections=3, seconds=0.3))
+    assert asked.connections == 3
+    assert result["answered"] == result["sent"] == len(asked.times) > 3
+    assert result["connections"] == 3
+    assert result["qps"] == pytest.approx(result["answered"] / result["wall_s"], rel=0.01)
+
+
+def test_the_command_prints_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id":"1","text":"first"}\n{"_id":"2","text":"second"}\n')
+    with serving() as asked:
+        assert main([asked.url, "--queries", str(tmp_path), "--rate", "20", "--seconds", "0.2"]) == 0
+        assert json.loads(capsys.readouterr().out)["sent"] == 4
+        assert main([asked.url, "--queries", str(tmp_path), "--connections", "1", "--seconds", "0.1"]) == 0
+        assert {orjson.loads(body)["query"] for body in asked.bodies} == {"first", "second"}
+    assert main(["ftp://somewhere", "--queries", str(tmp_path), "--rate", "1"]) == 2
+    assert "ftp://somewhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rate", "seconds", "connections"), [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 100_000)])
+def test_loads_that_are_none_are_refused(rate: float, seconds: float, connections: int) -> None:
+    with pytest.raises(LoadError):
+        run_loop(open_loop("http://127.0.0.1:1", [b"x"], rate=rate, seconds=seconds, connections=connections))
+
+
+def test_no_queries_are_refused() -> None:
+    with pytest.raises(LoadError, match="no request"):
+        run_loop(open_loop("http://127.0.0.1:1", [], rate=1, seconds=1))
+
+
+def test_anserini_is_asked_its_own_way() -> None:
+    request = anserini_form("/an/index")(Target("localhost", 80), "what & why?", 7)
+    assert request.startswith(b"GET /v1/%2Fan%2Findex/search?query=what%20%26%20why%3F&hits=7 HTTP/1.1\r\n")
+
+
+def test_a_tally_counts_from_when_a_request_was_due() -> None:
+    tally = Tally()
+    tally.answer(Ticket(0, due=time.perf_counter() - 2, sent=time.perf_counter() - 1), 200, b"{}")
+    summary = tally.summary(wall_s=4)
+    assert summary["p50_ms"] >= 2000
+    assert 1000 <= summary["lag_p99_ms"] < 2000
+    assert summary["qps"] == 0.25
+
+
+def test_medians() -> None:
+    assert median_of([{"a": 3}, {"a": 1}, {"b": 7}, {"a": None}, {"a": 2}], "a") == 2
+    assert median_of([{"a": 3}, {"a": 2}], "a") == 2.5
+    assert median_of([{"b": 1}], "a") is None
