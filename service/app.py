@@ -19,7 +19,7 @@ from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundEr
 from service.http import problem_response
 from service.middleware import Envelope
 from service.openapi import ABOUT, complete_description
-from service.routes import router
+from service.routes import router, served
 from service.settings import Settings
 from service.versions import package_version
 
@@ -47,11 +47,11 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(router)
+    app.router.routes.extend(served())
     app.add_middleware(Envelope, metrics=lambda: app.state.engine.metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _routing_error)
-    complete_description(app, chosen)
+    complete_description(app, router.routes, chosen)
     return app
 
 
@@ -101,7 +101,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == MethodNotAllowedError.status:
-        allowed = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         detail = f"{request.method} is not possible here" + (f", only {allowed}." if allowed else ".")
         return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
     if error.status_code == RouteNotFoundError.status:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.routing import BaseRoute
 
 from service import schemas
 from service.errors import (
@@ -95,9 +97,10 @@ def describe(
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
 
 
-def complete_description(app: FastAPI, settings: Settings) -> None:
-    """Add to the app's description its models, the kinds of errors, and the limits that its settings set."""
-    document = app.openapi()  # FastAPI keeps this very object and serves it
+def complete_description(app: FastAPI, routes: Sequence[BaseRoute], settings: Settings) -> None:
+    """Describe the routes, the models, the kinds of errors, and the limits that the settings set."""
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=routes)
+    app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to give one's own
     _, definitions = models_json_schema(_MODELS, ref_template="#/components/schemas/{model}")
     document["components"] = {"schemas": definitions["$defs"]}
     _set_limits(definitions["$defs"], settings)
