@@ -4,7 +4,7 @@ PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest java lock clean
+.PHONY: help install demo test lint format typecheck pytest java image lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -37,6 +37,10 @@ java: ## Check that the committed Java classes are those of the committed source
 
 pytest: ## Run the tests only
 	.venv/bin/pytest
+
+image: install ## Build the container image without a container engine: as root on Debian
+	@command -v buildah >/dev/null && command -v mmdebstrap >/dev/null || scripts/apt-get-install buildah mmdebstrap
+	$(PYTHON_IN_VENV) -m scripts.image
 
 lock: ## Pin the newest versions that pyproject.toml allows, in requirements/
 	$(PYTHON_IN_VENV) scripts/lock.py

@@ -1,0 +1,42 @@
+# The service alone: no language model, no torch, no compiler, no package manager of Python's in it.
+#
+#   docker build --tag lightretriever-search .
+#   docker run --rm --read-only --cap-drop ALL --volume "$PWD/out/bundle:/bundle:ro" --publish 8080:8080 lightretriever-search
+#
+# BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer that can make virtual environments. A pip.conf (mirror,
+# proxy) is handed in with --secret id=pip.conf,src=FILE and is not kept. Without a container engine: make image.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+RUN python3 -m venv /opt/lightretriever
+WORKDIR /src
+COPY requirements requirements
+# The lists are complete, so nothing is resolved: pyserini's own list of requirements must not be followed.
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    /opt/lightretriever/bin/pip install --quiet --no-deps --requirement requirements/build.txt \
+    && /opt/lightretriever/bin/pip install --quiet --no-deps --no-build-isolation --requirement requirements/runtime.txt
+COPY . .
+RUN /opt/lightretriever/bin/pip install --quiet --no-deps --no-build-isolation . \
+    && /opt/lightretriever/bin/python scripts/slim_image.py \
+    && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib
+
+FROM ${BASE}
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="LightRetriever Search" \
+    org.opencontainers.image.description="Hybrid search with the quality of a large language model and none of it in the query path" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/lightretriever /opt/lightretriever
+ENV PATH=/opt/lightretriever/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Makes the folder on which a bundle is mounted.
+WORKDIR /bundle
+USER 10001:10001
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python3", "-I", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/readyz', timeout=4)"]
+ENTRYPOINT ["lightretriever"]
+CMD ["serve", "/bundle", "--host", "0.0.0.0", "--port", "8080"]

