@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from artifacts.evaluation.report import environment, machine_name
 
-__all__ = ["GOALS", "latency", "record", "speed_table"]
+__all__ = ["GOALS", "commit", "latency", "record", "speed_table"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -49,7 +49,7 @@ def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str) -> None:
     """
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
     here = environment()
-    facts = {"machine": machine_name(here["machine"]), "date": here["date"], "commit": _commit()}
+    facts = {"machine": machine_name(here["machine"]), "date": here["date"], "commit": commit()}
     kept = {(row["key"], row.get("setting")): row for row in content["rows"]}
     for row in rows:
         goal = {"goal": GOALS[row["key"]][1]} if row["key"] in GOALS and "setting" not in row else {}
@@ -76,7 +76,7 @@ def speed_table(file: Path) -> list[str]:
     return lines if len(lines) > 2 else []
 
 
-def _commit() -> str:
+def commit() -> str:
     """The checkout's commit, with a + where files differ from it; "unknown" outside one."""
     try:
         words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]

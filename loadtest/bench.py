@@ -1,0 +1,189 @@
+"""The comparison of the service with other systems under load: measure, record, report (`make bench`).
+
+    python -m loadtest.bench BUNDLE --queries FOLDER --output docs/results [--model MODEL --adapter ADAPTER] […]
+
+Every system is a server process on this machine, started by one command, and asked for the same queries over the same
+documents; the load generator shares the machine. Writes OUTPUT/load.json with every single run, the rows of the service
+in OUTPUT/speed.json, and from both OUTPUT/load.md and OUTPUT/load.html. A system that can't be measured is listed with
+the reason.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from artifacts.bundle import Bundle
+from artifacts.errors import LightRetrieverError
+from artifacts.evaluation.quality import typed_command
+from artifacts.evaluation.report import environment, machine_name
+from artifacts.work import write_atomically
+from loadtest.generator import closed_loop, read_texts, run_loop
+from loadtest.goals import http_overhead, processes, start_times
+from loadtest.measure import Plan, Running, measure
+from loadtest.process import Server, python
+from loadtest.record import commit, record
+from loadtest.report import write_report
+from loadtest.systems import LLM, NAMES, OURS, Given, LeftOut, System, systems
+from loadtest.tally import median_of
+from loadtest.wire import LoadError, Target, search_form
+
+__all__ = ["goal_rows", "main"]
+
+FILE: Final = "load.json"
+SPEED: Final = "speed.json"
+
+
+def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...], folder: Path | None) -> dict[str, Any]:
+    """Start every system that can be started, measure them in turn, and give what `load.json` holds but its origin."""
+    described: list[dict[str, Any]] = []
+    settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{plan.limit_s * 1e3:.0f}"}
+    with ExitStack() as stack:
+        running = []
+        for system in systems(given, only):
+            started = _start(system, settings, stack)
+            described.append(_description(system, started))
+            if isinstance(started, Running):
+                running.append(started)
+        if not running:
+            raise LoadError("No system could be started.", remedy="; ".join(one["left_out"] for one in described))
+        measured = measure(running, queries, plan, folder)
+    return {"systems": described, **measured}
+
+
+def _start(system: System | LeftOut, settings: dict[str, str], stack: ExitStack) -> Running | LeftOut:
+    if isinstance(system, LeftOut):
+        return system
+    print(f"starting {system.name}", file=sys.stderr)
+    try:
+        server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
+    except LoadError as error:
+        return LeftOut(system.name, system.label, f"it did not start: {error.message}")
+    return Running(system, server)
+
+
+def _description(system: System | LeftOut, started: Running | LeftOut) -> dict[str, Any]:
+    if isinstance(started, LeftOut):
+        return {"name": started.name, "label": started.label, "left_out": started.reason}
+    what = started.system
+    command = typed_command(["python", *what.command[1:]])
+    return {"name": what.name, "label": what.label, "what": what.what, "command": command} | {
+        "ready_s": round(started.server.ready_s, 2)
+    }
+
+
+def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows for `speed.json` that follow from what was measured."""
+    facts = {"documents": load["bundle"]["documents"], "queries": load["queries"]["count"]}
+    rows: list[dict[str, Any]] = []
+    highest = load["saturated"]
+    if OURS in highest:
+        rows.append({"key": "qps_http_hybrid", "unit": "queries/s", "value": round(highest[OURS], 1), **facts})
+        if highest.get(LLM):
+            ratio = {"value": round(highest[OURS] / highest[LLM], 1), "llm_qps": round(highest[LLM], 2)}
+            rows.append({"key": "qps_vs_llm", "unit": "times", **ratio, "model": load["model"], **facts})
+    own = load.get("own")
+    if own:
+        over = own["http_overhead"]
+        rows.append({"key": "http_overhead_us", "unit": "µs", "value": over["over_us"], **over, **facts})
+        times = [{"s": seconds} for seconds in own["ready_s"]]
+        rows.append({"key": "ready_s", "unit": "s", "value": median_of(times, "s"), "runs": own["ready_s"], **facts})
+        second = own["processes"][1]
+        rows.append({"key": "second_process_mb", "unit": "MiB", "value": second["added_pss"], **second, **facts})
+    client = load["client"]
+    rows.append(
+        {"key": "load_generator", "unit": "queries/s", "value": client["qps"], "client_us": client["client_us"]}
+    )
+    return rows
+
+
+def client_limit(queries: Sequence[str], seconds: float) -> dict[str, Any]:
+    """What the load generator reaches against a server that answers everything at once, and its own cost."""
+    with Server(python("loadtest.servers.trivial", "--port", "0")) as server:
+        requests = [search_form(Target.of(server.url), query, 10) for query in queries]
+        return run_loop(closed_loop(server.url, requests, connections=16, seconds=seconds))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, record and report; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    command = typed_command(["python", "-m", "loadtest.bench", *(sys.argv[1:] if arguments is None else arguments)])
+    try:
+        load = _measured(given, command)
+        given.output.mkdir(parents=True, exist_ok=True)
+        write_atomically(given.output / FILE, (json.dumps(load, indent=1, ensure_ascii=False) + "\n").encode())
+        record(given.output / SPEED, goal_rows(load), command)
+        for path in write_report(given.output / FILE, given.output / SPEED):
+            print(path)
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
+    queries, here = read_texts(given.queries, given.seed), environment()
+    manifest = Bundle.open(given.bundle).manifest
+    plan = Plan(given.seconds, given.rounds, given.limit_s)
+    compared = Given(
+        given.bundle,
+        given.work,
+        model=given.model,
+        adapter=given.adapter,
+        bos_token=given.bos_token,
+        device=given.device,
+        biencoder=given.biencoder,
+        biencoder_bundle=given.biencoder_bundle,
+        static_bundle=given.static_bundle,
+    )
+    origin = {
+        "machine": machine_name(here["machine"]),
+        "date": here["date"],
+        "commit": commit(),
+        "command": command,
+        "bundle": {"name": manifest.name, "documents": manifest.documents, "dimension": manifest.dimension},
+        "queries": {"name": given.queries.name, "count": len(queries)},
+        "model": None if given.model is None else Path(given.model).name,
+        "plan": {"seconds": plan.seconds, "rounds": plan.rounds, "limit_s": plan.limit_s, "k": plan.k},
+        "client": client_limit(queries, plan.seconds),
+    }
+    folder = None if given.no_locust else given.queries.absolute()
+    load = origin | run(compared, queries, plan, tuple(given.systems.split(",")), folder)
+    if OURS in load["saturated"]:
+        load["own"] = dict(_own(given.bundle, queries, plan))
+    return load
+
+
+def _own(bundle: Path, queries: Sequence[str], plan: Plan) -> Iterator[tuple[str, Any]]:
+    yield "ready_s", start_times(bundle, plan.rounds)
+    yield "processes", processes(bundle, queries, plan.seconds)
+    yield "http_overhead", http_overhead(bundle, queries, seconds=plan.seconds, rounds=2 * plan.rounds + 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compare the service with other systems under load.")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results, such as docs/results")
+    parser.add_argument("--work", type=Path, default=Path("runs/loadtest"), help="indexes of other systems")
+    parser.add_argument("--model", help="the language model that read the documents")
+    parser.add_argument("--adapter", help="its adapter")
+    parser.add_argument("--bos-token", help="its first token, as in the bundle's recipe")
+    parser.add_argument("--device", default="auto", help="where models run (auto: CUDA if there is one)")
+    parser.add_argument("--biencoder", help="a folder of sentence-transformers")
+    parser.add_argument("--biencoder-bundle", type=Path, help="the bundle that it read the documents of")
+    parser.add_argument("--static-bundle", type=Path, help="a bundle of static embeddings with BM25 impacts")
+    parser.add_argument("--systems", default=",".join(NAMES), help="which systems, separated by commas (all)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of every run (10)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")
+    parser.add_argument("--limit-s", type=float, default=30.0, help="longest wait for an answer (30)")
+    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
+    parser.add_argument("--no-locust", action="store_true", help="leave the runs of locust's users out")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What the service itself costs: time to ready, a second process's memory, and HTTP on top of a search in process."""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+from artifacts.bundle import Bundle
+from loadtest.generator import closed_loop, run_loop
+from loadtest.process import Server, memory_mb, python
+from loadtest.tally import median_of
+from loadtest.wire import LoadError, Target, search_form
+from service.engine import SearchEngine
+from service.schemas import SearchRequest
+
+__all__ = ["http_overhead", "processes", "start_times"]
+
+
+def serve_command(bundle: Path) -> list[str]:
+    """How the service is started."""
+    return python("service.cli", "serve", str(bundle), "--port", "0")
+
+
+def start_times(bundle: Path, rounds: int) -> list[float]:
+    """Seconds from starting a service process to its first readiness, `rounds` times, the page cache as it is."""
+    times = []
+    for _ in range(rounds):
+        with Server(serve_command(bundle)) as server:
+            times.append(round(server.ready_s, 3))
+    return times
+
+
+def processes(bundle: Path, queries: Sequence[str], seconds: float, count: int = 2) -> list[dict[str, float]]:
+    """Memory in MiB with 1 to `count` service processes on the same bundle, each after `seconds` of searches.
+
+    One entry per number of processes: `total_pss` of all, `added_pss` by the last, and the last one's `private`.
+    """
+    found: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        pids: list[int] = []
+        for _ in range(count):
+            server = stack.enter_context(Server(serve_command(bundle)))
+            pids.append(server.pid)
+            run_loop(closed_loop(server.url, _requests(server.url, queries, 10), connections=8, seconds=seconds))
+            sizes = [memory_mb(pid) for pid in pids]
+            total = round(sum(size["pss"] for size in sizes), 1)
+            added = round(total - (found[-1]["total_pss"] if found else 0), 1)
+            found.append({"total_pss": total, "added_pss": added, "private": sizes[-1]["private"]})
+    return found
+
+
+def http_overhead(bundle: Path, queries: Sequence[str], *, seconds: float, rounds: int) -> dict[str, Any]:
+    """Processor time of a search over HTTP beyond that of the same search in process, in microseconds.
+
+    Both are asked one query after the other, in turns of `seconds`, `rounds` times; medians. Over HTTP it is the time
+    of the whole server process, in process that of this one, JIT and garbage collection included in both.
+    """
+    rows = []
+    with Server(serve_command(bundle)) as server, SearchEngine.open(Bundle.open(bundle)) as engine:
+        engine.warm_up()
+        requests = _requests(server.url, queries, 10)
+        for _ in range(rounds):
+            before = server.cpu_s()
+            result = run_loop(closed_loop(server.url, requests, connections=1, seconds=seconds))
+            if result["answered"] < result["sent"]:
+                raise LoadError(f"Not every request was answered: {result}.", remedy="Give queries that have tokens.")
+            http = (server.cpu_s() - before) / result["sent"]
+            rows.append({"http_us": http * 1e6, "in_process_us": _in_process(engine, queries, seconds) * 1e6})
+    over = [row | {"over_us": row["http_us"] - row["in_process_us"]} for row in rows]
+    names = ("http_us", "in_process_us", "over_us")
+    return {name: round(median_of(over, name) or 0.0, 1) for name in names} | {"rounds": rounds}
+
+
+def _in_process(engine: SearchEngine, queries: Sequence[str], seconds: float) -> float:
+    """Processor seconds of this process per search."""
+    until, used, count = perf_counter() + seconds, process_time(), 0
+    for query in itertools.cycle(queries):
+        engine.search(SearchRequest(query=query, k=10))
+        count += 1
+        if perf_counter() >= until:
+            break
+    return (process_time() - used) / count
+
+
+def _requests(url: str, queries: Sequence[str], k: int) -> list[bytes]:
+    target = Target.of(url)
+    return [search_form(target, query, k) for query in queries]

@@ -1,0 +1,122 @@
+"""A server process under test: started, waited for, measured from outside, stopped."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from time import perf_counter
+from types import TracebackType
+from typing import Final, Self
+
+from loadtest.wire import LoadError
+
+__all__ = ["ROOT", "Server", "memory_mb", "python"]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_STOP_S: Final = 30
+_LAST: Final = 600
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this checkout in a process of its own."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+class Server:
+    """A process that prints `Ready: … ADDRESS` on stdout when it takes requests. Use it as a context.
+
+    `ready_s` is the time from the start of the process to that line, `url` the address. Raises LoadError, with the end
+    of what the process wrote, when it ends before or takes longer than `patience_s`.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, patience_s: float = 1800
+    ) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
+        begun = perf_counter()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise LoadError(f"{command[0]} can't be started: {error}.") from error
+        alarm = Timer(patience_s, self._process.kill)
+        alarm.start()
+        try:
+            self.url = self._await_ready(command)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            alarm.cancel()
+        self.ready_s = perf_counter() - begun
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """Processor time that the process has used so far, all threads, to the nanosecond; LoadError if it ended."""
+        clock = (~self.pid << 3) | 2  # clock_getcpuclockid(3) of Linux, which Python lacks
+        try:
+            return time.clock_gettime(clock)
+        except OSError as error:
+            raise LoadError(f"The server process {self.pid} is gone: {self._written()}") from error
+
+    def close(self) -> None:
+        """End the process; a second time does nothing."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _await_ready(self, command: Sequence[str]) -> str:
+        for line in self._process.stdout or ():
+            if line.startswith("Ready: "):
+                return line.split()[-1]
+        self._process.wait()
+        raise LoadError(f"{' '.join(command)} ended before it was ready: {self._written()}")
+
+    def _written(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-_LAST:] or "it wrote nothing on stderr."
+
+
+def memory_mb(pid: int) -> dict[str, float]:
+    """Memory of a process as Linux accounts it, in MiB.
+
+    `rss`: pages in memory. `private`: those of them that no other process has. `pss`: private ones, and of shared ones
+    its part (1/n of a page that n processes map), so that the sum over processes is what they need together.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    except OSError as error:
+        raise LoadError(f"The memory of process {pid} can't be read: {error.strerror}.") from error
+    kib = {name: float(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    kib["Private"] = kib["Private_Clean"] + kib["Private_Dirty"]
+    return {name: round(kib[name.capitalize()] / 1024, 1) for name in ("rss", "pss", "private")}

@@ -1,0 +1,60 @@
+"""What a bundle holds, for other engines to index: texts, JSON, dense vectors, sparse vectors."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from artifacts.bundle import Bundle
+from artifacts.lucene.search import ImpactIndex
+from artifacts.text import document_text
+
+__all__ = ["Postings", "built", "document_texts", "folder_of", "read_postings", "stored_documents"]
+
+_CHUNK: Final = 1024
+Postings = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]
+"""Documents' sparse vectors as a CSR matrix: indptr (N + 1,), terms (nnz,) ascending per document, impacts (nnz,)."""
+
+
+def stored_documents(index: ImpactIndex) -> Iterator[bytes]:
+    """The JSON of every document, in ordinal order."""
+    for start in range(0, index.count, _CHUNK):
+        yield from index.documents(np.arange(start, min(start + _CHUNK, index.count)))
+
+
+def document_texts(index: ImpactIndex) -> Iterator[str]:
+    """Title and text of every document, as they are encoded, in ordinal order."""
+    for raw in stored_documents(index):
+        document: dict[str, Any] = orjson.loads(raw)
+        yield document_text(document.get("title") or "", document.get("text") or "")
+
+
+def read_postings(index: ImpactIndex, vocab_size: int) -> Postings:
+    """The impacts of all documents, read term by term: what a search for one term alone scores."""
+    one = np.ones(1, np.float32)
+    found = [index.search(np.array([term]), one, max(1, index.count)) for term in range(vocab_size)]
+    terms = np.repeat(np.arange(vocab_size, dtype=np.int32), [len(ordinals) for ordinals, _ in found])
+    rows = np.concatenate([ordinals for ordinals, _ in found])
+    order = np.argsort(rows, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=index.count))]).astype(np.int64)
+    return indptr, terms[order], np.concatenate([impacts for _, impacts in found])[order]
+
+
+def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:
+    """Where `built` puts it."""
+    return work / f"{kind}-{bundle.manifest.digest[:12]}"
+
+
+def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], None]) -> Path:
+    """The folder of this kind for the bundle in `work`, made by `build` unless it is there; whole or not at all."""
+    folder = folder_of(work, bundle, kind)
+    if not folder.is_dir():
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=work) as scratch:
+            build(Path(scratch) / "new")
+            (Path(scratch) / "new").rename(folder)
+    return folder

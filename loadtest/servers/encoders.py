@@ -1,0 +1,151 @@
+"""Query encoders with a whole model, for a service that needs one: what the token table replaces."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.bundle import Bundle
+from artifacts.errors import ModelError
+from artifacts.evaluation.full import QueryModel
+from service.encoder import EncodedQuery, QueryEncoder
+from service.errors import FieldError, NoDirectionError, shortened
+from service.telemetry import StageClock
+
+__all__ = ["Encode", "ModelQueryEncoder", "load_encoder"]
+
+Encode = Callable[[Sequence[str]], list[EncodedQuery]]
+"""Encodes texts together."""
+
+_OTHER_MODEL = "Give the model that encoded the documents."
+
+
+class ModelQueryEncoder(QueryEncoder):
+    """Lets a model encode. Texts that wait while it is busy are encoded together, at most `batch` of them."""
+
+    def __init__(self, base: QueryEncoder, encode: Encode, batch: int) -> None:
+        super().__init__(base.tokenizer, base.tables)
+        self._encode = encode
+        self._batch = batch
+        self._queue: SimpleQueue[tuple[str, Future[EncodedQuery]]] = SimpleQueue()
+        Thread(target=self._work, name="model", daemon=True).start()
+
+    def encode(
+        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
+    ) -> EncodedQuery:
+        """Encode one text; the bundle's default task alone is possible. Raises what the model raises."""
+        started = perf_counter()
+        future: Future[EncodedQuery] = Future()
+        self._queue.put((text, future))
+        query = future.result()
+        clock.add("encode", started)
+        if dense and query.dense is None:
+            reason = "the model's vector of this text is zero, so no document is nearer than another"
+            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+        return query
+
+    def _work(self) -> None:
+        while True:
+            waiting = [self._queue.get()]
+            while len(waiting) < self._batch:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            self._answer(waiting)
+
+    def _answer(self, waiting: list[tuple[str, Future[EncodedQuery]]]) -> None:
+        try:
+            queries = self._encode([text for text, _ in waiting])
+        except Exception as error:
+            if len(waiting) == 1:
+                waiting[0][1].set_exception(error)
+                return
+            for one in waiting:  # a text that can't be encoded spoils no other
+                self._answer([one])
+        else:
+            for (_, future), query in zip(waiting, queries, strict=True):
+                future.set_result(query)
+
+
+def load_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
+    """Load a model and give what encodes queries by it, in the instruction of the bundle's default task.
+
+    Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
+    times IDF where the bundle's are; a bi-encoder leaves it to `base`, the bundle's own encoder. Raises ModelError.
+    """
+    by = _by_biencoder if model.is_biencoder else _by_language_model
+    return by(model, bundle, base, device)
+
+
+def _by_biencoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
+    from artifacts.pipeline.biencoder import load_biencoder
+
+    manifest = bundle.manifest
+    task = manifest.default_task
+    encoder = load_biencoder(model.path, device=device, lowercase=manifest.tokenizer.lowercase)
+    _check_size(encoder.hidden_size, bundle)
+
+    def encode(texts: Sequence[str]) -> list[EncodedQuery]:
+        own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
+        vectors = _cut(encoder.encode_queries(texts, manifest.tasks[task].instruction), bundle)
+        return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
+
+    return encode
+
+
+def _by_language_model(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
+    from artifacts.pipeline.full_query import full_query_vectors
+    from artifacts.pipeline.model import load_backbone
+
+    manifest, idf = bundle.manifest, bundle.idf()
+    with TemporaryDirectory(prefix="query-model-") as work:
+        backbone = load_backbone(
+            model.path,
+            work=Path(work),
+            adapter=model.adapter,
+            bos_token=model.bos_token,
+            device=device,
+            lowercase=manifest.tokenizer.lowercase,
+        )
+    _check_size(backbone.hidden_size, bundle)
+    if backbone.tokenizer.sha256 != manifest.tokenizer.sha256:
+        raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
+    instruction = manifest.tasks[manifest.default_task].instruction
+
+    def encode(texts: Sequence[str]) -> list[EncodedQuery]:
+        vectors, sparse = full_query_vectors(backbone, instruction, list(texts))
+        return [
+            EncodedQuery(terms[:0], terms, np.ones(len(terms), np.int64), _weighted(weights, terms, idf), vector)
+            for vector, (terms, weights) in zip(_cut(vectors, bundle), sparse, strict=True)
+        ]
+
+    return encode
+
+
+def _check_size(hidden: int, bundle: Bundle) -> None:
+    if hidden < bundle.manifest.dimension:
+        raise ModelError(
+            f"The query model gives vectors of {hidden} values, the documents have {bundle.manifest.dimension}.",
+            remedy=_OTHER_MODEL,
+        )
+
+
+def _weighted(
+    weights: npt.NDArray[np.float32], terms: npt.NDArray[np.int32], idf: npt.NDArray[np.float32] | None
+) -> npt.NDArray[np.float32]:
+    return weights if idf is None else weights * idf[terms]
+
+
+def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
+    """The first D values of (n, H), of length 1: n of (D,), None for a vector of zeros."""
+    cut = vectors[:, : bundle.manifest.dimension]
+    lengths = np.linalg.norm(cut, axis=1)
+    return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]

@@ -1,0 +1,123 @@
+"""The comparison from the command line, with real servers on a tiny bundle, and its report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadtest import bench, report
+from loadtest.measure import saturated
+from loadtest.tally import COUNTS
+
+SHORT = ["--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
+
+
+@pytest.fixture
+def results(tiny_path: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
+    output = tmp_path / "results"
+    command = [str(tiny_path), "--queries", str(queries), "--output", str(output), "--work", str(tmp_path / "work")]
+    assert bench.main([*command, *SHORT, "--systems", "lightretriever,llm,bm25", "--model", str(tmp_path)]) == 0
+    return output
+
+
+def test_one_command_measures_records_and_reports(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load = json.loads((results / "load.json").read_text())
+    assert [one["name"] for one in load["systems"] if "left_out" not in one] == ["lightretriever", "bm25"]
+    reasons = {one["name"]: one["left_out"] for one in load["systems"] if "left_out" in one}
+    assert reasons["llm"].startswith("it did not start: ")
+    assert reasons["milvus"] == "not asked for (--systems)"
+    # Systems take turns at every load, and every round has all of them.
+    assert [(row["system"], row["connections"]) for row in load["closed"][:4]] == [
+        ("lightretriever", 1),
+        ("bm25", 1),
+        ("lightretriever", 4),
+        ("bm25", 4),
+    ]
+    assert len(load["closed"]) == 2 * 4 * 2
+    assert len(load["open"]) == 2 * 8 * 2
+    assert len(load["locust"]) == 2 * 2
+    for row in load["open"]:
+        assert sum(row[kind] for kind in COUNTS) - row["degraded"] == row["sent"]
+        assert row["rate"] == pytest.approx(row["of"] * load["saturated"][row["system"]], abs=1e-3)
+        assert row["server_us"] > 0
+    own = load["own"]
+    assert len(own["ready_s"]) == 2
+    assert own["processes"][1]["total_pss"] > own["processes"][0]["total_pss"]
+    assert str(results) not in json.dumps(load)
+
+    speed = {row["key"]: row for row in json.loads((results / "speed.json").read_text())["rows"]}
+    assert set(speed) == {"qps_http_hybrid", "http_overhead_us", "ready_s", "second_process_mb", "load_generator"}
+    assert speed["qps_http_hybrid"]["value"] == round(load["saturated"]["lightretriever"], 1)
+    assert speed["second_process_mb"]["value"] == own["processes"][1]["added_pss"]
+
+    text, page = (results / "load.md").read_text(), (results / "load.html").read_text()
+    for content in (text, page):
+        assert "BM25 (Lucene)" in content
+        assert "not asked for (--systems)" in content
+        assert "start to ready" in content
+    assert "![Latency against throughput](load.svg)" in text
+    assert page.count("<svg") == 1
+    assert "http://" not in page.split("<svg")[0]
+    assert "</table>" in page.split("The service against its goals")[1]
+
+    before = text, page, (results / "load.svg").read_text()
+    assert report.main([str(results)]) == 0
+    assert (
+        (results / "load.md").read_text(),
+        (results / "load.html").read_text(),
+        (results / "load.svg").read_text(),
+    ) == before
+    assert "load.html" in capsys.readouterr().out
+
+
+def test_rows_for_the_goals() -> None:
+    load = {
+        "bundle": {"documents": 9},
+        "queries": {"count": 3},
+        "model": "smol",
+        "saturated": {"lightretriever": 1000.0, "llm": 4.0},
+        "own": {
+            "ready_s": [3.0, 1.0, 2.0],
+            "processes": [{"added_pss": 300.0}, {"added_pss": 120.5, "private": 110.0}],
+            "http_overhead": {"over_us": 80.0, "http_us": 500.0, "in_process_us": 420.0},
+        },
+        "client": {"qps": 9000.0, "client_us": 20.0},
+    }
+    rows = {row["key"]: row for row in bench.goal_rows(load)}
+    assert rows["qps_vs_llm"]["value"] == 250
+    assert rows["qps_vs_llm"]["llm_qps"] == 4
+    assert rows["ready_s"]["value"] == 2
+    assert rows["second_process_mb"]["value"] == 120.5
+    assert rows["http_overhead_us"]["value"] == 80
+    assert rows["load_generator"]["client_us"] == 20
+
+
+def test_the_highest_throughput_is_that_of_the_best_concurrency() -> None:
+    rows = [
+        {"system": system, "connections": connections, "qps": qps}
+        for system, connections, qps in [
+            ("a", 1, 10.0),
+            ("a", 1, 90.0),
+            ("a", 1, 20.0),
+            ("a", 4, 30.0),
+            ("a", 4, 40.0),
+            ("b", 1, 5.0),
+        ]
+    ]
+    assert saturated(rows) == {"a": 35.0, "b": 5.0}
+
+
+def test_nothing_to_measure_is_an_error(
+    tiny_path: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [str(tiny_path), "--queries", str(queries), "--output", str(tmp_path), "--work", str(tmp_path / "work")]
+    assert bench.main([*command, *SHORT, "--systems", "llm"]) == 2
+    assert "no --model was given" in capsys.readouterr().err
+    assert bench.main([str(tmp_path / "none"), *command[1:]]) == 2
+    assert not (tmp_path / "load.json").exists()
+
+
+def test_a_folder_without_results_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(tmp_path)]) == 2
+    assert "no results" in capsys.readouterr().err

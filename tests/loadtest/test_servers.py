@@ -1,0 +1,163 @@
+"""Every system that is compared starts by its one command on a tiny bundle, and answers over HTTP."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from artifacts.lucene.words import WordIndex, build_word_index
+from loadtest.generator import open_loop, run_loop
+from loadtest.process import Server, memory_mb, python
+from loadtest.servers.documents import document_texts, read_postings, stored_documents
+from loadtest.systems import NAMES, Given, LeftOut, System, systems
+from loadtest.wire import LoadError, Target
+from service.cli import app
+from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model, write_corpus
+
+FAST = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
+
+
+def ask(url: str, body: object) -> dict[str, object]:
+    request = Request(f"{url}/search", data=json.dumps(body).encode(), headers={"content-type": "application/json"})
+    with urlopen(request) as answer:
+        content: dict[str, object] = json.load(answer)
+    return content
+
+
+@pytest.fixture(scope="module")
+def real_bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A bundle that a tiny language model encoded, and the model."""
+    folder = tmp_path_factory.mktemp("real")
+    model = save_model(folder / "model", "llama")
+    recipe = {
+        "name": "tiny",
+        "model": {"path": str(model), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny"},
+        "tasks": {"web": "find pages"},
+        "default_task": "web",
+        "encode": {"max_length": 32, "top_k": 40},
+        "index": {"dimension": 16},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert CliRunner().invoke(app, ["build", str(folder / "recipe.yaml")], catch_exceptions=False).exit_code == 0
+    return folder / "bundle", model
+
+
+@pytest.fixture(scope="module")
+def found(
+    real_bundle: tuple[Path, Path], tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, System]:
+    """Every system, with all that it needs."""
+    folder = tmp_path_factory.mktemp("given")
+    given = Given(
+        bundle=real_bundle[0],
+        work=folder / "work",
+        model=str(real_bundle[1]),
+        device="cpu",
+        biencoder=str(save_biencoder(folder / "encoder")),
+        biencoder_bundle=tiny_bundle.path,
+        static_bundle=tiny_bundle.path,
+    )
+    ready = {one.name: one for one in systems(given) if isinstance(one, System)}
+    assert tuple(ready) == NAMES
+    return ready
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
+    system = found[name]
+    with Server([*system.command, "--port", "0"], environment=FAST) as server:
+        assert server.ready_s > 0
+        requests = [system.form(Target.of(server.url), text, 5) for text in ("music player", "terminal")]
+        before = server.cpu_s()
+        result = run_loop(open_loop(server.url, requests, rate=20, seconds=0.5, limit_s=60))
+        assert result["answered"] == result["sent"] == 10
+        assert result["degraded"] == 0
+        assert server.cpu_s() > before
+        memory = memory_mb(server.pid)
+        assert 10 < memory["private"] <= memory["pss"] <= memory["rss"]
+        if system.posts:
+            hits = ask(server.url, {"query": "music player", "k": 2})["hits"]
+            assert isinstance(hits, list)
+            assert [hit["rank"] for hit in hits] == [1, 2]
+            assert hits[0]["score"] >= hits[1]["score"]
+            assert "music" in json.dumps(hits[0]["fields"]) or name in ("llm", "biencoder", "lightretriever", "static")
+            assert "_id" not in hits[0]["fields"]
+
+
+def test_words_that_no_document_has_find_nothing(found: dict[str, System]) -> None:
+    with Server([*found["bm25"].command, "--port", "0"]) as server:
+        assert ask(server.url, {"query": "qqqzzz"})["hits"] == []
+        for body in ({}, {"query": 5}, {"query": "x", "k": 0}, [1]):
+            with pytest.raises(HTTPError) as refused:
+                ask(server.url, body)
+            assert refused.value.code == 422
+
+
+def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="nowhere: there is no such folder"):
+        Server(python("service.cli", "serve", str(tmp_path / "nowhere"), "--port", "0"))
+    with pytest.raises(LoadError, match="can't be started"):
+        Server([str(tmp_path / "no-program")])
+    with pytest.raises(LoadError, match="process 999999999"):
+        memory_mb(999_999_999)
+
+
+def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path) -> None:
+    left = {one.name: one.reason for one in systems(Given(tiny_path, tmp_path)) if isinstance(one, LeftOut)}
+    assert set(left) == {"llm", "biencoder", "static"}
+    assert left["llm"] == "no --model was given"
+    assert "--biencoder" in left["biencoder"]
+    assert "--static-bundle" in left["static"]
+    encoder = save_biencoder(tmp_path / "encoder")
+    (wrong,) = [one for one in systems(Given(tiny_path, tmp_path, model=str(encoder))) if one.name == "llm"]
+    assert isinstance(wrong, LeftOut)
+    assert "bi-encoder" in wrong.reason
+    only = [one for one in systems(Given(tiny_path, tmp_path), ("bm25",)) if isinstance(one, System)]
+    assert [one.name for one in only] == ["bm25"]
+    with pytest.raises(LoadError, match="elastic"):
+        list(systems(Given(tiny_path, tmp_path), ("elastic",)))
+
+
+def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_path: Path) -> None:
+    command = python("loadtest.servers.model", str(tiny_path), "--model", str(real_bundle[1]), "--port", "0")
+    with pytest.raises(LoadError, match="another tokenizer"):
+        Server(command)
+
+
+@pytest.fixture
+def words(tiny_bundle: Bundle, tmp_path: Path) -> Iterator[WordIndex]:
+    with tiny_bundle.sparse() as index:
+        build_word_index(tmp_path / "words", index.ids(), document_texts(index))
+    with WordIndex.open(tmp_path / "words") as words:
+        yield words
+
+
+def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, words: WordIndex) -> None:
+    with tiny_bundle.sparse() as index:
+        assert words.ids() == index.ids()
+        raw = list(stored_documents(index))
+        assert [json.loads(one)["_id"] for one in raw] == index.ids()
+        indptr, terms, impacts = read_postings(index, tiny_bundle.manifest.vocab_size)
+        assert indptr.shape == (index.count + 1,)
+        assert indptr[-1] == len(terms) == len(impacts)
+        query = np.array([terms[0], terms[-1], terms[indptr[5]]])
+        ordinals, scores = index.search(query, np.array([1.0, 2.0, 3.0], np.float32), index.count)
+        matrix = np.zeros((index.count, tiny_bundle.manifest.vocab_size), np.float32)
+        matrix[np.repeat(np.arange(index.count), np.diff(indptr)), terms] = impacts
+        expected = matrix[:, query] @ np.array([1.0, 2.0, 3.0], np.float32)
+        np.testing.assert_allclose(expected[ordinals], scores)
+        assert np.count_nonzero(expected) == len(ordinals)
+        for start, end in pairwise(indptr.tolist()):
+            assert (np.diff(terms[start:end]) > 0).all()
