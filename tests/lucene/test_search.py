@@ -28,6 +28,25 @@ def test_best_k_is_exact(index: ImpactIndex, collection: Collection, k: int) -> 
         np.testing.assert_array_equal(scores, true_scores)
 
 
+def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
+    """Many windows of documents, of which some terms visit few, and more ties than hits."""
+    random = np.random.default_rng(5)
+    matrix = np.where(random.random((13_000, 24)) < 0.05, random.integers(1, 4, (13_000, 24)), 0)
+    matrix[:, 0] = 0
+    matrix[[0, 4095, 4096, 8191, 8192, 12_999], 0] = [7, 1, 7, 7, 2, 7]
+    matrix[5000:9500, 1:] = 0
+    collection = Collection(matrix)
+    collection.write(tmp_path / "index", batch=4096)
+    with ImpactIndex.open(tmp_path / "index") as index:
+        for terms in ([0], [0, 1], [3], [2, 5, 7, 11], list(range(24))):
+            for k in (1, 5, 6, 100, 2000, 13_000):
+                given = query({term: 1.0 + term % 3 for term in terms})
+                ordinals, scores = index.search(*given, k)
+                wanted, true_scores = collection.best(*given, k)
+                np.testing.assert_array_equal(ordinals, wanted)
+                np.testing.assert_array_equal(scores, true_scores)
+
+
 def test_types_of_the_answer(index: ImpactIndex) -> None:
     ordinals, scores = index.search(*query({3: 1.0}), k=5)
     assert ordinals.dtype == np.dtype(np.int64)

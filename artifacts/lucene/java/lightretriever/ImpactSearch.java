@@ -3,29 +3,27 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.util.Arrays;
-import java.util.HashMap;
-import java.util.Map;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
-import org.apache.lucene.index.Term;
-import org.apache.lucene.search.similarities.Similarity;
+import org.apache.lucene.index.Terms;
+import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.util.BytesRef;
 
 /** Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. */
 public final class ImpactSearch {
-  private static final Similarity SIMILARITY = new ImpactSimilarity();
-
   private ImpactSearch() {}
 
   /** The best k documents that share a term with the query, packed as OpenIndex.best says. */
   public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k) throws IOException {
-    return index.reading(() -> index.best(summed(terms, weights), SIMILARITY, k));
+    WeightedTerms query = WeightedTerms.of(terms, weights);
+    return index.reading(() -> ImpactScan.best(postings(index.leaf(), query), query.weights, k));
   }
 
   /** One float32 for each given ordinal: the same number search() gives for that document, 0 when no term matches. */
   public static byte[] scores(OpenIndex index, byte[] terms, byte[] weights, byte[] ordinals) throws IOException {
+    WeightedTerms query = WeightedTerms.of(terms, weights);
     return index.reading(
         () -> {
           IntBuffer wanted = Packed.ints(ordinals);
@@ -35,13 +33,10 @@ public final class ImpactSearch {
           }
           Arrays.sort(ordered);
           double[] sums = new double[ordered.length];
-          LeafReader leaf = index.leaf();
-          if (leaf != null) {
-            for (Map.Entry<Term, Float> clause : summed(terms, weights).entrySet()) {
-              PostingsEnum postings = leaf.postings(clause.getKey(), PostingsEnum.FREQS);
-              if (postings != null) {
-                addProducts(postings, clause.getValue(), ordered, sums);
-              }
+          PostingsEnum[] lists = postings(index.leaf(), query);
+          for (int i = 0; i < lists.length; i++) {
+            if (lists[i] != null) {
+              addProducts(lists[i], query.weights[i], ordered, sums);
             }
           }
           ByteBuffer packed = ByteBuffer.allocate(4 * sums.length).order(ByteOrder.LITTLE_ENDIAN);
@@ -50,6 +45,21 @@ public final class ImpactSearch {
           }
           return packed.array();
         });
+  }
+
+  /** The posting list of every term, before its first document; null for a term that no document has. */
+  private static PostingsEnum[] postings(LeafReader leaf, WeightedTerms query) throws IOException {
+    PostingsEnum[] lists = new PostingsEnum[query.ids.length];
+    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
+    if (terms != null) {
+      TermsEnum each = terms.iterator();
+      for (int i = 0; i < lists.length; i++) {
+        if (each.seekExact(new BytesRef(Integer.toString(query.ids[i])))) {
+          lists[i] = each.postings(null, PostingsEnum.FREQS);
+        }
+      }
+    }
+    return lists;
   }
 
   private static void addProducts(PostingsEnum postings, float weight, long[] ordered, double[] sums)
@@ -61,27 +71,9 @@ public final class ImpactSearch {
         document = postings.advance(ordinal);
       }
       if (document == ordinal) {
-        // A float product and a double sum, as Lucene's own scorers do it, so that both ways give the same bits.
+        // A float product and a double sum, term by term as in ImpactScan, so that both ways give the same bits.
         sums[(int) entry] += weight * postings.freq();
       }
     }
-  }
-
-  /** A term that comes twice weighs the sum of its weights. */
-  private static Map<Term, Float> summed(byte[] terms, byte[] weights) {
-    IntBuffer ids = Packed.ints(terms);
-    FloatBuffer values = Packed.floats(weights);
-    Map<Integer, Float> byId = new HashMap<>();
-    for (int i = 0; i < ids.limit(); i++) {
-      byId.merge(ids.get(i), values.get(i), Float::sum);
-    }
-    Map<Term, Float> byTerm = new HashMap<>();
-    byId.forEach(
-        (id, weight) -> {
-          if (weight > 0) {
-            byTerm.put(new Term(IndexBuilder.CONTENTS, Integer.toString(id)), weight);
-          }
-        });
-    return byTerm;
   }
 }

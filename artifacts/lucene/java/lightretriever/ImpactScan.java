@@ -1,0 +1,111 @@
+package lightretriever;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import org.apache.lucene.index.PostingsEnum;
+import org.apache.lucene.search.DocIdSetIterator;
+import org.apache.lucene.util.LongHeap;
+
+/**
+ * The best documents of a weighted query, by adding up all of its postings: window by window of the documents, and in a
+ * window term by term. Learned impacts give a query's terms posting lists of thousands of documents and flat bounds, of
+ * which Lucene's own scorers, made to skip, skip little and ask a lot for every posting.
+ */
+final class ImpactScan {
+  private static final int WINDOW = 4096;
+
+  private final double[] sums = new double[WINDOW];
+  private final long[] seen = new long[WINDOW / Long.SIZE];
+  private final LongHeap best;
+  private final int k;
+  // What a document must score more than. One that scores as much as the last of the best k comes after it.
+  private float least = -1;
+
+  private ImpactScan(int k) {
+    this.k = k;
+    best = new LongHeap(k);
+  }
+
+  /** The best k documents, packed as OpenIndex.best says. Lists stand before their first document; null is an empty one. */
+  static byte[] best(PostingsEnum[] lists, float[] weights, int k) throws IOException {
+    ImpactScan scan = new ImpactScan(k);
+    scan.all(lists, weights);
+    return scan.packed();
+  }
+
+  private void all(PostingsEnum[] lists, float[] weights) throws IOException {
+    int[] next = new int[lists.length];
+    for (int i = 0; i < lists.length; i++) {
+      next[i] = lists[i] == null ? DocIdSetIterator.NO_MORE_DOCS : lists[i].nextDoc();
+    }
+    for (int base = least(next); base != DocIdSetIterator.NO_MORE_DOCS; base = least(next)) {
+      int end = base + WINDOW;
+      for (int i = 0; i < lists.length; i++) {
+        if (next[i] < end) {
+          next[i] = add(lists[i], weights[i], next[i], base, end);
+        }
+      }
+      collect(base);
+    }
+  }
+
+  private static int least(int[] documents) {
+    int least = DocIdSetIterator.NO_MORE_DOCS;
+    for (int document : documents) {
+      least = Math.min(least, document);
+    }
+    return least;
+  }
+
+  /** Adds a list's products from `document`, which is below `end`, on. Returns the first document not below `end`. */
+  private int add(PostingsEnum list, float weight, int document, int base, int end) throws IOException {
+    do {
+      int slot = document - base;
+      sums[slot] += weight * list.freq();
+      seen[slot >>> 6] |= 1L << slot;
+      document = list.nextDoc();
+    } while (document < end);
+    return document;
+  }
+
+  private void collect(int base) {
+    for (int word = 0; word < seen.length; word++) {
+      long bits = seen[word];
+      seen[word] = 0;
+      while (bits != 0) {
+        int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
+        bits &= bits - 1;
+        float score = (float) sums[slot];
+        sums[slot] = 0;
+        if (score > least) {
+          propose(base + slot, score);
+        }
+      }
+    }
+  }
+
+  /** The larger of two keys is the better hit: by score, which is not negative, and among equals the first document. */
+  private void propose(int document, float score) {
+    long key = ((long) Float.floatToRawIntBits(score) << 32) | (Integer.MAX_VALUE - document);
+    if (best.size() < k) {
+      best.push(key);
+    } else {
+      best.updateTop(key);
+    }
+    if (best.size() == k) {
+      least = Float.intBitsToFloat((int) (best.top() >>> 32));
+    }
+  }
+
+  private byte[] packed() {
+    int count = best.size();
+    ByteBuffer packed = ByteBuffer.allocate(8 * count).order(ByteOrder.LITTLE_ENDIAN);
+    for (int i = count - 1; i >= 0; i--) {
+      long key = best.pop();
+      packed.putInt(4 * i, Integer.MAX_VALUE - (int) key);
+      packed.putInt(4 * (count + i), (int) (key >>> 32));
+    }
+    return packed.array();
+  }
+}
