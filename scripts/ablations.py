@@ -1,6 +1,6 @@
 """Train the variants of a training recipe and evaluate each on the test collections: what every part is worth.
 
-    python scripts/ablations.py RECIPE --model MODEL --data DIR --work runs/ablations --system NAME
+    python -m scripts.ablations RECIPE --model MODEL --data DIR --work runs/ablations --system NAME
 
 RECIPE is a training recipe. Each variant changes one thing in it (`VARIANTS`), is trained from the same seed on the
 same data, and recorded as NAME-VARIANT; the recipe itself is NAME. A variant that changes nothing in this recipe, such

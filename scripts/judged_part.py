@@ -1,6 +1,6 @@
 """The part of a collection that one of its splits judges, as a collection of its own.
 
-    python scripts/judged_part.py COLLECTION OUTPUT [--split test]
+    python -m scripts.judged_part COLLECTION OUTPUT [--split test]
 
 A collection made for training may have many more documents than its test questions are about, and encoding them all
 with a language model takes hours. OUTPUT gets the documents, queries and judgments of the split alone, in their order.

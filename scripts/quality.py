@@ -1,6 +1,6 @@
 """Build and evaluate one system on every test collection, for the table of results.
 
-    python scripts/quality.py RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
+    python -m scripts.quality RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. What stands after `--` is handed to
