@@ -1,10 +1,11 @@
 # `make demo` and `make test` are all that a fresh checkout needs; each installs what it lacks into .venv.
 PORT ?= 8080
+RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest java image lock clean
+.PHONY: help install demo test lint format typecheck pytest java image bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -41,6 +42,13 @@ pytest: ## Run the tests only
 image: install ## Build the container image without a container engine: as root on Debian
 	@command -v buildah >/dev/null && command -v mmdebstrap >/dev/null || scripts/apt-get-install buildah mmdebstrap
 	$(PYTHON_IN_VENV) -m scripts.image
+
+bench: ## Load test against other systems: BUNDLE=… QUERIES=… [MODEL=… ADAPTER=… OPTIONS=…], see docs/speed.md
+	$(if $(and $(BUNDLE),$(QUERIES)),,$(error Give BUNDLE=path/to/bundle and QUERIES=path/to/queries, see docs/speed.md))
+	@scripts/install pipeline
+	@scripts/install loadtest
+	$(PYTHON_IN_VENV) -m loadtest.bench $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
+		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
 
 lock: ## Pin the newest versions that pyproject.toml allows, in requirements/
 	$(PYTHON_IN_VENV) scripts/lock.py
