@@ -8,16 +8,16 @@
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 RUN python3 -m venv /opt/lightretriever
 WORKDIR /src
 COPY requirements requirements
 # The lists are complete, so nothing is resolved: pyserini's own list of requirements must not be followed.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /opt/lightretriever/bin/pip install --quiet --no-deps --requirement requirements/build.txt \
-    && /opt/lightretriever/bin/pip install --quiet --no-deps --no-build-isolation --requirement requirements/runtime.txt
+    /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --requirement requirements/build.txt \
+    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation --requirement requirements/runtime.txt
 COPY . .
-RUN /opt/lightretriever/bin/pip install --quiet --no-deps --no-build-isolation . \
+RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
     && /opt/lightretriever/bin/python scripts/slim_image.py \
     && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib
 

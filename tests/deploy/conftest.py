@@ -13,6 +13,7 @@ class Image(NamedTuple):
     """A built image."""
 
     tag: str
+    removed: dict[str, int]
     root: Path
     config: dict[str, Any]
 
@@ -21,6 +22,6 @@ class Image(NamedTuple):
 def built() -> Iterator[Image]:
     if reasons := image.missing():
         pytest.skip(f"the image can't be built here: {'; '.join(reasons)}")
-    tag = image.build()
+    tag, removed = image.build()
     with image.mounted(tag) as root:
-        yield Image(tag, root, image.configuration(tag))
+        yield Image(tag, removed, root, image.configuration(tag))

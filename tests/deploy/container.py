@@ -49,7 +49,7 @@ class Container:
         self.environment = dict(item.split("=", 1) for item in config["Env"]) | dict(settings or {})
         command = [*(entrypoint or config["Entrypoint"]), *(config["Cmd"] if arguments is None else arguments)]
         inside = [str(root), str(bundle or ""), user, config["WorkingDir"]]
-        unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child"]
+        unshare = ["unshare", *NAMESPACES, "--fork"]
         self.process = subprocess.Popen(
             [*unshare, sys.executable, str(ENTER), *inside, json.dumps(self.environment), json.dumps(command)],
             stdout=subprocess.PIPE,
@@ -68,9 +68,11 @@ class Container:
     def pid(self) -> int:
         """The first process of the container, as this system numbers it."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        while not (found := children.read_text().split()):
+        while self.process.poll() is None:
+            if found := children.read_text().split():
+                return int(found[0])
             time.sleep(0.01)
-        return int(found[0])
+        raise RuntimeError(f"the container has ended: {self.wait()}")
 
     def status(self) -> dict[str, str]:
         """What the kernel says of the first process."""
@@ -110,5 +112,5 @@ class Container:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process.poll() is None:
-            self.process.kill()  # and with it the first process, and with that one all
+            os.kill(self.pid, signal.SIGKILL)  # and with the first process all others
         self.process.communicate()

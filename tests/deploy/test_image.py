@@ -1,6 +1,7 @@
 """The container image: built from the committed Dockerfile and run, with walls like an engine's, over a tiny bundle."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.bundle import Bundle
-from scripts import image
+from scripts import image, slim_image
 from tests.deploy.conftest import Image
 from tests.deploy.container import Container
 
@@ -85,6 +86,13 @@ def test_without_a_bundle_it_says_so(built: Image) -> None:
     assert "/bundle" in errors
 
 
+def test_another_command_takes_the_place_of_serve(built: Image, bundle: Path) -> None:
+    with Container(built.root, built.config, bundle, arguments=["verify", "/bundle"]) as container:
+        status, output, errors = container.wait()
+    assert (status, errors) == (0, "")
+    assert output
+
+
 def test_every_module_of_the_service_loads(built: Image) -> None:
     """Nothing that is needed was taken out."""
     with Container(
@@ -113,11 +121,21 @@ def test_it_is_small(built: Image) -> None:
     assert sum(sizes.values()) < MAX_BYTES, sizes
     assert set(sizes) > set(image.PARTS)
     assert min(sizes.values()) > 0
+    assert {"the jar but Lucene", *slim_image.REMOVED} < set(built.removed)
+    assert all(size > 0 for size in built.removed.values()), "then the step does nothing: take it out"
 
 
 def test_it_says_what_it_is_and_not_where_it_was_made(built: Image) -> None:
     labels = built.config["Labels"]
     assert labels["org.opencontainers.image.version"] == image.VERSION
-    assert len(labels["org.opencontainers.image.revision"]) in (40, len("unknown"))
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?|unknown", labels["org.opencontainers.image.revision"])
     assert not [item for item in built.config["Env"] if item.startswith("PIP_")]
     assert str(image.WORK) not in image.output(image.buildah("inspect", "--type=image", built.tag))
+
+
+def test_the_documentation_has_the_recorded_sizes() -> None:
+    page = image.PAGE.read_text(encoding="utf-8")
+    record = json.loads(image.RECORD.read_text(encoding="utf-8"))
+    assert image.documented(page, record) == page, "run: .venv/bin/python -m scripts.image --record"
+    assert f"| **{sum(record['bytes'].values()) / 1e6:.1f}** |" in page
+    assert set(record["removed_bytes"]) >= set(slim_image.REMOVED)
