@@ -82,15 +82,15 @@ class Built(NamedTuple):
 
 def missing() -> list[str]:
     """What this machine lacks to build the image, in words; empty where it can."""
-    reasons = [f"no {tool}" for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
+    reasons = [f"no {tool}" for tool in ("buildah", "mmdebstrap", "unshare") if shutil.which(tool) is None]
     if os.geteuid() != 0:
         reasons.append("not root")
-    elif (
-        subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True).returncode != 0
-    ):
-        reasons.append("root, but with no right to make namespaces")
     if sys.version_info[:2] != PYTHON:
         reasons.append(f"Python {platform.python_version()}, and the base has {PYTHON[0]}.{PYTHON[1]}")
+    if not reasons:
+        tried = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True)
+        if tried.returncode != 0:
+            reasons.append("no right to make namespaces")
     return reasons
 
 
@@ -243,8 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help="write what is in the image to the documentation")
     options = parser.parse_args(arguments)
     if reasons := missing():
-        print(f"image: {'; '.join(reasons)}. It takes root on Debian and: apt-get install buildah mmdebstrap.")
-        print("image: where Docker or Podman runs: docker build --tag lightretriever-search .")
+        advice = "It takes root on Debian and: apt-get install buildah mmdebstrap."
+        print(f"image: {'; '.join(reasons)}. {advice}", file=sys.stderr)
+        print("image: where Docker or Podman runs: docker build --tag lightretriever-search .", file=sys.stderr)
         return 1
     report(build(options.base), record=options.record)
     return 0

@@ -99,6 +99,7 @@ def test_containers_have_no_rights(tmp_path: Path) -> None:
         "runAsGroup": 10001,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+    assert "\nUSER 10001:10001\n" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
     for container in [*pod["initContainers"], *pod["containers"]]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,

@@ -39,6 +39,15 @@ def running(built: Image, bundle: Path) -> Iterator[Container]:
         yield container
 
 
+def test_a_machine_that_lacks_something_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert {"no buildah", "no mmdebstrap"} <= set(image.missing())
+    assert image.main([]) == 1
+    assert "apt-get install buildah mmdebstrap" in capsys.readouterr().err
+
+
 def test_it_answers_searches_on_a_read_only_file_system_without_network(running: Container) -> None:
     assert running.ask("/readyz") == (200, '{"status":"ready"}')
     status, answer = running.ask("/search", {"query": "play music from the terminal", "k": 3})
