@@ -24,7 +24,7 @@ from artifacts.work import write_atomically
 from loadtest.generator import closed_loop, read_texts, run_loop
 from loadtest.goals import http_overhead, processes, start_times
 from loadtest.measure import Plan, Running, measure
-from loadtest.process import Server, python
+from loadtest.process import Server, finish, python
 from loadtest.record import commit, record
 from loadtest.report import write_report
 from loadtest.systems import LLM, NAMES, OURS, Given, LeftOut, System, systems
@@ -59,6 +59,8 @@ def _start(system: System | LeftOut, settings: dict[str, str], stack: ExitStack)
         return system
     print(f"starting {system.name}", file=sys.stderr)
     try:
+        if system.prepare:
+            finish(system.prepare)
         server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
     except LoadError as error:
         return LeftOut(system.name, system.label, f"it did not start: {error.message}")

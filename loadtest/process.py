@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from loadtest.wire import LoadError
 
-__all__ = ["ROOT", "Server", "memory_mb", "python"]
+__all__ = ["ROOT", "Server", "finish", "memory_mb", "python"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _STOP_S: Final = 30
@@ -105,6 +105,13 @@ class Server:
     def _written(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()[-_LAST:] or "it wrote nothing on stderr."
+
+
+def finish(command: Sequence[str]) -> None:
+    """Run a command to its end. Raises LoadError with the end of what it wrote when it fails."""
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")
 
 
 def memory_mb(pid: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The systems that are compared: what each is, the one command that starts it, and what it needs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -22,12 +22,14 @@ _NEEDS_PIPELINE: Final = "model software is not installed (scripts/install pipel
 
 @dataclass(frozen=True)
 class System:
-    """A system to start. `posts`: it takes `POST /search`, as locust's users send it."""
+    """A system to start. `prepare`: the command that makes its index first. `posts`: it takes `POST /search`, as
+    locust's users send it."""
 
     name: str
     label: str
     what: str
     command: list[str]
+    prepare: list[str] = field(default_factory=list)
     form: Form = search_form
     posts: bool = True
 
@@ -99,15 +101,22 @@ def _biencoder(given: Given) -> System | LeftOut:
 
 def _bm25(given: Given) -> System | LeftOut:
     what = "BM25 over the words of the same documents in Lucene, behind a thin route of the same HTTP server"
-    command = python("loadtest.servers.bm25", str(given.bundle), "--work", str(given.work))
-    return System("bm25", "BM25 (Lucene)", what, command)
+    command = _other("bm25", given)
+    return System("bm25", "BM25 (Lucene)", what, command, [*command, "--build"])
 
 
 def _anserini(given: Given) -> System | LeftOut:
     what = "Anserini's own REST server over the same index as BM25; answers without documents"
-    command = python("loadtest.servers.anserini", str(given.bundle), "--work", str(given.work))
     index = folder_of(given.work, Bundle.open(given.bundle), "words").absolute()
-    return System("anserini", "BM25 (Anserini REST)", what, command, anserini_form(str(index)), posts=False)
+    return System(
+        "anserini",
+        "BM25 (Anserini REST)",
+        what,
+        _other("anserini", given),
+        [*_other("bm25", given), "--build"],
+        form=anserini_form(str(index)),
+        posts=False,
+    )
 
 
 def _static(given: Given) -> System | LeftOut:
@@ -123,8 +132,12 @@ def _milvus(given: Given) -> System | LeftOut:
     if find_spec("milvus_lite") is None:
         return LeftOut(name, label, "milvus-lite is not installed (scripts/install loadtest)")
     what = "Milvus Lite over the same dense and sparse vectors, queries by our encoder, behind a thin route"
-    command = python("loadtest.servers.milvus", str(given.bundle), "--work", str(given.work))
-    return System(name, label, what, command)
+    command = _other("milvus", given)
+    return System(name, label, what, command, [*command, "--build"])
+
+
+def _other(module: str, given: Given) -> list[str]:
+    return python(f"loadtest.servers.{module}", str(given.bundle), "--work", str(given.work))
 
 
 def _serve(bundle: Path) -> list[str]:

@@ -56,10 +56,11 @@ class Tally:
         return sum(self.counts.values()) - self.counts["degraded"]
 
     def summary(self, wall_s: float) -> dict[str, Any]:
-        """Counts, answers per second, latency in milliseconds (absent without an answer), lag of the 99th percent."""
+        """Counts, `qps` (answers a second, degraded ones left out), latency in ms where there are answers, and lag."""
         times = {f"{name}_ms": value for name, value in latency(self.seconds, 1e3).items()} if self.seconds else {}
         lag = latency(self.lags, 1e3)["p99"] if self.lags else None
-        return {**self.counts, "qps": round(self.counts["answered"] / wall_s, 2), **times, "lag_p99_ms": lag}
+        whole = self.counts["answered"] - self.counts["degraded"]
+        return {**self.counts, "qps": round(whole / wall_s, 2), **times, "lag_p99_ms": lag}
 
 
 def median_of(rows: Sequence[dict[str, Any]], key: str) -> float | None:

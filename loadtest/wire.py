@@ -129,6 +129,8 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
+            if self.ticket is not None:
+                self.ticket.repeated = True  # it would be no better a second time
             if self._transport is not None:
                 self._transport.abort()
             return

@@ -121,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Milvus Lite over the vectors of a bundle.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--work", type=Path, required=True, help="folder for the index")
+    parser.add_argument("--build", action="store_true", help="make the index, print its folder, and end")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     given = parser.parse_args(arguments)
@@ -128,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bundle = Bundle.open(given.bundle)
         with bundle.sparse() as index:
             path = built(given.work, bundle, "milvus", lambda folder: build_collection(bundle, index, folder))
+            if given.build:
+                print(path)
+                return 0
             probes = Documents(index).probes(2000)
         with MilvusLite(str(path)) as database:
             milvus = Milvus(bundle, database.get_collection(NAME))

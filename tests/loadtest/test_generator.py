@@ -68,15 +68,10 @@ def test_endings_are_told_apart() -> None:
     with serving(lambda number: endings.get(number, answer())) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=50, seconds=0.4, connections=1))
     counts = {kind: result[kind] for kind in ("answered", "degraded", "refused", "failed", "late")}
-    # The cut connection had answered before, so its request was sent again, as number 6.
-    assert counts == {"answered": 15, "degraded": 1, "refused": 3, "failed": 2, "late": 0} or counts == {
-        "answered": 16,
-        "degraded": 1,
-        "refused": 3,
-        "failed": 2,
-        "late": 0,
-    }
+    # The cut connection had answered before, so its request was sent again, as number 6. What is no HTTP was not.
+    assert counts == {"answered": 14, "degraded": 1, "refused": 3, "failed": 3, "late": 0}
     assert sum(counts.values()) - counts["degraded"] == result["sent"] == 20
+    assert result["qps"] * result["wall_s"] == pytest.approx(counts["answered"] - 1, rel=0.01)
 
 
 def test_what_comes_too_late_is_given_up() -> None:

@@ -13,7 +13,7 @@ import pytest
 from artifacts.bundle import Bundle
 from artifacts.lucene.words import WordIndex, build_word_index
 from loadtest.generator import open_loop, run_loop
-from loadtest.process import Server, memory_mb, python
+from loadtest.process import Server, finish, memory_mb, python
 from loadtest.servers.documents import document_texts, read_postings, stored_documents
 from loadtest.systems import NAMES, Given, LeftOut, System, systems
 from loadtest.wire import LoadError, Target
@@ -55,6 +55,8 @@ def found(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
     system = found[name]
+    if system.prepare:
+        finish(system.prepare)
     with Server([*system.command, "--port", "0"], environment=FAST) as server:
         assert server.ready_s > 0
         requests = [system.form(Target.of(server.url), text, 5) for text in ("music player", "terminal")]
@@ -104,6 +106,8 @@ def test_words_of_the_query_are_in_what_bm25_finds(found: dict[str, System]) -> 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="nowhere: there is no such folder"):
         Server(python("service.cli", "serve", str(tmp_path / "nowhere"), "--port", "0"))
+    with pytest.raises(LoadError, match=r"ended with 2: .*nowhere"):
+        finish(python("loadtest.servers.bm25", str(tmp_path / "nowhere"), "--work", str(tmp_path), "--build"))
     with pytest.raises(LoadError, match="can't be started"):
         Server([str(tmp_path / "no-program")])
     with pytest.raises(LoadError, match="process 999999999"):
