@@ -13,7 +13,6 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from artifacts.bundle import Bundle
 from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError
 from service.http import problem_response
@@ -21,6 +20,7 @@ from service.middleware import Envelope
 from service.openapi import ABOUT, complete_description
 from service.routes import router, served
 from service.settings import Settings
+from service.swap import Serving
 from service.versions import package_version
 
 __all__ = ["create_app"]
@@ -30,14 +30,18 @@ _WARM_UP_PAUSE_S: Final = 1.0
 
 
 def create_app(
-    source: Path | SearchEngine, settings: Settings | None = None, *, on_ready: Callable[[], None] | None = None
+    source: Path | SearchEngine | Serving,
+    settings: Settings | None = None,
+    *,
+    on_ready: Callable[[], None] | None = None,
 ) -> FastAPI:
     """Make the application that serves a bundle.
 
-    `source` is the folder of a bundle, opened and closed with the application, or an engine, which stays the caller's
-    and brings its own settings. `on_ready` is called after the warm-up.
+    `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
+    the caller's and brings its own settings: a folder as `Serving`, or an engine. `on_ready` is called after the
+    warm-up.
     """
-    chosen = source.settings if isinstance(source, SearchEngine) else settings or Settings()
+    chosen = settings or Settings() if isinstance(source, Path) else source.settings
     app = FastAPI(
         title="LightRetriever Search",
         description=ABOUT,
@@ -48,7 +52,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.router.routes.extend(served())
-    app.add_middleware(Envelope, metrics=lambda: app.state.engine.metrics)
+    app.add_middleware(Envelope, metrics=lambda: app.state.serving.metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _routing_error)
     complete_description(app, router.routes, chosen)
@@ -57,13 +61,16 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(
-    app: FastAPI, *, source: Path | SearchEngine, settings: Settings, on_ready: Callable[[], None] | None
+    app: FastAPI, *, source: Path | SearchEngine | Serving, settings: Settings, on_ready: Callable[[], None] | None
 ) -> AsyncIterator[None]:
-    owned = None if isinstance(source, SearchEngine) else SearchEngine.open(Bundle.open(source), settings)
-    app.state.engine = source if owned is None else owned
+    serving = Serving(source) if isinstance(source, SearchEngine) else source
+    if isinstance(serving, Path):
+        serving = Serving.open(serving, settings)
+    app.state.serving = serving
     # Each of these threads waits for lanes, never longer than a deadline.
     app.state.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
     stop = Event()
+    serving.start()
     warm_up = asyncio.create_task(_warm_up(app, stop, on_ready))
     try:
         yield
@@ -72,16 +79,17 @@ async def _lifespan(
         warm_up.cancel()
         with suppress(asyncio.CancelledError):
             await warm_up
-        if owned is not None:
-            owned.close()
+        serving.stop()
+        if isinstance(source, Path):
+            serving.close()
         app.state.executor.shutdown()
 
 
 async def _warm_up(app: FastAPI, stop: Event, on_ready: Callable[[], None] | None) -> None:
-    engine: SearchEngine = app.state.engine
     while True:
         try:
-            await asyncio.get_running_loop().run_in_executor(app.state.executor, engine.warm_up, stop)
+            with app.state.serving.current as engine:
+                await asyncio.get_running_loop().run_in_executor(app.state.executor, engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
             await asyncio.sleep(_WARM_UP_PAUSE_S)
@@ -110,5 +118,5 @@ async def _routing_error(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
-    request.app.state.engine.metrics.errors.labels(error.kind).inc()
+    request.app.state.serving.metrics.errors.labels(error.kind).inc()
     return problem_response(error, instance=request.url.path, request_id=request.state.request_id, headers=headers)

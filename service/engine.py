@@ -43,11 +43,11 @@ _WARM_UP_DEADLINE_MS: Final = 5_000.0
 class SearchEngine:
     """Searches one bundle. Any number of threads may use it at once."""
 
-    def __init__(self, bundle: Bundle, settings: Settings, index: ImpactIndex) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings, index: ImpactIndex, metrics: Metrics | None = None) -> None:
         """Use `open` instead: it closes the index when another part can't be opened."""
         self.bundle = bundle
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.parts = Parts(
             encoder=QueryEncoder(
                 bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}, bundle.idf()
@@ -65,17 +65,18 @@ class SearchEngine:
         self._limits = RequestLimits(settings, tasks=bundle.manifest.tasks, fields=self.parts.documents.fields)
         self._warm = False
         self._closed = False
-        self.metrics.describe(bundle.manifest)
-        self.metrics.ready.set_function(self._ready)
-        for name, lane in self.parts.lanes.items():
-            self.metrics.abandoned.labels(name).set_function(partial(getattr, lane, "abandoned"))
+        if metrics is None:
+            self.publish()
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: Settings | None = None) -> Self:
-        """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start."""
+    def open(cls, bundle: Bundle, settings: Settings | None = None, metrics: Metrics | None = None) -> Self:
+        """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start.
+
+        `metrics` are those of the process, which tell of this engine from `publish` on; None: of its own, at once.
+        """
         index = bundle.sparse()
         try:
-            return cls(bundle, settings or Settings(), index)
+            return cls(bundle, settings or Settings(), index, metrics)
         except BaseException:
             index.close()
             raise
@@ -84,6 +85,13 @@ class SearchEngine:
     def fields(self) -> list[str]:
         """Names of the document fields that a request may ask for."""
         return self.parts.documents.fields
+
+    def publish(self) -> None:
+        """Let the metrics tell the state of this engine."""
+        self.metrics.describe(self.bundle.manifest)
+        self.metrics.ready.set_function(self._ready)
+        for name, lane in self.parts.lanes.items():
+            self.metrics.abandoned.labels(name).set_function(partial(getattr, lane, "abandoned"))
 
     def search(self, request: SearchRequest, *, arrived: float | None = None) -> SearchResponse:
         """Answer one search. `arrived` is the `perf_counter` time its deadline counts from, default now.

@@ -8,6 +8,7 @@ LightRetrieverError
     ├── DocumentNotFoundError     404  no document has this id
     ├── MethodNotAllowedError     405  the path exists, for another method
     ├── BodyTimeoutError          408  the body did not come within the deadline
+    ├── BundleRefusedError        409  the bundle in the served folder can't be served
     ├── BodyTooLargeError         413  the body is over the limit
     ├── MediaTypeError            415  the body is not declared as plain JSON
     ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
@@ -32,6 +33,7 @@ __all__ = [
     "KINDS",
     "BodyTimeoutError",
     "BodyTooLargeError",
+    "BundleRefusedError",
     "DeadlineError",
     "DocumentNotFoundError",
     "FieldError",
@@ -132,6 +134,12 @@ class BodyTimeoutError(ServiceError):
     kind, status, title = "body_timeout", 408, "The body came too slowly"
 
 
+class BundleRefusedError(ServiceError):
+    """The bundle in the served folder can't be served; the one before still is."""
+
+    kind, status, title = "bundle_refused", 409, "The bundle was refused"
+
+
 class BodyTooLargeError(ServiceError):
     """The body is over the limit."""
 
@@ -195,6 +203,7 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
             DocumentNotFoundError,
             MethodNotAllowedError,
             BodyTimeoutError,
+            BundleRefusedError,
             BodyTooLargeError,
             MediaTypeError,
             InvalidRequestError,

@@ -34,6 +34,7 @@ from service.schemas import (
     SearchResponse,
     Status,
 )
+from service.swap import Serving
 from service.versions import package_version
 
 __all__ = ["router", "served"]
@@ -62,8 +63,8 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
     body = await _read(request, SearchRequest)
-    engine, arrived = _engine(request), request.state.arrived
-    return await _work(request, lambda: json_response(engine.search(body, arrived=arrived)))
+    arrived = request.state.arrived
+    return await _work(request, lambda engine: json_response(engine.search(body, arrived=arrived)))
 
 
 @router.post(
@@ -74,9 +75,9 @@ async def search(request: Request) -> Response:
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
     body = await _read(request, BatchRequest)
-    engine, arrived = _engine(request), request.state.arrived
+    arrived = request.state.arrived
 
-    def work() -> Response:
+    def work(engine: SearchEngine) -> Response:
         return json_response(BatchResponse(results=engine.search_batch(body.searches, arrived=arrived)))
 
     return await _work(request, work)
@@ -88,8 +89,8 @@ async def search_batch(request: Request) -> Response:
 async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
     body = await _read(request, EncodeRequest)
-    engine, arrived = _engine(request), request.state.arrived
-    return await _work(request, lambda: json_response(engine.encode(body, arrived=arrived)))
+    arrived = request.state.arrived
+    return await _work(request, lambda engine: json_response(engine.encode(body, arrived=arrived)))
 
 
 @router.get(
@@ -99,8 +100,8 @@ async def encode(request: Request) -> Response:
 )
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
-    engine, arrived, document_id = _engine(request), request.state.arrived, request.path_params["id"]
-    return await _work(request, lambda: json_response(engine.document(document_id, arrived=arrived)))
+    arrived, document_id = request.state.arrived, request.path_params["id"]
+    return await _work(request, lambda engine: json_response(engine.document(document_id, arrived=arrived)))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
@@ -125,7 +126,7 @@ async def info(request: Request) -> Response:
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
 async def metrics(request: Request) -> Response:
     """Give all metrics in Prometheus' text format."""
-    return Response(_engine(request).metrics.text(), media_type=_METRICS_TYPE)
+    return Response(_serving(request).metrics.text(), media_type=_METRICS_TYPE)
 
 
 @router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
@@ -155,18 +156,23 @@ def served() -> list[Route]:
 
 
 def _engine(request: Request) -> SearchEngine:
-    engine: SearchEngine = request.app.state.engine
-    return engine
+    return _serving(request).current.engine
+
+
+def _serving(request: Request) -> Serving:
+    serving: Serving = request.app.state.serving
+    return serving
 
 
 async def _read(request: Request, model: type[M]) -> M:
-    settings = _engine(request).settings
+    settings = _serving(request).settings
     return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
-async def _work(request: Request, work: Callable[[], Response]) -> Response:
+async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
     """Let a thread work, and write the answer too: a large one would hold up all other requests here."""
-    return await asyncio.get_running_loop().run_in_executor(request.app.state.executor, work)
+    with _serving(request).current as engine:
+        return await asyncio.get_running_loop().run_in_executor(request.app.state.executor, work, engine)
 
 
 def _info(engine: SearchEngine) -> Info:

@@ -10,12 +10,11 @@ from typing import Final
 
 import uvicorn
 
-from artifacts.bundle import Bundle
 from artifacts.errors import LightRetrieverError
 from service.app import create_app
-from service.engine import SearchEngine
 from service.logs import configure_logging
 from service.settings import Settings
+from service.swap import Serving
 
 __all__ = ["EXIT_ERROR", "run"]
 
@@ -43,12 +42,12 @@ def run(bundle: Path, *, host: str = "127.0.0.1", port: int = 8080, settings: Se
         return EXIT_ERROR
     with listener:
         try:
-            engine = SearchEngine.open(Bundle.open(bundle), chosen)
+            serving = Serving.open(bundle, chosen)
         except LightRetrieverError as error:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_ERROR
-        with engine:
-            _serve(engine, listener, host)
+        with serving:
+            _serve(serving, listener, host)
     return 0
 
 
@@ -66,16 +65,16 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve(engine: SearchEngine, listener: socket.socket, host: str) -> None:
+def _serve(serving: Serving, listener: socket.socket, host: str) -> None:
     name = f"[{host}]" if ":" in host else host
     url = f"http://{name}:{listener.getsockname()[1]}"
-    manifest = engine.bundle.manifest
 
     def announce() -> None:
+        manifest = serving.current.engine.bundle.manifest
         print(f"Ready: {manifest.documents} documents of {manifest.name!r} at {url}", flush=True)
 
     config = uvicorn.Config(
-        create_app(engine, on_ready=announce),
+        create_app(serving, on_ready=announce),
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -84,7 +83,7 @@ def _serve(engine: SearchEngine, listener: socket.socket, host: str) -> None:
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=engine.settings.shutdown_grace_s,
+        timeout_graceful_shutdown=serving.settings.shutdown_grace_s,
     )
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
     before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -69,6 +69,13 @@ class Settings(BaseSettings):
     shutdown_grace_s: int = Field(
         default=10, ge=1, description="Time that requests in flight have to finish after SIGTERM or SIGINT."
     )
+    watch_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=86_400,
+        description="Time between two looks at the bundle's folder. Another bundle that is there at two looks in a row "
+        "is verified, warmed and takes over. 0: it is not looked at.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Least severe line that is logged. `info` has one line per request, without the query.",

@@ -48,7 +48,7 @@ class StageClock:
 
 
 class Metrics:
-    """The Prometheus metrics of one engine, in a registry of their own."""
+    """The Prometheus metrics of a process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -67,6 +67,14 @@ class Metrics:
             registry=self.registry,
         )
         self._count_faults()
+        self.swaps = Counter(
+            "lightretriever_swaps",
+            "Other bundles that were taken over while serving, or refused.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in ("swapped", "refused"):
+            self.swaps.labels(result)
         stages = Histogram(
             "lightretriever_stage_seconds", "Time per stage.", ["stage"], buckets=_BUCKETS, registry=self.registry
         )

@@ -247,6 +247,13 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {f'lightretriever_bundle_info{{version="{v}",instance="{v}"}}': "1x60" for v in "ab"},
         {f'lightretriever_bundle_info{{version="a",instance="{v}"}}': "1x60" for v in "ab"},
     ),
+    "LightRetrieverBundleRefused": (
+        {'lightretriever_swaps_total{result="refused"}': "0+1x60"},
+        {
+            'lightretriever_swaps_total{result="refused"}': "3x60",
+            'lightretriever_swaps_total{result="swapped"}': "0+1x60",
+        },
+    ),
     "LightRetrieverFileDescriptors": (
         {'process_open_fds{job="lightretriever"}': "900x60", 'process_max_fds{job="lightretriever"}': "1024x60"},
         {'process_open_fds{job="lightretriever"}': "90x60", 'process_max_fds{job="lightretriever"}': "1024x60"},

@@ -14,7 +14,7 @@ from service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_setting
 from service.telemetry import Metrics
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
-UNITS = {"warm_up_s", "deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
+UNITS = {"watch_s", "warm_up_s", "deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
 
 
 @pytest.fixture(autouse=True)
