@@ -10,6 +10,7 @@ the reason.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -63,7 +64,8 @@ def _start(system: System | LeftOut, settings: dict[str, str], stack: ExitStack)
             finish(system.prepare)
         server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
     except LoadError as error:
-        return LeftOut(system.name, system.label, f"it did not start: {error.message}")
+        # Where somebody's folders lie says nothing about a result.
+        return LeftOut(system.name, system.label, f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}")
     return Running(system, server)
 
 

@@ -28,6 +28,7 @@ from service.documents import Documents
 __all__ = ["main"]
 
 _WARM_UP_S: Final = 5.0
+_LIMIT_S: Final = 120.0  # the first query loads most of the classes
 _PATIENCE: Final = 600
 _PAUSE_S: Final = 0.1
 
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url = f"http://{given.host}:{port}"
         _wait(given.host, port)
         requests = [anserini_form(str(path))(Target.of(url), probe, 10) for probe in probes]
-        result = run_loop(closed_loop(url, requests, connections=1, seconds=_WARM_UP_S))
+        result = run_loop(closed_loop(url, requests, connections=1, seconds=_WARM_UP_S, limit_s=_LIMIT_S))
         if not result["answered"]:
             raise LoadError(f"Anserini's server answered none of {result['sent']} queries on {path}.")
     except LightRetrieverError as error:
