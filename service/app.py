@@ -13,6 +13,7 @@ from typing import Final
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from service.admission import Admission
 from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError
 from service.http import problem_response
@@ -69,6 +70,7 @@ async def _lifespan(
     app.state.serving = serving
     # Each of these threads waits for lanes, never longer than a deadline.
     app.state.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
+    app.state.admission = Admission(settings.search_threads, settings.max_waiting)
     stop = Event()
     serving.start()
     warm_up = asyncio.create_task(_warm_up(app, stop, on_ready))

@@ -114,8 +114,7 @@ class SearchEngine:
         """Encode a text as a query. Errors as in `search`."""
         self._limits.check_encode(request)
         clock = StageClock(arrived)
-        if perf_counter() >= self._until(clock):
-            raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
+        self._require_time(clock)
         encoder = self.parts.encoder
         task = request.task or self.bundle.manifest.default_task
         query = encoder.encode(request.text, task, clock, field="text")
@@ -133,6 +132,7 @@ class SearchEngine:
         """Read a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
         clock = StageClock(arrived)
         self._require_open()
+        self._require_time(clock)
         try:
             call = self.parts.lanes["documents"].call(self.parts.documents.get, document_id)
             fields, _ = call.result(self._until(clock))
@@ -241,6 +241,10 @@ class SearchEngine:
 
     def _until(self, clock: StageClock) -> float:
         return clock.arrived + self.settings.deadline_ms / 1e3
+
+    def _require_time(self, clock: StageClock) -> None:
+        if perf_counter() >= self._until(clock):
+            raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
 
     def _ready(self) -> float:
         try:

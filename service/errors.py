@@ -17,6 +17,7 @@ LightRetrieverError
     ├── SearchFailedError         500  no leg, or a leg that was required, could answer
     ├── InternalError             500  a mistake of the service
     ├── NotReadyError             503  the service still warms up, or its threads are stuck
+    ├── OverloadedError           503  too many requests wait already
     └── DeadlineError             504  the answer was not there in time
 """
 
@@ -45,6 +46,7 @@ __all__ = [
     "NoDirectionError",
     "NoTokensError",
     "NotReadyError",
+    "OverloadedError",
     "RouteNotFoundError",
     "SearchFailedError",
     "ServiceError",
@@ -82,6 +84,8 @@ class ServiceError(LightRetrieverError):
     kind: ClassVar[str]
     status: ClassVar[int]
     title: ClassVar[str]
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Headers that the answer gets because of this error."""
 
     def __init__(self, detail: str, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(detail)
@@ -132,6 +136,7 @@ class BodyTimeoutError(ServiceError):
     """The body did not come within the deadline."""
 
     kind, status, title = "body_timeout", 408, "The body came too slowly"
+    headers = MappingProxyType({"connection": "close"})  # the rest of the body must not be waited for
 
 
 class BundleRefusedError(ServiceError):
@@ -188,6 +193,13 @@ class NotReadyError(ServiceError):
     kind, status, title = "not_ready", 503, "The service is not ready"
 
 
+class OverloadedError(ServiceError):
+    """Too many requests wait already."""
+
+    kind, status, title = "overloaded", 503, "The service has too much to do"
+    headers = MappingProxyType({"retry-after": "1"})
+
+
 class DeadlineError(ServiceError):
     """The answer was not there in time."""
 
@@ -212,6 +224,7 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
             SearchFailedError,
             InternalError,
             NotReadyError,
+            OverloadedError,
             DeadlineError,
         )
     }

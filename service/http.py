@@ -61,9 +61,7 @@ def problem_response(
 ) -> Response:
     """Give an error as application/problem+json."""
     body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
-    if isinstance(error, BodyTimeoutError):
-        headers = {**(headers or {}), "connection": "close"}  # the rest of the body must not be waited for
-    return Response(body, error.status, headers, media_type=PROBLEM_JSON)
+    return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
 
 
 def _check_media_type(request: Request) -> None:

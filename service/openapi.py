@@ -24,6 +24,7 @@ from service.errors import (
     NoDirectionError,
     NoTokensError,
     NotReadyError,
+    OverloadedError,
     SearchFailedError,
     ServiceError,
     problem,
@@ -43,10 +44,10 @@ __all__ = [
 ]
 
 _BODY_ERRORS: Final = (InvalidJsonError, BodyTimeoutError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
-ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError, DeadlineError)
+ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError, OverloadedError, DeadlineError)
 # The engine closes at the end, while the last requests may still be under way.
 SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, NotReadyError)
-DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError, NotReadyError)
+DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError, NotReadyError, OverloadedError)
 READY_ERRORS: Final = (NotReadyError,)
 
 _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [

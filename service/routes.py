@@ -166,12 +166,13 @@ def _serving(request: Request) -> Serving:
 
 async def _read(request: Request, model: type[M]) -> M:
     settings = _serving(request).settings
+    request.app.state.admission.check()  # before the body is read
     return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
 async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
     """Let a thread work, and write the answer too: a large one would hold up all other requests here."""
-    with _serving(request).current as engine:
+    with request.app.state.admission, _serving(request).current as engine:
         return await asyncio.get_running_loop().run_in_executor(request.app.state.executor, work, engine)
 
 

@@ -55,6 +55,13 @@ class Settings(BaseSettings):
         le=1024,
         description="Requests worked on at once. Each leg and the document store have as many threads of their own.",
     )
+    max_waiting: int = Field(
+        default=256,
+        ge=0,
+        le=1_000_000,
+        description="Requests that may wait for their turn, beside those that are worked on. "
+        "What comes on top is refused at once.",
+    )
     warm_up_queries: int = Field(
         default=2000,
         ge=1,

@@ -1,0 +1,158 @@
+"""More requests than there is room for, on a real server: refused at once and cleanly, and over when it is over."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter, sleep
+
+import httpx2
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts.bundle import Bundle
+from service.admission import Admission
+from service.app import create_app
+from service.encoder import EncodedQuery
+from service.engine import SearchEngine
+from service.errors import DeadlineError, OverloadedError
+from service.legs import Found, Leg
+from service.settings import Settings
+from tests.service.live import live
+
+WORKING, WAITING, CLIENTS = 2, 3, 24
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=WORKING, max_waiting=WAITING)
+
+
+class Gated:
+    """A real leg that answers when the gate opens, and counts who came."""
+
+    def __init__(self, leg: Leg, gate: threading.Event) -> None:
+        self.entered = threading.Semaphore(0)
+        self.calls = 0
+        self._leg, self._gate = leg, gate
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        self.calls += 1
+        self.entered.release()
+        self._gate.wait()
+        return self._leg.search(query, count)
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return self._leg.scores(query, ordinals)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def narrow(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+def search(url: str, **fields: object) -> httpx2.Response:
+    return httpx2.post(f"{url}/search", json={"query": "music", **fields}, timeout=90)
+
+
+def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngine, gate: threading.Event) -> None:
+    leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
+    refused = threading.Semaphore(0)
+
+    def ask(url: str) -> httpx2.Response:
+        answer = search(url)
+        if answer.status_code != 200:
+            refused.release()
+        return answer
+
+    with live(create_app(narrow)) as url, ThreadPoolExecutor(CLIENTS) as pool:
+        asked = [pool.submit(ask, url) for _ in range(CLIENTS)]
+        # Those too many are answered while all others still wait.
+        for _ in range(CLIENTS - WORKING - WAITING):
+            assert refused.acquire(timeout=60)
+        assert leg.calls <= WORKING
+        for path in ("/livez", "/readyz", "/metrics", "/info", "/", "/docs"):
+            assert httpx2.get(url + path).status_code == 200
+        for refusal in (
+            httpx2.get(f"{url}/documents/music"),
+            httpx2.post(f"{url}/encode", json={"text": "a"}),
+            httpx2.post(f"{url}/search/batch", json={"searches": [{"query": "a"}]}),
+            search(url, query="", k="neither is looked at"),
+        ):
+            problem = refusal.json()
+            assert (refusal.status_code, problem["kind"]) == (503, "overloaded")
+            assert refusal.headers["retry-after"] == "1"
+            assert refusal.headers["content-type"] == "application/problem+json"
+            assert "max_waiting" in problem["detail"]
+        gate.set()
+        answers = [future.result() for future in asked]
+        assert Counter(answer.status_code for answer in answers) == {
+            200: WORKING + WAITING,
+            503: CLIENTS - WORKING - WAITING,
+        }
+        assert all(len(answer.json()["hits"]) == 10 for answer in answers if answer.status_code == 200)
+        assert search(url).status_code == 200  # at once
+        found = narrow.metrics.registry.get_sample_value("lightretriever_errors_total", {"kind": "overloaded"})
+        assert found == CLIENTS - WORKING - WAITING + 4
+
+
+def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, gate: threading.Event) -> None:
+    leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
+    with live(create_app(narrow)) as url, ThreadPoolExecutor(CLIENTS) as pool:
+        busy = [pool.submit(search, url) for _ in range(WORKING)]
+        for _ in range(WORKING):
+            assert leg.entered.acquire(timeout=60)
+        late = [pool.submit(search, url, deadline_ms=1) for _ in range(WAITING)]
+        # All have arrived; one more in flight asks for the metrics.
+        everyone = f"requests_in_flight {WORKING + WAITING + 1:.1f}\n"
+        while everyone not in httpx2.get(f"{url}/metrics").text:
+            sleep(0.01)
+        gate.set()
+        assert {future.result().json()["kind"] for future in late} == {"deadline_exceeded"}
+        assert {future.result().status_code for future in busy} == {200}
+        assert leg.calls == WORKING
+
+
+def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: Bundle, gate: threading.Event) -> None:
+    settings = SETTINGS.model_copy(update={"deadline_ms": 400.0})
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
+        healthy = dict(engine.parts.legs)
+        for name in ("dense", "sparse"):
+            engine.parts.legs[name] = Gated(engine.parts.legs[name], gate)
+        with live(create_app(engine)) as url, ThreadPoolExecutor(CLIENTS) as pool:
+            answers = [future.result() for future in [pool.submit(search, url) for _ in range(2 * CLIENTS)]]
+            kinds = Counter(answer.json()["kind"] for answer in answers)
+            assert set(kinds) == {"overloaded", "deadline_exceeded"}
+            engine.parts.legs.update(healthy)
+            gate.set()
+            # The lanes' threads return as soon as their calls do.
+            while (answer := search(url)).status_code != 200:
+                assert answer.json()["kind"] == "deadline_exceeded"
+            assert answer.json()["degraded"] in ([], ["dense"], ["sparse"])
+
+
+def test_a_late_document_is_not_read(engine: SearchEngine) -> None:
+    with pytest.raises(DeadlineError, match="turn of the request"):
+        engine.document("music", arrived=perf_counter() - 61)
+
+
+def test_the_count_goes_down_whatever_happens() -> None:
+    def fail(admission: Admission) -> None:
+        with admission:
+            raise ZeroDivisionError
+
+    admission = Admission(1, 1)
+    with admission:
+        with pytest.raises(ZeroDivisionError):
+            fail(admission)
+        with admission, pytest.raises(OverloadedError):
+            fail(admission)
+    with admission, admission:
+        pass
