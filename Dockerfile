@@ -18,7 +18,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation --requirement requirements/runtime.txt
 COPY . .
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
-    && /opt/lightretriever/bin/python scripts/slim_image.py \
+    && /opt/lightretriever/bin/python scripts/slim_image.py /opt/lightretriever \
     && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib
 
 FROM ${BASE}

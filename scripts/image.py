@@ -1,6 +1,6 @@
 """Build the service's container image where no container engine runs: as root on Debian, with buildah and mmdebstrap.
 
-    python scripts/image.py [--base IMAGE] [--record]
+    python -m scripts.image [--base IMAGE] [--record]
 
 The Dockerfile is built as it stands. Its base is a small Debian with Python, made from Debian's packages, or IMAGE. pip
 collects the wheels outside the build, with whatever index, mirror and cache it is configured for, so nothing of that

@@ -1,10 +1,12 @@
-"""Remove from the Python that runs this what the service never loads. The Dockerfile runs it, inside the build.
+"""Remove from a virtual environment what the service never loads. The Dockerfile runs it, inside the build.
 
-    python scripts/slim_image.py
+    /opt/lightretriever/bin/python scripts/slim_image.py /opt/lightretriever
 
-Prints what each part saved. It takes pip away as well: never run it in an environment that is to be worked with.
+The environment is that of the Python which runs this, and has to be named, because it is of no use for anything else
+afterwards: pip goes as well. Prints what each part saved.
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -91,7 +93,12 @@ def slim_jar(jar: Path) -> None:
 
 
 def main() -> None:
-    """Slim the installation of the running Python."""
+    """Slim the environment of the running Python, if it is the one that was named."""
+    parser = argparse.ArgumentParser(description="Remove from a virtual environment what the service never loads.")
+    parser.add_argument("environment", type=Path, help="folder of the environment whose Python runs this")
+    named = parser.parse_args().environment
+    if named.resolve() != Path(sys.prefix).resolve():
+        parser.error(f"{named} is not the environment of the running Python, which is {sys.prefix}")
     packages = Path(sysconfig.get_path("purelib"))
     before = used_bytes([packages])
 
