@@ -12,10 +12,12 @@ from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from service.admission import Admission
 from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError
+from service.gate import Gate
 from service.http import problem_response
 from service.middleware import Envelope
 from service.openapi import ABOUT, complete_description
@@ -40,7 +42,7 @@ def create_app(
 
     `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
     the caller's and brings its own settings: a folder as `Serving`, or an engine. `on_ready` is called after the
-    warm-up.
+    warm-up. SettingsError if the file of API keys can't be used.
     """
     chosen = settings or Settings() if isinstance(source, Path) else source.settings
     app = FastAPI(
@@ -53,6 +55,15 @@ def create_app(
         redirect_slashes=False,
     )
     app.router.routes.extend(served())
+    app.state.gate = Gate.open(chosen)
+    if chosen.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=chosen.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
     app.add_middleware(Envelope, metrics=lambda: app.state.serving.metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _routing_error)

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from artifacts.cli import add_commands
 from artifacts.errors import LightRetrieverError
+from service.errors import SettingsError
+from service.keys import new_key
 
 __all__ = ["app", "main"]
 
@@ -33,6 +36,23 @@ def serve(
     from service.settings import load_settings
 
     raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config)))
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Who or what gets the key.", show_default=False)],
+    scope: Annotated[list[str], typer.Option(help="What the key is for: search or admin; may be given twice.")],
+) -> None:
+    """Make an API key: the key goes to stderr, its entry for the file of keys (api_keys_file) to stdout."""
+    try:
+        made, entry = new_key(name, scope)
+    except ValidationError as error:
+        raise SettingsError(
+            f"There is no key of the name {name!r} with the scopes {', '.join(scope)}.",
+            remedy="A name has 1 to 64 letters, digits, dots, dashes or underscores; a scope is search or admin.",
+        ) from error
+    typer.echo(f"The key, shown only now: {made}", err=True)
+    typer.echo(f"- name: {entry.name}\n  sha256: {entry.sha256}\n  scopes: [{', '.join(entry.scopes)}]")
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ LightRetrieverError
 ├── SettingsError                 a setting is wrong; the service doesn't start
 └── ServiceError                  answered as application/problem+json (RFC 9457)
     ├── InvalidJsonError          400  the body is not JSON
+    ├── UnauthorizedError         401  no API key, or an unknown one
+    ├── ForbiddenError            403  the API key is for something else
     ├── RouteNotFoundError        404  there is no such path
     ├── DocumentNotFoundError     404  no document has this id
     ├── MethodNotAllowedError     405  the path exists, for another method
@@ -14,6 +16,7 @@ LightRetrieverError
     ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
     ├── NoTokensError             422  the tokenizer finds nothing in the query
     ├── NoDirectionError          422  the query's vector is zero, so no document is nearer than another
+    ├── RateLimitedError          429  more requests than this caller may make
     ├── SearchFailedError         500  no leg, or a leg that was required, could answer
     ├── InternalError             500  a mistake of the service
     ├── NotReadyError             503  the service still warms up, or its threads are stuck
@@ -24,20 +27,20 @@ LightRetrieverError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
-
-from pydantic import ValidationError
+from typing import ClassVar, Self
 
 from artifacts.errors import LightRetrieverError
 
 __all__ = [
     "KINDS",
+    "MOST_FIELD_ERRORS",
     "BodyTimeoutError",
     "BodyTooLargeError",
     "BundleRefusedError",
     "DeadlineError",
     "DocumentNotFoundError",
     "FieldError",
+    "ForbiddenError",
     "InternalError",
     "InvalidJsonError",
     "InvalidRequestError",
@@ -47,22 +50,18 @@ __all__ = [
     "NoTokensError",
     "NotReadyError",
     "OverloadedError",
+    "RateLimitedError",
     "RouteNotFoundError",
     "SearchFailedError",
     "ServiceError",
     "SettingsError",
-    "field_errors",
-    "problem",
+    "UnauthorizedError",
     "shortened",
 ]
 
 # An answer must stay small whatever the request was.
-_MOST_FIELD_ERRORS = 20
+MOST_FIELD_ERRORS = 20
 _LONGEST_ECHO = 100
-_LONGEST_MESSAGE = 300
-
-# Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
-_UNION = "fusion"
 
 
 class SettingsError(LightRetrieverError):
@@ -100,7 +99,7 @@ class ServiceError(LightRetrieverError):
         """
         first, total = errors[0], max(len(errors), count or 0)
         more = f" ({total - 1} more)" if total > 1 else ""
-        return cls(f"{first.field}: {first.message}{more}", errors[:_MOST_FIELD_ERRORS])
+        return cls(f"{first.field}: {first.message}{more}", errors[:MOST_FIELD_ERRORS])
 
     def within(self, place: str) -> Self:
         """Give the same error for a part of the request, such as `searches.3`."""
@@ -112,6 +111,19 @@ class InvalidJsonError(ServiceError):
     """The body is not JSON."""
 
     kind, status, title = "invalid_json", 400, "The body is not JSON"
+
+
+class UnauthorizedError(ServiceError):
+    """There is no API key in the request, or an unknown one."""
+
+    kind, status, title = "unauthorized", 401, "An API key is needed"
+    headers = MappingProxyType({"www-authenticate": 'Bearer realm="lightretriever"'})
+
+
+class ForbiddenError(ServiceError):
+    """The API key is for something else."""
+
+    kind, status, title = "forbidden", 403, "The API key is not for this"
 
 
 class RouteNotFoundError(ServiceError):
@@ -175,6 +187,16 @@ class NoDirectionError(ServiceError):
     kind, status, title = "query_without_direction", 422, "The query's vector is zero"
 
 
+class RateLimitedError(ServiceError):
+    """More requests came than this caller may make."""
+
+    kind, status, title = "rate_limited", 429, "Too many requests"
+
+    def __init__(self, detail: str, errors: Sequence[FieldError] = (), *, retry_after_s: int = 1) -> None:
+        super().__init__(detail, errors)
+        self.headers = {"retry-after": str(retry_after_s)}
+
+
 class SearchFailedError(ServiceError):
     """No leg, or a leg that was required, could answer."""
 
@@ -211,6 +233,8 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
         error.kind: error
         for error in (
             InvalidJsonError,
+            UnauthorizedError,
+            ForbiddenError,
             RouteNotFoundError,
             DocumentNotFoundError,
             MethodNotAllowedError,
@@ -221,6 +245,7 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
             InvalidRequestError,
             NoTokensError,
             NoDirectionError,
+            RateLimitedError,
             SearchFailedError,
             InternalError,
             NotReadyError,
@@ -232,56 +257,6 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
 """Every kind of error the service can answer with."""
 
 
-def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
-    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this very server."""
-    errors: list[dict[str, Any]] = []
-    for item in error.errors:
-        named = {"field": item.field, "message": item.message}
-        errors.append(named if item.value is None else named | {"value": item.value})
-    return {
-        "type": f"/docs#error-{error.kind}",
-        "title": error.title,
-        "status": error.status,
-        "detail": error.detail,
-        "instance": shortened(instance),
-        "kind": error.kind,
-        "request_id": request_id,
-        "errors": errors,
-    }
-
-
-def field_errors(error: ValidationError) -> list[FieldError]:
-    """Turn the first twenty of pydantic's errors into ours.
-
-    Paths are dotted, without the tags of unions; messages and values are cut to a short echo.
-    """
-    return [_field_error(item) for item in error.errors(include_url=False)[:_MOST_FIELD_ERRORS]]
-
-
 def shortened(text: str, length: int = _LONGEST_ECHO) -> str:
     """Cut a text to `length` characters, the last of them an ellipsis if anything is missing."""
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _field_error(item: Mapping[str, Any]) -> FieldError:
-    place, kind = item["loc"], item["type"]
-    path = [str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION]
-    message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
-    if kind == "extra_forbidden":
-        message = "there is no such field"
-    elif kind in ("missing", "union_tag_not_found"):
-        message, value = "the field is required", None
-    elif kind == "union_tag_invalid":
-        # Pydantic's own message repeats the tag, however long it is.
-        message, value = f"must be one of {item['ctx']['expected_tags']}", _echo(item["input"]["method"])
-    if kind.startswith("union_tag"):
-        path.append("method")
-    return FieldError(shortened(".".join(path) or "body"), message, value)
-
-
-def _echo(value: object) -> str | int | float | bool | None:
-    if isinstance(value, bool | float | None):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)
-    return shortened(value) if isinstance(value, str) else None

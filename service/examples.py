@@ -11,6 +11,7 @@ from service.schemas import (
     EncodeRequest,
     EncodeResponse,
     Info,
+    Reloaded,
     SearchRequest,
     SearchResponse,
     Status,
@@ -43,6 +44,23 @@ _SEARCH: Final[dict[str, Any]] = {
         "fetch": 0.09,
         "total": 1.62,
     },
+}
+
+_BUNDLE: Final[dict[str, Any]] = {
+    "name": "demo",
+    "version": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+    "created": "2026-01-31T12:00:00+00:00",
+    "generator": "lightretriever-search 0.1.0",
+    "model": "SmolLM2-135M",
+    "trained": False,
+    "corpus": "debian-package-descriptions",
+    "corpus_licence": "GPL-2.0-or-later",
+    "documents": 60000,
+    "dimension": 128,
+    "vocab_size": 49152,
+    "dense_index": "HNSW32,SQ8",
+    "query_weights": "count",
+    "fusion_weights": {"dense": 0.7, "sparse": 0.3},
 }
 
 REQUESTS: Final[dict[type[BaseModel], dict[str, Any]]] = {
@@ -95,23 +113,9 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
     },
     Document: {"id": "mpv", "fields": {"title": "mpv", "text": "Video and music player for the terminal."}},
     Status: {"status": "ready"},
+    Reloaded: {"swapped": True, "bundle": _BUNDLE},
     Info: {
-        "bundle": {
-            "name": "demo",
-            "version": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
-            "created": "2026-01-31T12:00:00+00:00",
-            "generator": "lightretriever-search 0.1.0",
-            "model": "SmolLM2-135M",
-            "trained": False,
-            "corpus": "debian-package-descriptions",
-            "corpus_licence": "GPL-2.0-or-later",
-            "documents": 60000,
-            "dimension": 128,
-            "vocab_size": 49152,
-            "dense_index": "HNSW32,SQ8",
-            "query_weights": "count",
-            "fusion_weights": {"dense": 0.7, "sparse": 0.3},
-        },
+        "bundle": _BUNDLE,
         "default_task": "default",
         "tasks": {"default": "Given a web search query, retrieve relevant passages that answer the query"},
         "fields": ["text", "title"],

@@ -15,9 +15,8 @@ from service.errors import (
     InvalidRequestError,
     MediaTypeError,
     ServiceError,
-    field_errors,
-    problem,
 )
+from service.problems import field_errors, problem
 
 __all__ = ["JSON", "PROBLEM_JSON", "json_response", "problem_response", "read_model"]
 

@@ -14,9 +14,11 @@ from service.errors import (
     KINDS,
     BodyTimeoutError,
     BodyTooLargeError,
+    BundleRefusedError,
     DeadlineError,
     DocumentNotFoundError,
     FieldError,
+    ForbiddenError,
     InternalError,
     InvalidJsonError,
     InvalidRequestError,
@@ -25,16 +27,20 @@ from service.errors import (
     NoTokensError,
     NotReadyError,
     OverloadedError,
+    RateLimitedError,
+    RouteNotFoundError,
     SearchFailedError,
     ServiceError,
-    problem,
+    UnauthorizedError,
 )
 from service.examples import ANSWERS, REQUESTS
 from service.http import JSON, PROBLEM_JSON
+from service.problems import problem
 from service.settings import Settings
 
 __all__ = [
     "ABOUT",
+    "ADMIN_ERRORS",
     "DOCUMENT_ERRORS",
     "ENCODE_ERRORS",
     "READY_ERRORS",
@@ -44,10 +50,27 @@ __all__ = [
 ]
 
 _BODY_ERRORS: Final = (InvalidJsonError, BodyTimeoutError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
-ENCODE_ERRORS: Final = (*_BODY_ERRORS, NoTokensError, NoDirectionError, OverloadedError, DeadlineError)
+# Where there are API keys, or a limit on the rate.
+_GATE_ERRORS: Final = (UnauthorizedError, ForbiddenError, RateLimitedError)
+ENCODE_ERRORS: Final = (
+    *_GATE_ERRORS,
+    *_BODY_ERRORS,
+    NoTokensError,
+    NoDirectionError,
+    OverloadedError,
+    DeadlineError,
+)
 # The engine closes at the end, while the last requests may still be under way.
 SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, NotReadyError)
-DOCUMENT_ERRORS: Final = (DocumentNotFoundError, SearchFailedError, DeadlineError, NotReadyError, OverloadedError)
+DOCUMENT_ERRORS: Final = (
+    *_GATE_ERRORS,
+    DocumentNotFoundError,
+    SearchFailedError,
+    DeadlineError,
+    NotReadyError,
+    OverloadedError,
+)
+ADMIN_ERRORS: Final = (*_GATE_ERRORS, RouteNotFoundError, BundleRefusedError, NotReadyError)
 READY_ERRORS: Final = (NotReadyError,)
 
 _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
@@ -60,6 +83,7 @@ _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     (schemas.Document, "serialization"),
     (schemas.Status, "serialization"),
     (schemas.Info, "serialization"),
+    (schemas.Reloaded, "serialization"),
     (schemas.Problem, "serialization"),
 ]
 ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
@@ -105,6 +129,8 @@ def complete_description(app: FastAPI, routes: Sequence[BaseRoute], settings: Se
     _, definitions = models_json_schema(_MODELS, ref_template="#/components/schemas/{model}")
     document["components"] = {"schemas": definitions["$defs"]}
     _set_limits(definitions["$defs"], settings)
+    if settings.api_keys_file is not None:
+        _set_security(document)
     document["x-error-kinds"] = [
         {"kind": kind, "status": error.status, "title": error.title, "description": error.__doc__}
         for kind, error in KINDS.items()
@@ -120,6 +146,15 @@ def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
     search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
     definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
     definitions["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
+
+
+def _set_security(document: dict[str, Any]) -> None:
+    """Say which operations need a key: those that can be refused for one."""
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if str(UnauthorizedError.status) in operation["responses"]:
+                operation["security"] = [{"key": []}]
 
 
 def _content(answer: type[BaseModel] | str) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from service.engine import SearchEngine
+from service.gate import Gate
 from service.http import json_response, read_model
-from service.openapi import DOCUMENT_ERRORS, ENCODE_ERRORS, READY_ERRORS, SEARCH_ERRORS, describe
+from service.keys import KeyScope
+from service.openapi import ADMIN_ERRORS, DOCUMENT_ERRORS, ENCODE_ERRORS, READY_ERRORS, SEARCH_ERRORS, describe
 from service.pages import Page
 from service.schemas import (
     BatchRequest,
@@ -30,6 +32,7 @@ from service.schemas import (
     EncodeResponse,
     Info,
     Limits,
+    Reloaded,
     SearchRequest,
     SearchResponse,
     Status,
@@ -62,6 +65,7 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
 )
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
+    _enter(request, "search")
     body = await _read(request, SearchRequest)
     arrived = request.state.arrived
     return await _work(request, lambda engine: json_response(engine.search(body, arrived=arrived)))
@@ -74,6 +78,7 @@ async def search(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
+    _enter(request, "search")
     body = await _read(request, BatchRequest)
     arrived = request.state.arrived
 
@@ -88,6 +93,7 @@ async def search_batch(request: Request) -> Response:
 )
 async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
+    _enter(request, "search")
     body = await _read(request, EncodeRequest)
     arrived = request.state.arrived
     return await _work(request, lambda engine: json_response(engine.encode(body, arrived=arrived)))
@@ -100,6 +106,7 @@ async def encode(request: Request) -> Response:
 )
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
+    _enter(request, "search")
     arrived, document_id = request.state.arrived, request.path_params["id"]
     return await _work(request, lambda engine: json_response(engine.document(document_id, arrived=arrived)))
 
@@ -127,6 +134,21 @@ async def info(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Give all metrics in Prometheus' text format."""
     return Response(_serving(request).metrics.text(), media_type=_METRICS_TYPE)
+
+
+@router.post(
+    "/admin/reload",
+    **describe("Serve what the folder has now", answer=Reloaded, errors=ADMIN_ERRORS),
+    tags=["operation"],
+)
+async def reload(request: Request) -> Response:
+    """Look at the served folder at once, and answer when its bundle was taken over or refused.
+
+    Needs an API key with the scope `admin`. The request names no path: the folder is that of the command line.
+    """
+    _enter(request, "admin")
+    swapped = await _serving(request).reload()
+    return json_response(Reloaded(swapped=swapped, bundle=_info(_engine(request)).bundle))
 
 
 @router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
@@ -157,6 +179,11 @@ def served() -> list[Route]:
 
 def _engine(request: Request) -> SearchEngine:
     return _serving(request).current.engine
+
+
+def _enter(request: Request, scope: KeyScope) -> None:
+    gate: Gate = request.app.state.gate
+    gate.enter(request, scope)
 
 
 def _serving(request: Request) -> Serving:

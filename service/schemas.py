@@ -23,6 +23,7 @@ __all__ = [
     "LinearFusion",
     "Mode",
     "Problem",
+    "Reloaded",
     "RrfFusion",
     "SearchRequest",
     "SearchResponse",
@@ -245,6 +246,13 @@ class BundleFacts(_Model):
         description="What a token of the query weighs in the sparse leg: its count, or its count times its IDF."
     )
     fusion_weights: Weights = Field(description="Weights of a linear fusion that names none.")
+
+
+class Reloaded(_Model):
+    """What is served after a reload."""
+
+    swapped: bool = Field(description="Whether it was not served before.")
+    bundle: BundleFacts
 
 
 class Limits(_Model):

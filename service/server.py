@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 def run(bundle: Path, *, host: str = "127.0.0.1", port: int = 8080, settings: Settings | None = None) -> int:
     """Serve the bundle in the folder `bundle` until SIGTERM or SIGINT, and give the exit code.
 
-    0 after a graceful stop; 2, with one line on stderr, where the address can't be used or the bundle is bad. Port 0
-    takes a free one. The address is printed on stdout as soon as the service is ready.
+    0 after a graceful stop; 2, with one line on stderr, where the address or the file of API keys can't be used, or the
+    bundle is bad. Port 0 takes a free one. The address is printed on stdout as soon as the service is ready.
     """
     chosen = settings or Settings()
     configure_logging(chosen.log_level)
@@ -42,12 +42,11 @@ def run(bundle: Path, *, host: str = "127.0.0.1", port: int = 8080, settings: Se
         return EXIT_ERROR
     with listener:
         try:
-            serving = Serving.open(bundle, chosen)
+            with Serving.open(bundle, chosen) as serving:
+                _serve(serving, listener, host)
         except LightRetrieverError as error:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_ERROR
-        with serving:
-            _serve(serving, listener, host)
     return 0
 
 
@@ -82,6 +81,7 @@ def _serve(serving: Serving, listener: socket.socket, host: str) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        forwarded_allow_ips=serving.settings.trusted_proxies,
         backlog=_BACKLOG,
         timeout_graceful_shutdown=serving.settings.shutdown_grace_s,
     )

@@ -7,11 +7,12 @@ A setting comes from, in this order: the environment (`LIGHTRETRIEVER_` + the na
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as SourceError
 
 from service.errors import SettingsError
 
@@ -83,6 +84,28 @@ class Settings(BaseSettings):
         description="Time between two looks at the bundle's folder. Another bundle that is there at two looks in a row "
         "is verified, warmed and takes over. 0: it is not looked at.",
     )
+    api_keys_file: Path | None = Field(
+        default=None,
+        description="YAML or JSON file of API keys. Without it searching is open to all, and admin routes are off.",
+    )
+    rate_limit_per_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=1_000_000,
+        description="Requests a second that one API key may make, or one address without keys. 0: any number.",
+    )
+    rate_limit_burst: int = Field(
+        default=20, ge=1, le=1_000_000, description="Requests that may come at once before `rate_limit_per_s` holds."
+    )
+    trusted_proxies: str = Field(
+        default="127.0.0.1",
+        description="Addresses or networks, separated by commas, whose `X-Forwarded-For` names the client. `*`: all.",
+    )
+    cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
+        default=[],
+        description="Origins whose pages may call the service, as a JSON list, such as "
+        '`["https://example.org"]`. `["*"]`: all.',
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Least severe line that is logged. `info` has one line per request, without the query.",
@@ -97,7 +120,12 @@ def load_settings(config: Path | None = None) -> Settings:
     _check_environment()
     path = config if config is not None else _config_from_environment()
     values = _read_yaml(path) if path is not None else {}
-    values |= EnvSettingsSource(Settings)()
+    try:
+        values |= EnvSettingsSource(Settings)()
+    except SourceError as error:
+        raise SettingsError(
+            f"A variable of the environment is no JSON: {error}.", remedy='Write a list as ["one", "two"].'
+        ) from error
     try:
         settings = Settings(**values)
     except ValidationError as error:

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from artifacts.bundle import Bundle
+from service.keys import new_key
 from tests.service.process import serving
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -195,13 +196,49 @@ def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messa
     page.goto("/docs#error-invalid_request")
     expect(page.get_by_role("heading", level=1)).to_contain_text("LightRetriever Search")
     expect(page.locator("#error-invalid_request")).to_contain_text("422")
-    assert page.locator("#routes > details").count() == 10
+    assert page.locator("#routes > details").count() == 11
     page.locator("#routes > details").filter(has_text="POST/search Search").first.locator("summary").click()
     page.get_by_role("button", name="Send").first.click()
     expect(page.locator("pre", has_text="200\n{").first).to_be_visible()
     assert messages == []
     if folder := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=Path(folder) / "docs.png")
+
+
+def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
+    key, entry = new_key("page", ["search"])
+    file = tmp_path / "keys.json"
+    file.write_text(f"[{entry.model_dump_json()}]")
+    with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(file)}) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        asked = page.get_by_label("This service asks for an API key", exact=False)
+        expect(asked).to_be_hidden()
+        page.get_by_role("searchbox").fill("music")
+        expect(page.get_by_role("status")).to_contain_text("Send your API key")
+        for wrong, told in (("wrong", "not known"), ("\u30ad\u30fc", "Send your API key")):
+            asked.fill(wrong)
+            page.get_by_role("button", name="Use it").click()
+            expect(page.get_by_role("status")).to_contain_text(told)
+            expect(asked).to_have_value("")
+        asked.fill(key)
+        asked.press("Enter")
+        expect(page.locator("li.hit")).to_have_count(10)
+        expect(asked).to_be_hidden()
+        page.reload()
+        page.get_by_role("searchbox").fill("player")
+        expect(page.locator("li.hit")).to_have_count(10)
+        page.goto("/docs")
+        page.locator("#routes > details").filter(has_text="POST/search Search").first.locator("summary").click()
+        page.get_by_role("button", name="Send").first.click()
+        expect(page.locator("pre", has_text="200\n{").first).to_be_visible()
+        assert key not in page.content()
+        page.close()
+        # Another tab has no key.
+        other = browser.new_page(base_url=url)
+        other.goto("/#q=music")
+        expect(other.get_by_role("status")).to_contain_text("Send your API key")
+        other.close()
 
 
 def test_nothing_is_loaded_from_elsewhere(browser: Browser, site: str) -> None:

@@ -14,7 +14,15 @@ from service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_setting
 from service.telemetry import Metrics
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
-UNITS = {"watch_s", "warm_up_s", "deadline_ms", "max_body_bytes", "shutdown_grace_s", "max_query_chars"}
+UNITS = {
+    "rate_limit_per_s",
+    "watch_s",
+    "warm_up_s",
+    "deadline_ms",
+    "max_body_bytes",
+    "shutdown_grace_s",
+    "max_query_chars",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +80,9 @@ def test_unknown_variables_are_refused(variable: str, monkeypatch: pytest.Monkey
         ("deadline_ms: .nan", ["'deadline_ms'"]),
         ("candidates: 2000", ["'candidates' is 2000", "'max_candidates' 1000"]),
         ("log_level: loud", ["'log_level'", "'loud'"]),
+        ("cors_origins: [example.org]", ["'cors_origins.0'", "'example.org'"]),
+        ("cors_origins: https://example.org", ["'cors_origins'", "list"]),
+        ("rate_limit_per_s: -1", ["'rate_limit_per_s'", "greater than or equal to 0"]),
         ("- candidates", ["name: value", "list"]),
         ("candidates: [", ["not YAML"]),
     ],
@@ -84,6 +95,14 @@ def test_mistakes_are_named(tmp_path: Path, content: str, words: list[str]) -> N
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_lists_in_the_environment_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTRETRIEVER_CORS_ORIGINS", '["https://example.org"]')
+    assert load_settings().cors_origins == ["https://example.org"]
+    monkeypatch.setenv("LIGHTRETRIEVER_CORS_ORIGINS", "https://example.org")
+    with pytest.raises(SettingsError, match=r'cors_origins.*Write a list as \["one", "two"\]'):
+        load_settings()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -101,7 +120,11 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 def documented_default(field: FieldInfo) -> str:
-    return f"{field.get_default():g}" if isinstance(field.get_default(), float) else str(field.get_default())
+    """As YAML has it."""
+    default = field.get_default()
+    if default is None:
+        return "null"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def test_every_setting_is_documented_with_its_default_and_help() -> None:

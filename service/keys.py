@@ -1,0 +1,96 @@
+"""API keys: a file of names, hashes and scopes. The keys themselves are written nowhere."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from service.errors import ForbiddenError, SettingsError, UnauthorizedError
+
+__all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
+
+KeyScope = Literal["search", "admin"]
+
+_PREFIX: Final = "lr_"
+_BYTES: Final = 32
+_REMEDY: Final = "Make an entry with `lightretriever key NAME --scope search`."
+
+
+class KeyEntry(BaseModel):
+    """A key as the file has it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,64}$")]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    scopes: Annotated[list[KeyScope], Field(min_length=1)]
+
+
+_ENTRIES: Final = TypeAdapter(list[KeyEntry])
+
+
+def new_key(name: str, scopes: Sequence[str]) -> tuple[str, KeyEntry]:
+    """Make a random key of 256 bits, and its entry. ValidationError for a name or scope that the file can't have."""
+    key = _PREFIX + secrets.token_urlsafe(_BYTES)
+    entry = {"name": name, "sha256": _digest(key).hex(), "scopes": list(scopes)}
+    return key, KeyEntry.model_validate(entry)
+
+
+class ApiKeys:
+    """The keys that are known."""
+
+    def __init__(self, entries: list[KeyEntry]) -> None:
+        self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in entries]
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Read a file of keys, YAML or JSON. SettingsError says what is wrong, and never repeats a value of it."""
+        try:
+            content = yaml.safe_load(path.read_bytes())
+        except OSError as error:
+            raise SettingsError(f"{path}: the API keys can't be read: {error.strerror}.") from error
+        except yaml.YAMLError:
+            raise SettingsError(f"{path}: not YAML.", remedy=_REMEDY) from None
+        try:
+            entries = _ENTRIES.validate_python(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            # Whoever wrote a key where its hash belongs must not find it in a log, so pydantic's message stays out.
+            reason = "unknown" if first["type"] == "extra_forbidden" else f"missing or not right ({first['type']})"
+            raise SettingsError(f"{path}: {place} is {reason}.", remedy=_REMEDY) from None
+        for what in ("name", "sha256"):
+            if len({getattr(entry, what) for entry in entries}) < len(entries):
+                raise SettingsError(f"{path}: two entries have the same {what}.", remedy=_REMEDY)
+        if not entries:
+            raise SettingsError(f"{path}: there is no key in the file.", remedy=_REMEDY)
+        return cls(entries)
+
+    def name(self, authorization: str, scope: KeyScope) -> str:
+        """Give the name of the key in the header `Authorization`. UnauthorizedError, ForbiddenError.
+
+        The key is compared with every known one, and each comparison takes the same time whatever the difference.
+        """
+        kind, _, key = authorization.partition(" ")
+        if kind.lower() != "bearer" or not key:
+            raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
+        digest, found = _digest(key.strip()), None
+        for known, entry in self._entries:
+            if hmac.compare_digest(known, digest):
+                found = entry
+        if found is None:
+            raise UnauthorizedError("This API key is not known.")
+        if scope not in found.scopes:
+            raise ForbiddenError(
+                f"The API key {found.name!r} has no scope {scope!r}; it has: {', '.join(found.scopes)}."
+            )
+        return found.name
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,263 @@
+"""API keys: who may do what, what a wrong file is told, and that no key ever shows up anywhere."""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.cli import app as commands
+from service.engine import SearchEngine
+from service.errors import SettingsError
+from service.gate import Gate
+from service.keys import ApiKeys, KeyEntry, new_key
+from service.logs import configure_logging
+from service.settings import Settings
+from tests.service.live import live
+from tests.service.process import Server
+
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
+GUARDED = (
+    ("POST", "/search", {"query": "music"}),
+    ("POST", "/search/batch", {"searches": [{"query": "music"}]}),
+    ("POST", "/encode", {"text": "music"}),
+    ("GET", "/documents/music", None),
+    ("POST", "/admin/reload", None),
+)
+OPEN = ("/livez", "/readyz", "/info", "/metrics", "/", "/docs", "/openapi.json")
+SEARCHER, _SEARCH_ENTRY = new_key("searcher", ["search"])
+ADMIN, _ADMIN_ENTRY = new_key("admin", ["admin"])
+BOTH, _BOTH_ENTRY = new_key("both", ["search", "admin"])
+
+
+def write(path: Path, *entries: KeyEntry) -> Path:
+    path.write_text(json.dumps([entry.model_dump() for entry in entries]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("keys") / "keys.json", _SEARCH_ENTRY, _ADMIN_ENTRY, _BOTH_ENTRY)
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_bundle: Bundle, keys_file: Path) -> Iterator[TestClient]:
+    settings = SETTINGS.model_copy(update={"api_keys_file": keys_file})
+    with TestClient(create_app(tiny_bundle.path, settings)) as client:
+        while client.get("/readyz").status_code != 200:
+            pass
+        yield client
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def as_bytes(headers: dict[str, str]) -> dict[bytes, bytes]:
+    """As a client sends what is not ASCII."""
+    return {name.encode(): value.encode("latin-1") for name, value in headers.items()}
+
+
+@pytest.mark.parametrize(("method", "path", "body"), GUARDED, ids=[path for _, path, _ in GUARDED])
+@pytest.mark.parametrize(("key", "scopes"), [(SEARCHER, ["search"]), (ADMIN, ["admin"]), (BOTH, ["search", "admin"])])
+def test_a_key_opens_what_it_is_for(
+    guarded: TestClient, method: str, path: str, body: object, key: str, scopes: list[str]
+) -> None:
+    needed = "admin" if path.startswith("/admin") else "search"
+    answer = guarded.request(method, path, json=body, headers=bearer(key))
+    if needed in scopes:
+        assert answer.status_code == 200, answer.text
+    else:
+        assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden")
+        assert f"no scope '{needed}'" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), GUARDED, ids=[path for _, path, _ in GUARDED])
+def test_without_a_known_key_nothing_opens(guarded: TestClient, method: str, path: str, body: object) -> None:
+    wrong = [{}, bearer("lr_wrong"), bearer(SEARCHER + "x"), bearer(SEARCHER[:-1]), bearer(_BOTH_ENTRY.sha256)]
+    wrong += [{"authorization": value} for value in (BOTH, f"Basic {BOTH}", "Bearer", "Bearer ", f"Token {BOTH}")]
+    wrong += [{"x-api-key": BOTH}, {"authorization": "Bearer ÿ"}]
+    for headers in wrong:
+        answer = guarded.request(method, path, json=body, headers=as_bytes(headers))
+        assert (answer.status_code, answer.json()["kind"]) == (401, "unauthorized"), headers
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    with_query = guarded.request(method, f"{path}?key={BOTH}", json=body)
+    assert with_query.status_code == 401
+
+
+def test_the_scheme_is_case_insensitive(guarded: TestClient) -> None:
+    answer = guarded.post("/search", json={"query": "music"}, headers={"authorization": f"bEARER  {SEARCHER} "})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_routes_of_operation_are_open(guarded: TestClient, path: str) -> None:
+    assert guarded.get(path).status_code == 200
+
+
+def test_a_body_is_not_read_before_the_key(guarded: TestClient) -> None:
+    assert guarded.post("/search", content=b"x" * 2_000_000).status_code == 401
+
+
+def test_the_description_names_the_keys(guarded: TestClient, client: TestClient) -> None:
+    described = guarded.get("/openapi.json").json()
+    assert described["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+    secured = {
+        (method.upper(), path)
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+        if operation.get("security") == [{"key": []}]
+    }
+    assert secured == {(method, path.replace("music", "{id}")) for method, path, _ in GUARDED}
+    assert "security" not in client.get("/openapi.json").text.replace("security headers", "")
+
+
+def test_without_a_file_searching_is_open_and_admin_routes_are_off(client: TestClient) -> None:
+    assert client.post("/search", json={"query": "music"}).status_code == 200
+    answer = client.post("/admin/reload", headers=bearer(BOTH))
+    assert (answer.status_code, answer.json()["kind"]) == (404, "route_not_found")
+    assert "no file of API keys" in answer.json()["detail"]
+
+
+def test_a_reload_tells_what_is_served_and_why_it_refuses(tiny_bundle: Bundle, tmp_path: Path, keys_file: Path) -> None:
+    link = tmp_path / "current"
+    link.symlink_to(tiny_bundle.path)
+    settings = SETTINGS.model_copy(update={"api_keys_file": keys_file})
+    with TestClient(create_app(link, settings)) as client:
+        same = client.post("/admin/reload", headers=bearer(ADMIN)).json()
+        assert same["swapped"] is False
+        assert same["bundle"]["version"] == tiny_bundle.manifest.digest
+        link.unlink()
+        refused = client.post("/admin/reload", headers=bearer(ADMIN))
+        assert (refused.status_code, refused.json()["kind"]) == (409, "bundle_refused")
+        assert "no such folder" in refused.json()["detail"]
+        assert client.post("/search", json={"query": "music"}, headers=bearer(BOTH)).status_code == 200
+        # No request can name what is served.
+        for path in ("/admin/reload?path=/etc", "/admin/reload"):
+            other = client.post(path, json={"path": "/etc"}, headers=bearer(ADMIN))
+            assert "/etc" not in other.json()["detail"]
+
+
+def test_no_key_is_ever_told(
+    tiny_bundle: Bundle, keys_file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a known key nor a mistyped one: not in the log at its finest level, nor in answers and metrics."""
+    settings = SETTINGS.model_copy(update={"api_keys_file": keys_file})
+    mistyped = f"{BOTH}-mistyped"
+    told = []
+    root = logging.getLogger()
+    before = (root.level, root.handlers[:])
+    try:
+        configure_logging("debug")
+        with live(create_app(tiny_bundle.path, settings)) as url:
+            for key in (BOTH, SEARCHER, mistyped, "Ü" + BOTH):
+                headers = as_bytes(bearer(key))
+                for method, path, body in GUARDED:
+                    told.append(httpx2.request(method, url + path, json=body, headers=headers, timeout=60))
+            with monkeypatch.context() as patched:
+                patched.setattr(SearchEngine, "search", lambda *_, **__: 1 / 0)
+                told.append(httpx2.post(f"{url}/search", json={"query": "a"}, headers=bearer(BOTH), timeout=60))
+                assert told[-1].status_code == 500
+            told += [httpx2.get(f"{url}/{path}") for path in ("metrics", "info", "openapi.json")]
+    finally:
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]
+    written = "".join(capfd.readouterr())
+    assert written.count('"event":"request"') == len(told)
+    assert "ZeroDivisionError" in written
+    everything = written + "".join(answer.text + str(answer.headers) for answer in told)
+    for key in (BOTH, SEARCHER):
+        assert key.removeprefix("lr_") not in everything
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "the file is missing or not right"),
+        ("[]", "there is no key in the file"),
+        ("{", "not YAML"),
+        ("keys: []", "the file is missing or not right"),
+        ("- name: web\n  scopes: [search]", "0.sha256 is missing or not right"),
+        ("- name: web\n  sha256: lr_secret\n  scopes: [search]", "0.sha256 is missing or not right"),
+        ("- name: a b\n  sha256: HASH\n  scopes: [search]", "0.name is missing or not right"),
+        ("- name: web\n  sha256: HASH\n  scopes: [all]", "0.scopes.0 is missing or not right"),
+        ("- name: web\n  sha256: HASH\n  scopes: []", "0.scopes is missing or not right"),
+        ("- name: web\n  sha256: HASH\n  scopes: [search]\n  key: lr_secret", "0.key is unknown"),
+        ("- {name: a, sha256: HASH, scopes: [search]}\n- {name: b, sha256: HASH, scopes: [search]}", "same sha256"),
+    ],
+)
+def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: str, words: str) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(content.replace("HASH", "ab" * 32))
+    with pytest.raises(SettingsError, match=re.escape(words)) as caught:
+        ApiKeys.open(file)
+    assert "lr_secret" not in str(caught.value)
+    assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_missing_file_ends_the_command_with_one_line(tiny_path: Path, tmp_path: Path) -> None:
+    with Server(tiny_path, environment={"LIGHTRETRIEVER_API_KEYS_FILE": str(tmp_path / "none.yaml")}) as server:
+        code, output, errors = server.wait()
+    assert (code, output) == (2, "")
+    assert errors == f"error: {tmp_path}/none.yaml: the API keys can't be read: No such file or directory.\n"
+
+
+def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    made = []
+    for name, scopes in (("web", ["search"]), ("ops-1", ["search", "admin"])):
+        options = [word for scope in scopes for word in ("--scope", scope)]
+        run = CliRunner().invoke(commands, ["key", name, *options])
+        assert run.exit_code == 0
+        (key,) = re.findall(r"lr_[\w-]{43}", run.stderr)
+        assert "lr_" not in run.stdout
+        made.append(key)
+        with file.open("a") as keys:
+            keys.write(run.stdout)
+    assert len(set(made)) == 2
+    known = ApiKeys.open(file)
+    assert known.name(f"Bearer {made[0]}", "search") == "web"
+    assert known.name(f"Bearer {made[1]}", "admin") == "ops-1"
+    assert hashlib.sha256(made[0].encode()).hexdigest() in file.read_text()
+
+
+def test_the_command_refuses_a_name_that_the_file_can_not_have() -> None:
+    for name, scope in (("a b", "search"), ("web", "all")):
+        run = CliRunner().invoke(commands, ["key", name, "--scope", scope])
+        assert isinstance(run.exception, SettingsError)
+        assert f"{name!r} with the scopes {scope}" in str(run.exception)
+    assert CliRunner().invoke(commands, ["key", "web"]).exit_code == 2
+
+
+def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundle: Bundle) -> None:
+    body, origin = {"query": "music"}, {"origin": "https://example.org"}
+    preflight = {
+        **origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    with TestClient(create_app(engine)) as client:
+        assert "access-control-allow-origin" not in client.post("/search", json=body, headers=origin).headers
+        assert client.options("/search", headers=preflight).status_code == 405
+    settings = SETTINGS.model_copy(update={"cors_origins": ["https://example.org"]})
+    with TestClient(create_app(tiny_bundle.path, settings)) as client:
+        for answer in (client.options("/search", headers=preflight), client.post("/search", json=body, headers=origin)):
+            assert answer.status_code == 200
+            assert answer.headers["access-control-allow-origin"] == "https://example.org"
+        refused = client.post("/search", json={}, headers=origin)
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (422, "https://example.org")
+        other = client.options("/search", headers={**preflight, "origin": "https://example.com"})
+        assert other.status_code == 400
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_an_open_gate_needs_no_address() -> None:
+    assert Gate.open(Settings())._wide_open  # the way every request takes that nobody guards
