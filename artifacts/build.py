@@ -20,7 +20,7 @@ from artifacts.recipe import Recipe
 from artifacts.shards import EncodedShard, ShardStore
 from artifacts.work import read_json
 
-__all__ = ["build_bundle", "check_before_build", "encoded_batches"]
+__all__ = ["build_bundle", "check_before_build", "encoded_batches", "refined_folder"]
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -124,10 +124,24 @@ def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
     )
 
 
+def refined_folder(recipe: Recipe, task: str) -> Path:
+    """Where the refined token table of a task lies: one for each dimension, which the rows are trained for."""
+    dimension = recipe.index.dimension or int(_read(recipe, "backbone.json", "table")["hidden_size"])
+    return recipe.work / "tables" / task / f"refined-{dimension}"
+
+
 def _table(recipe: Recipe, task: str) -> TableInput:
-    file = recipe.work / "tables" / task / "table.npy"
+    folder, stage = recipe.work / "tables" / task, "table"
+    if recipe.refine is not None:
+        folder, stage = refined_folder(recipe, task), "refine"
+        begun = _read(recipe, f"tables/{task}/{folder.name}/plan.json", stage)["settings"]
+        if begun != recipe.refine.model_dump(mode="json"):
+            raise ResumeError(
+                f"{folder}: was refined with other settings.", remedy="Remove it, and run `refine` again."
+            )
+    file = folder / "table.npy"
     if not file.is_file():
-        raise ResumeError(f"{file}: not there.", remedy="Run `lightretriever table` to its end.")
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` to its end.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))
 
 

@@ -1,4 +1,4 @@
-"""The offline commands of `lightretriever`: train, table, distil-table, encode, index, build, verify and evaluate."""
+"""The offline commands of `lightretriever`: from training to evaluation."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    for command in (train, table, distil_table, encode, index, build, verify, evaluate):
+    for command in (train, table, distil_table, encode, refine, index, build, verify, evaluate):
         app.command()(command)
 
 
@@ -64,9 +64,11 @@ def distil_table(
     if loaded.distil is None:
         raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
     stages = _pipeline(loaded)
+    from artifacts.pipeline.distil import training_summary
+
     with work_lock(loaded.work):
         for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
-            typer.echo(f"{task}: {file}, {stages.training_summary(file)}", err=True)
+            typer.echo(f"{task}: {file}, {training_summary(file)}", err=True)
 
 
 def encode(
@@ -88,6 +90,20 @@ def encode(
         store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
     _report_skipped(skipped)
     typer.echo(f"{store.count()} shards in {store.path}", err=True)
+
+
+def refine(
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    work: WorkOption = None,
+    limit: LimitOption = None,
+    dimension: DimensionOption = None,
+    skip_bad: SkipOption = False,
+) -> None:
+    """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
+    loaded = _recipe(recipe, corpus=corpus, work=work, limit=limit, dimension=dimension, skip_bad=skip_bad)
+    with work_lock(loaded.work):
+        _refine(loaded)
 
 
 def index(
@@ -146,6 +162,8 @@ def build(
         backbone = stages.load_recipe_backbone(loaded)
         stages.run_tables(loaded, backbone)
         stages.run_encode(loaded, backbone)
+        if loaded.refine is not None:
+            _refine(loaded)
         _index(loaded, overwrite)
 
 
@@ -159,6 +177,16 @@ def verify(bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", s
     if problems:
         raise typer.Exit(1)
     typer.echo(f"{bundle}: sound")
+
+
+def _refine(recipe: Recipe) -> None:
+    try:
+        from artifacts.pipeline.distil import training_summary
+        from artifacts.pipeline.refine import run_refine
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error) from error
+    for task, file in run_refine(recipe).items():
+        typer.echo(f"{task}: {file}, {training_summary(file)}", err=True)
 
 
 def _index(recipe: Recipe, overwrite: bool) -> None:

@@ -19,7 +19,9 @@ __all__ = [
     "IndexRecipe",
     "ModelRecipe",
     "Recipe",
+    "RefineRecipe",
     "Section",
+    "TableTraining",
     "load_recipe",
     "read_recipe",
 ]
@@ -104,20 +106,11 @@ class IndexRecipe(Section):
         return self
 
 
-class DistilTableRecipe(Section):
-    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.distil`).
-
-    `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
-    check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
-    the corpus' own `sentences` (a number: at most so many); and the documents. The rest are the settings of the
-    training, and the weights of the three parts of its loss.
+class TableTraining(Section):
+    """How the rows of a token table are trained, and the weights of the three parts of the loss (see
+    `artifacts.pipeline.distil`). The epoch is kept that agrees best on `held_out` texts.
     """
 
-    vectors: Path | None = None
-    ids: Path | None = None
-    queries: list[Path] = Field(default_factory=list)
-    sample: int | None = Field(default=None, ge=1)
-    sentences: bool | Annotated[int, Field(ge=1)] = True
     epochs: int = Field(default=6, ge=0)
     batch_size: int = Field(default=512, ge=2)
     learning_rate: float = Field(default=1e-3, gt=0)
@@ -127,6 +120,31 @@ class DistilTableRecipe(Section):
     kl: float = Field(default=0.1, ge=0)
     held_out: int = Field(default=500, ge=1)
     seed: int = 0
+
+
+class DistilTableRecipe(TableTraining):
+    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.distil`).
+
+    `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
+    check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
+    the corpus' own `sentences` (a number: at most so many); and the documents.
+    """
+
+    vectors: Path | None = None
+    ids: Path | None = None
+    queries: list[Path] = Field(default_factory=list)
+    sample: int | None = Field(default=None, ge=1)
+    sentences: bool | Annotated[int, Field(ge=1)] = True
+
+
+class RefineRecipe(TableTraining):
+    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.refine`): on at most
+    `documents` of it, drawn by `seed`.
+    """
+
+    epochs: int = Field(default=8, ge=0)
+    batch_size: int = Field(default=256, ge=2)
+    documents: int = Field(default=100_000, ge=1)
 
 
 class Recipe(Section):
@@ -143,6 +161,7 @@ class Recipe(Section):
     default_task: str
     encode: EncodeRecipe = EncodeRecipe()
     index: IndexRecipe = IndexRecipe()
+    refine: RefineRecipe | None = None
     distil: DistilTableRecipe | None = None
     work: Path
     output: Path
@@ -169,6 +188,7 @@ class Recipe(Section):
         given = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
+        given += ["refine"] if self.refine is not None else []
         if self.distil is not None and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
         return self

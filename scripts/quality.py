@@ -123,6 +123,10 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
             content[section] = {**(content.get(section) or {}), **chosen}
     cuts = {"d": given.dimension, "k": given.top_k}
     variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
+    if given.unrefined:
+        content.pop("refine", None)
+    if content.get("refine") is not None:
+        variant += "-refined"
     folder = given.work / collection.name
     return content | {
         "name": f"{collection.name}{variant}",
@@ -194,6 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-length", type=int, help="in place of the recipe's encode.max_length")
     parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
     parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
+    parser.add_argument("--unrefined", action="store_true", help="without the recipe's section refine")
     parser.add_argument("--device", help="cpu, cuda, …, for building")
     return parser
 

@@ -7,8 +7,10 @@
 Only the rows of E are learned, so this takes minutes on a CPU, whatever the size of the encoder.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +20,20 @@ from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softma
 from artifacts.errors import RecipeError
 from artifacts.pipeline.bm25_impacts import Bm25Statistics
 from artifacts.progress import ProgressBar
-from artifacts.recipe import DistilTableRecipe
+from artifacts.recipe import TableTraining
+from artifacts.work import read_json, write_array, write_atomically
 
-__all__ = ["Agreement", "Bags", "TrainedTable", "agreement", "initial_rows", "table_queries", "train_table"]
+__all__ = [
+    "Agreement",
+    "Bags",
+    "TrainedTable",
+    "agreement",
+    "initial_rows",
+    "table_queries",
+    "train_table",
+    "training_summary",
+    "write_table",
+]
 
 _SAMPLED_DOCUMENTS = 1024
 """Documents over which teacher and student are compared in one step, drawn anew each time."""
@@ -121,7 +134,7 @@ def train_table(
     bags: Bags,
     targets: npt.NDArray[np.floating],
     documents: npt.NDArray[np.floating],
-    settings: DistilTableRecipe,
+    settings: TableTraining,
     held_out: int,
 ) -> TrainedTable:
     """Train from the rows `initial` (V, H) on n texts `bags` with the encoder's unit vectors `targets` (n, H).
@@ -167,8 +180,23 @@ def train_table(
     return TrainedTable(best.numpy(), epochs)
 
 
+def write_table(file: Path, trained: TrainedTable) -> None:
+    """Write the rows to `file`, and beside them `training.json`: the agreement of every epoch."""
+    record = {"best_epoch": trained.best, "epochs": [vars(epoch) for epoch in trained.epochs]}
+    write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
+    write_array(file, trained.rows)
+
+
+def training_summary(table: Path) -> str:
+    """How well a table of `write_table` agrees with the encoder on held-out texts, before and after training."""
+    record = read_json(table.with_name("training.json"))
+    first, best = (record["epochs"][number] for number in (0, record["best_epoch"]))
+    change = "; ".join(f"{key} {first[key]:.3f} -> {best[key]:.3f}" for key in ("cosine", "overlap"))
+    return f"agreement with the encoder by epoch {record['best_epoch']} of {len(record['epochs']) - 1}: {change}"
+
+
 def _loss(
-    queries: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, settings: DistilTableRecipe
+    queries: torch.Tensor, targets: torch.Tensor, documents: torch.Tensor, settings: TableTraining
 ) -> torch.Tensor:
     """The loss of a batch: `queries` and `targets` (b, H), sampled `documents` (n, H), all of length 1."""
     tau = settings.temperature

@@ -7,7 +7,6 @@ WORK/tables/TASK/        the distilled token table of a task, (V, H) float32, an
 WORK/tables/TASK/teacher/  the encoder's vectors of the texts that were trained on
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,15 @@ from artifacts.corpus import Skipped, file_sha256, find_file
 from artifacts.errors import RecipeError
 from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
-from artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table
+from artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table, write_table
 from artifacts.pipeline.distil_documents import encode_frozen
 from artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
 from artifacts.pipeline.software import software
 from artifacts.recipe import DistilTableRecipe, Recipe
 from artifacts.shards import ShardStore
-from artifacts.work import check_plan, read_json, write_array, write_atomically
+from artifacts.work import check_plan, write_atomically
 
-__all__ = ["load_recipe_backbone", "run_encode", "run_tables", "training_summary"]
+__all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
 
 
 def load_recipe_backbone(recipe: Recipe) -> BiEncoder:
@@ -86,18 +85,8 @@ def run_tables(recipe: Recipe, encoder: BiEncoder) -> dict[str, Path]:
     for task, file in tables.items():
         if not file.is_file():
             trained = _train(recipe, encoder, task, (texts, tokens, vectors, statistics))
-            record = {"best_epoch": trained.best, "epochs": [vars(epoch) for epoch in trained.epochs]}
-            write_atomically(file.parent / "training.json", json.dumps(record, indent=1).encode() + b"\n")
-            write_array(file, trained.rows)
+            write_table(file, trained)
     return tables
-
-
-def training_summary(table: Path) -> str:
-    """How well a table of `run_tables` agrees with the encoder on held-out texts, before and after training."""
-    record = read_json(table.with_name("training.json"))
-    first, best = (record["epochs"][number] for number in (0, record["best_epoch"]))
-    change = "; ".join(f"{key} {first[key]:.3f} -> {best[key]:.3f}" for key in ("cosine", "overlap"))
-    return f"agreement with the encoder by epoch {record['best_epoch']} of {len(record['epochs']) - 1}: {change}"
 
 
 _Material = tuple[list[str], list[npt.NDArray[np.int32]], npt.NDArray[np.float16], Bm25Statistics]

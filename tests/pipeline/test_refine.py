@@ -1,0 +1,135 @@
+"""A language model's token table, trained on the encoded corpus: through the commands, with a tiny real model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from artifacts.bundle import Bundle
+from artifacts.errors import RecipeError
+from artifacts.recipe import load_recipe
+from artifacts.shards import ShardStore
+from artifacts.verify import verify_bundle
+from service.cli import app
+from tests.support.models import write_corpus
+
+DOCUMENTS = 120
+REFINE = {"epochs": 20, "batch_size": 16, "learning_rate": 0.02, "held_out": 12}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model_folder: Path) -> Path:
+    content = {
+        "name": "tiny",
+        "model": {"path": str(model_folder), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)), "name": "tiny"},
+        "tasks": {"web": "Find it", "other": "Find another"},
+        "default_task": "web",
+        "encode": {"max_length": 32, "top_k": 40},
+        "index": {"factory": "Flat"},
+        "refine": REFINE,
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def changed(recipe: Path, **values: object) -> Path:
+    content = yaml.safe_load(recipe.read_text()) | values
+    other = recipe.with_name("other.yaml")
+    other.write_text(yaml.safe_dump(content))
+    return other
+
+
+def cosine(bundle: Bundle, work: Path) -> float:
+    """Mean cosine of the documents' own vectors and what the table of the default task makes of their tokens."""
+    tokenizer, table = bundle.tokenizer(), bundle.table(bundle.manifest.default_task)
+    documents = [json.loads(line) for line in (work.parent / "corpus.jsonl").read_text().splitlines()]
+    made = np.stack([table.mean(tokenizer.encode(f"{one['title']} {one['text']}".strip())[:32]) for one in documents])
+    vectors = np.concatenate([shard.dense for shard in ShardStore(work / "encode")])[:, : made.shape[1]]
+    lengths = np.linalg.norm(made, axis=1) * np.linalg.norm(vectors.astype(np.float32), axis=1)
+    return float(((made * vectors).sum(axis=1) / lengths).mean())
+
+
+def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_document(
+    recipe: Path, tmp_path: Path
+) -> None:
+    assert run("build", recipe).exit_code == 0
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert verify_bundle(bundle.path) == []
+    plain = changed(recipe, refine=None, output=str(tmp_path / "plain"))
+    assert run("index", plain).exit_code == 0
+    before, after = (cosine(one, tmp_path / "work") for one in (Bundle.open(tmp_path / "plain"), bundle))
+    assert after > before + 0.05
+    assert not np.array_equal(bundle.table("web").rows, bundle.table("other").rows)
+    record = json.loads(
+        (tmp_path / "work/tables/web" / f"refined-{bundle.manifest.dimension}/training.json").read_text()
+    )
+    epochs = record["epochs"]
+    assert len(epochs) == REFINE["epochs"] + 1
+    assert epochs[record["best_epoch"]]["overlap"] == max(epoch["overlap"] for epoch in epochs)
+
+
+def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(recipe: Path, tmp_path: Path) -> None:
+    assert run("build", recipe).exit_code == 0
+    first = Bundle.open(tmp_path / "bundle").manifest
+    for stage in ("table", "encode", "refine", "index"):
+        done = run(stage, recipe, "--work", tmp_path / "steps", *(["--output", tmp_path / "b"] * (stage == "index")))
+        assert done.exit_code == 0, done.output
+    second = Bundle.open(tmp_path / "b").manifest
+    assert first.files["tables/web.npy"] == second.files["tables/web.npy"]
+    assert first.files["dense.faiss"] == second.files["dense.faiss"]
+    table = tmp_path / "steps/tables/web" / f"refined-{first.dimension}" / "table.npy"
+    before = table.stat().st_mtime_ns
+    done = run("refine", recipe, "--work", tmp_path / "steps")
+    assert "agreement with the encoder by epoch" in done.output
+    assert table.stat().st_mtime_ns == before
+
+
+def test_rows_are_trained_for_the_bundles_dimension(recipe: Path, tmp_path: Path) -> None:
+    small = changed(recipe, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "small"))
+    assert run("build", small).exit_code == 0
+    assert Bundle.open(tmp_path / "small").manifest.dimension == 8
+    rows = np.load(tmp_path / "work/tables/web/refined-8/table.npy")
+    assert rows.shape[1] == 8
+    assert run("build", recipe).exit_code == 0  # the whole dimension beside it, from the same encoding
+    plain = changed(recipe, refine=None, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "plain"))
+    assert run("index", plain).exit_code == 0
+    before, after = (cosine(Bundle.open(tmp_path / name), tmp_path / "work") for name in ("plain", "small"))
+    assert after > before + 0.05
+
+
+def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) -> None:
+    assert run("table", recipe).exit_code == 0
+    assert "encode" in str(run("refine", recipe).exception)
+    assert run("encode", recipe).exit_code == 0
+    assert "Run `lightretriever refine`" in str(run("index", recipe).exception)
+    assert run("refine", recipe).exit_code == 0
+    other = changed(recipe, refine={**REFINE, "epochs": 2})
+    assert "begun with other inputs" in str(run("refine", other).exception)
+    assert "was refined with other settings" in str(run("index", other).exception)
+    with (tmp_path / "corpus.jsonl").open("a") as corpus:
+        corpus.write('{"_id": "late", "text": "a late document"}\n')
+    assert "when it was encoded" in str(run("refine", recipe).exception)
+    none = changed(recipe, refine=None)
+    assert "refine: the recipe has no such section" in str(run("refine", none).exception)
+
+
+def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus.jsonl", 12)
+    assert "less than one batch of 16" in str(run("build", recipe).exception)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_bi_encoders_table_is_distilled_already(recipe: Path) -> None:
+    with pytest.raises(RecipeError, match="refine can't be set beside distil"):
+        load_recipe(changed(recipe, distil={}, model={"path": "x"}, encode={}))
