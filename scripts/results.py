@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 QUALITY = "quality.json"
 SIGNIFICANCE = "significance.json"
 CHART = "quality.svg"
+SPEED = ("speed.json", "load.json", "scaling.json")
 BEGIN = "<!-- results: written by scripts/results.py -->"
 END = "<!-- end of results -->"
 
@@ -60,6 +61,7 @@ MAIN: Systems = [
     ("lightretriever full-sparse", "SmolLM2-135M, full query, sparse"),
     ("lightretriever full-hybrid", "SmolLM2-135M, full query, hybrid"),
     *legs("lightretriever", "LightRetriever", *LIGHT),
+    *legs("lightretriever-refined", "LightRetriever, table refined on the corpus", "dense", "hybrid"),
     ("mpnet dense", "table distilled from mpnet, dense"),
     ("mpnet hybrid", "table distilled from mpnet + BM25 impacts"),
     ("minilm dense", "table distilled from MiniLM, dense"),
@@ -90,8 +92,10 @@ ABLATIONS: Mapping[str, Systems] = {
     "Training": [*training("lightretriever", "as shipped"), *legs("untrained", "not trained at all", *LIGHT)],
     "Training, short runs": training("short", "all parts"),
     "What is light": [
-        *legs("lightretriever", "as shipped", "dense"),
-        ("light-documents full-dense", "documents by the table too (A1), dense"),
+        ("lightretriever full-dense", "nothing: queries by the whole model, dense"),
+        *legs("lightretriever-refined", "queries, table refined on the corpus", "dense"),
+        *legs("lightretriever", "queries, table as the model gives it", "dense"),
+        ("light-documents full-dense", "queries and documents, by that table (A1), dense"),
     ],
     "Dimensions (Matryoshka)": [
         *legs("lightretriever", "all 576", "dense", "hybrid"),
@@ -132,6 +136,10 @@ COMPARISONS = [
     ("lightretriever hybrid", "lightretriever dense"),
     ("lightretriever hybrid", "lightretriever sparse"),
     ("lightretriever hybrid", "lightretriever full-hybrid"),
+    ("lightretriever-refined hybrid", "bm25"),
+    ("lightretriever-refined hybrid", "lightretriever hybrid"),
+    ("lightretriever-refined hybrid", "lightretriever full-hybrid"),
+    ("lightretriever-refined dense", "lightretriever full-dense"),
     ("lightretriever hybrid", "lightretriever hybrid-paper"),
     ("lightretriever hybrid", "lightretriever-no-kl hybrid"),
     ("lightretriever hybrid", "lightretriever-no-warmup hybrid"),
@@ -149,8 +157,10 @@ COMPARISONS = [
 ]
 KEPT = [
     *((f"lightretriever {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
+    *((f"lightretriever-refined {leg}", f"lightretriever full-{leg}") for leg in ("dense", "hybrid")),
     *((f"{name} {leg}", f"{name} full-{leg}") for name in ("mpnet", "minilm") for leg in ("dense", "hybrid")),
     ("lightretriever hybrid", "bm25"),
+    ("lightretriever-refined hybrid", "bm25"),
     ("mpnet hybrid", "bm25"),
 ]
 """Systems, and what they are to come close to, or to beat."""
@@ -193,7 +203,7 @@ def outputs(root: Path) -> dict[Path, str]:
     rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
     names = [*DATASETS, *sorted({dataset for _, dataset in rows} - set(DATASETS))]
     results = Results(rows, read_queries_file(folder / QUALITY), names)
-    reports = [file for file in sorted(folder.glob("*.json")) if file.name not in (QUALITY, SIGNIFICANCE)]
+    reports = [file for file in sorted(folder.glob("*.json")) if file.name not in (QUALITY, SIGNIFICANCE, *SPEED)]
     singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
     tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
     chart = plot(results)
