@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest java image bench lock clean
+.PHONY: help install demo test lint format typecheck pytest java gate image bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -20,7 +20,7 @@ demo: install ## Serve the demo bundle on 127.0.0.1:8080 (PORT=8081 make demo fo
 test: ## Install everything the tests need, then run all checks and tests
 	@scripts/install dev
 	@scripts/install-system
-	@$(MAKE) --no-print-directory lint typecheck java pytest
+	@$(MAKE) --no-print-directory lint typecheck java pytest gate
 
 lint: ## Check style and formatting
 	.venv/bin/ruff check
@@ -35,6 +35,10 @@ typecheck: ## Check the types
 
 java: ## Check that the committed Java classes are those of the committed source
 	$(PYTHON_IN_VENV) -m artifacts.lucene.compile --check
+
+gate: ## Check that no stage of a search became slower than at the baseline
+	@$(PYTHON_IN_VENV) scripts/demo.py --unpack
+	$(PYTHON_IN_VENV) -m loadtest.gate
 
 pytest: ## Run the tests only
 	.venv/bin/pytest

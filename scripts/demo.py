@@ -1,6 +1,7 @@
 """The demo bundle: packed for the repository, unpacked for `make demo`.
 
 python scripts/demo.py --port 8080      unpack demo/bundle.tar.xz to demo/bundle if need be, print how to search it
+python scripts/demo.py --unpack         unpack it, and no more
 python scripts/demo.py --pack BUNDLE    write demo/bundle.tar.xz from a bundle; the same bundle gives the same bytes
 """
 
@@ -89,10 +90,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Pack or unpack the demo bundle.")
     parser.add_argument("--port", type=int, default=8080, help="where the demo is going to be served")
     parser.add_argument("--pack", type=Path, metavar="BUNDLE", help="write demo/bundle.tar.xz from this bundle")
+    parser.add_argument("--unpack", action="store_true", help="unpack the demo bundle and do nothing else")
     options = parser.parse_args(arguments)
     if options.pack:
         pack(options.pack, ARCHIVE)
         print(f"{ARCHIVE}: {ARCHIVE.stat().st_size:,} bytes")
+        return 0
+    if options.unpack:
+        unpack(ARCHIVE, DEMO / "bundle")
         return 0
     if not port_is_free(options.port):
         print(f"demo: port {options.port} is taken; choose another: PORT=8081 make demo", file=sys.stderr)

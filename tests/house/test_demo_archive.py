@@ -86,6 +86,19 @@ def test_a_truncated_archive_leaves_nothing(bundle: Path, tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
+def test_it_can_be_unpacked_without_serving_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "manifest.json").write_text("{}")
+    monkeypatch.setattr(demo, "DEMO", tmp_path)
+    monkeypatch.setattr(demo, "ARCHIVE", tmp_path / "bundle.tar.xz")
+    demo.pack(tmp_path / "made", demo.ARCHIVE)
+    assert demo.main(["--unpack"]) == 0
+    assert (tmp_path / "bundle" / "manifest.json").read_text() == "{}"
+    assert "curl" not in capsys.readouterr().out
+
+
 def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

@@ -1,0 +1,159 @@
+"""The gate against slowdowns: every stage of a search, now and at the commit in `loadtest/baseline`, side by side.
+
+    python -m loadtest.gate
+
+Both versions of the code open the demo bundle, each in a process of its own, and search the same queries in turns, a
+few at a time: whatever disturbs the machine disturbs both. A stage is slower when it takes more than `LIMIT` times as
+long in most of the turns, which noise does not do, and by more than `LEAST_US`. Times of other days or machines are not
+compared. Exit status 1 names the stages that became slower.
+
+A slowdown that is meant, and every gain that should not be lost again, moves the baseline: write the commit's hash into
+`loadtest/baseline`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Final, Self, cast
+
+import numpy as np
+
+from artifacts.bundle import Bundle
+from artifacts.errors import LightRetrieverError
+from loadtest.process import ROOT
+from loadtest.stages import STAGES
+from loadtest.wire import LoadError
+from service.documents import Documents
+
+__all__ = ["BASELINE", "LEAST_US", "LIMIT", "Stage", "compare", "main", "unpack_commit"]
+
+BASELINE: Final = ROOT / "loadtest" / "baseline"
+LIMIT: Final = 1.3
+LEAST_US: Final = 5.0
+_SHARE: Final = 0.8  # of the turns
+_TURNS: Final = 15
+_QUERIES: Final = 40
+
+Medians = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: its median seconds in every turn, now and then."""
+
+    name: str
+    now: list[float]
+    then: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Median of the turns' ratios, now over then."""
+        return float(np.median(np.divide(self.now, self.then)))
+
+    @property
+    def slower(self) -> bool:
+        """Whether the stage became slower."""
+        now, then = np.array(self.now), np.array(self.then)
+        worse = (now > LIMIT * then) & (now > then + LEAST_US / 1e6)
+        return bool(worse.mean() >= _SHARE)
+
+
+class _Worker:
+    """A version of the code in a process: asks for medians of a slice of the queries."""
+
+    def __init__(self, tree: Path, bundle: Path, queries: Path) -> None:
+        command = [sys.executable, "-m", "loadtest.stage_worker", str(bundle), str(queries)]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        self._tree = tree
+        self._process = subprocess.Popen(
+            command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._questions, self._answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
+
+    def answer(self) -> Medians:
+        """The next line. Raises LoadError when the process ended instead."""
+        line = self._answers.readline()
+        if not line:
+            raise LoadError(f"the code in {self._tree} could not search (exit status {self._process.wait()}).")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+    def measure(self, first: int, last: int) -> Medians:
+        """Median seconds by stage of the queries from `first` to `last`, exclusive."""
+        self._questions.write(f"{first} {last}\n")
+        self._questions.flush()
+        return self.answer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def compare(now: Path, then: Path, bundle: Path, queries: Sequence[str], turns: int = _TURNS) -> list[Stage]:
+    """Time all stages of both versions of the code, source trees `now` and `then`, in `turns` turns.
+
+    Raises LoadError where one of them can't search the bundle.
+    """
+    times: dict[Path, list[Medians]] = {now: [], then: []}
+    size = max(1, len(queries) // turns)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "queries.json")
+        file.write_text(json.dumps(list(queries)), encoding="utf-8")
+        with _Worker(now, bundle, file) as ours, _Worker(then, bundle, file) as theirs:
+            ours.answer(), theirs.answer()  # both are warm
+            for turn in range(turns):
+                pair = ((now, ours), (then, theirs))
+                for tree, worker in pair if turn % 2 else reversed(pair):
+                    times[tree].append(worker.measure(turn * size, (turn + 1) * size))
+    stages = [stage for stage in STAGES if stage in times[then][0]]
+    return [Stage(stage, *([turn[stage] for turn in times[tree]] for tree in (now, then))) for stage in stages]
+
+
+def unpack_commit(commit: str, folder: Path, repository: Path = ROOT) -> None:
+    """Put the files of a commit into `folder`. Raises LoadError when the checkout doesn't have it."""
+    command = ["git", "-C", str(repository), "archive", commit, "artifacts", "loadtest", "service"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        raise LoadError(f"commit {commit} can't be read: {done.stderr.decode().strip()}. Fetch the whole history.")
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare and report; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Are the stages of a search as fast as at the baseline?")
+    parser.add_argument(
+        "--baseline", default=BASELINE.read_text(encoding="ascii").strip(), help="commit to compare with"
+    )
+    parser.add_argument("--bundle", type=Path, default=ROOT / "demo" / "bundle", help="bundle to search (the demo's)")
+    parser.add_argument("--turns", type=int, default=_TURNS, help=f"turns of {_QUERIES} searches each ({_TURNS})")
+    given = parser.parse_args(arguments)
+    try:
+        with Bundle.open(given.bundle).sparse() as index:
+            queries = Documents(index).probes(given.turns * _QUERIES)
+        with tempfile.TemporaryDirectory() as folder:
+            unpack_commit(given.baseline, Path(folder))
+            stages = compare(ROOT, Path(folder), given.bundle, queries, given.turns)
+    except (LightRetrieverError, LoadError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{'stage':10s} {'now':>9s} {'then':>9s}  ratio   (µs, medians; then: {given.baseline[:12]})")
+    for stage in stages:
+        medians = [float(np.median(values)) * 1e6 for values in (stage.now, stage.then)]
+        print(f"{stage.name:10s} {medians[0]:9.1f} {medians[1]:9.1f}  {stage.ratio:5.2f}{'  SLOWER' * stage.slower}")
+    return int(any(stage.slower for stage in stages))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The gate against slowdowns: two versions of the code, of which one is made slower on purpose."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from loadtest import gate
+from loadtest.stages import STAGES
+from loadtest.wire import LoadError
+
+ROOT = Path(__file__).resolve().parents[2]
+QUERIES = ["music player", "a small library for numbers", "terminal", "text documents"] * 2
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    for package in ("artifacts", "loadtest", "service"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_a_stage_that_became_slower_is_found(tree: Path, tiny_path: Path) -> None:
+    fusion = tree / "service" / "fusion.py"
+    text = fusion.read_text()
+    slowed = text.replace(
+        "    fused = np.zeros(table.ordinals.size)\n",
+        "    import time; time.sleep(0.05)\n    fused = np.zeros(table.ordinals.size)\n",
+    )
+    assert slowed != text
+    fusion.write_text(slowed)
+    stages = {stage.name: stage for stage in gate.compare(tree, ROOT, tiny_path, QUERIES, turns=4)}
+    assert list(stages) == list(STAGES)
+    assert stages["fuse"].slower
+    assert stages["fuse"].ratio > 2
+    assert all(len(stage.now) == len(stage.then) == 4 for stage in stages.values())
+
+
+def test_a_version_that_can_not_search_is_an_error(tree: Path, tiny_path: Path) -> None:
+    (tree / "service" / "engine.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(LoadError, match="could not search"):
+        gate.compare(ROOT, tree, tiny_path, QUERIES, turns=1)
+
+
+def test_noise_and_trifles_are_no_slowdown() -> None:
+    then = [100e-6] * 10
+    assert gate.Stage("a", [140e-6] * 8 + [90e-6] * 2, then).slower
+    assert not gate.Stage("a", [140e-6] * 7 + [90e-6] * 3, then).slower
+    assert not gate.Stage("a", [120e-6] * 10, then).slower
+    assert not gate.Stage("a", [8e-6] * 10, [4e-6] * 10).slower  # twice as long, but no matter
+    assert gate.Stage("a", [140e-6] * 10, then).ratio == pytest.approx(1.4)
+
+
+def test_a_commit_is_unpacked_or_missed(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    for package in ("artifacts", "loadtest", "service"):
+        (repository / package).mkdir(parents=True)
+        (repository / package / "a.py").write_text("then\n")
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", "-C", str(repository), *command], check=True)
+    (repository / "service" / "a.py").write_text("now\n")
+    gate.unpack_commit("HEAD", tmp_path / "out", repository)
+    assert (tmp_path / "out" / "service" / "a.py").read_text() == "then\n"
+    with pytest.raises(LoadError, match="Fetch the whole history"):
+        gate.unpack_commit("0" * 40, tmp_path / "none", repository)
