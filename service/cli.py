@@ -29,13 +29,16 @@ def serve(
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
+    workers: Annotated[
+        int, typer.Option(help="Processes that answer, sharing the bundle's files.", min=1, max=1024)
+    ] = 1,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
 ) -> None:
     """Serve a bundle over HTTP until SIGTERM or Ctrl-C."""
     from service.server import run
     from service.settings import load_settings
 
-    raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config)))
+    raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config), workers=workers))
 
 
 @app.command()

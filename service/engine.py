@@ -88,10 +88,9 @@ class SearchEngine:
 
     def publish(self) -> None:
         """Let the metrics tell the state of this engine."""
-        self.metrics.describe(self.bundle.manifest)
-        self.metrics.ready.set_function(self._ready)
-        for name, lane in self.parts.lanes.items():
-            self.metrics.abandoned.labels(name).set_function(partial(getattr, lane, "abandoned"))
+        lanes = self.parts.lanes.items()
+        abandoned = {name: partial(getattr, lane, "abandoned") for name, lane in lanes}
+        self.metrics.describe(self.bundle.manifest, self._ready, abandoned)
 
     def search(self, request: SearchRequest, *, arrived: float | None = None) -> SearchResponse:
         """Answer one search. `arrived` is the `perf_counter` time its deadline counts from, default now.

@@ -8,6 +8,7 @@ them ended. A version that can't be served is refused, and the old one goes on.
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -73,6 +74,8 @@ class Serving:
         self.metrics = engine.metrics
         self.current = Tenure(engine)
         """Read it in the event loop, once per request."""
+        self.on_reload: Callable[[], None] = lambda: None
+        """Called when a reload was asked for, to tell other processes."""
         self._folder = folder
         self._jobs: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
@@ -102,9 +105,14 @@ class Serving:
             raise BundleRefusedError("This process serves an engine that was opened elsewhere: there is no folder.")
         if self._thread is None or self._stop.is_set():
             raise NotReadyError("The service starts or stops.")
+        self.on_reload()
+        return await asyncio.wrap_future(self.ask())
+
+    def ask(self) -> "Future[bool]":
+        """Ask from any thread for what `reload` does."""
         asked: Future[bool] = Future()
         self._jobs.put(asked)
-        return await asyncio.wrap_future(asked)
+        return asked
 
     def stop(self) -> None:
         """Replace nothing any more. What is served stays open."""

@@ -1,17 +1,25 @@
 """Time per stage and counters. One clock per request feeds both the answer's timings and the metrics."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from artifacts.manifest import Manifest
+from service.shared_metrics import shared_text
 
-__all__ = ["Metrics", "Stage", "StageClock"]
+__all__ = ["METRICS_FOLDER", "Metrics", "Stage", "StageClock"]
+
+METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that tells prometheus_client, when it is imported, where several processes keep their metrics."""
 
 Stage = Literal["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"]
+
+_Together = Literal["livemin", "livemax", "livesum"]
 
 # 10 µs to 10 s: the query encoder takes microseconds, a deadline may be seconds.
 _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1.0, 2.5, 5.0)), 10.0)
@@ -48,17 +56,17 @@ class StageClock:
 
 
 class Metrics:
-    """The Prometheus metrics of a process, in a registry of their own."""
+    """The Prometheus metrics of a process, in a registry of their own, or in the folder that several share."""
 
     def __init__(self) -> None:
+        folder = os.environ.get(METRICS_FOLDER)
+        self._folder = Path(folder) if folder else None
+        self._states: list[tuple[Gauge, Callable[[], float]]] = []
+        self._bundle_labels: tuple[str, ...] = ()
         self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self._bundle = Info("lightretriever_bundle", "The bundle that is served.", registry=self.registry)
-        self._documents = Gauge("lightretriever_documents", "Documents in the bundle.", registry=self.registry)
-        self.ready = Gauge("lightretriever_ready", "1 while /readyz says 200, else 0.", registry=self.registry)
-        self.in_flight = Gauge(
-            "lightretriever_requests_in_flight", "Requests being worked on or waiting.", registry=self.registry
-        )
+        if self._folder is None:
+            ProcessCollector(registry=self.registry)
+        self._count_states()
         self.requests = Histogram(
             "lightretriever_request_seconds",
             "Time from a request's arrival to the start of its answer.",
@@ -86,19 +94,39 @@ class Metrics:
             registry=self.registry,
         )
 
-    def describe(self, manifest: Manifest) -> None:
-        """Set the bundle's facts."""
-        self._bundle.info(
-            {
-                "name": manifest.name,
-                "version": manifest.digest,
-                "created": manifest.created,
-                "model": manifest.model.name,
-                "corpus": manifest.corpus.name,
-                "query_weights": manifest.sparse.query_weights,
-            }
+    def describe(
+        self, manifest: Manifest, ready: Callable[[], float], abandoned: Mapping[str, Callable[[], float]]
+    ) -> None:
+        """Tell of another engine: its bundle, whether it is ready, and the calls that each lane gave up."""
+        labels = (
+            manifest.name,
+            manifest.digest,
+            manifest.created,
+            manifest.model.name,
+            manifest.corpus.name,
+            manifest.sparse.query_weights,
         )
+        if self._bundle_labels and self._bundle_labels != labels:
+            self._bundle.labels(*self._bundle_labels).set(0)
+            if self._folder is None:
+                self._bundle.remove(*self._bundle_labels)
+        self._bundle_labels = labels
+        self._bundle.labels(*labels).set(1)
         self._documents.set(manifest.documents)
+        self._states = [
+            (self.ready, ready),
+            *((self.abandoned.labels(name), count) for name, count in abandoned.items()),
+        ]
+        if self._folder is None:
+            for gauge, value in self._states:
+                gauge.set_function(value)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Write down the present state, for other processes to read; one alone is asked when someone wants to know."""
+        if self._folder is not None:
+            for gauge, value in self._states:
+                gauge.set(value())
 
     def observe(self, clock: StageClock) -> None:
         """Take over the times of one search."""
@@ -107,8 +135,11 @@ class Metrics:
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """All metrics in Prometheus' text format, those of all processes where there are several."""
+        if self._folder is None:
+            return generate_latest(self.registry)
+        self.refresh()
+        return shared_text(self._folder)
 
     def _count_faults(self) -> None:
         self.errors = Counter(
@@ -126,9 +157,16 @@ class Metrics:
             ["leg", "reason"],
             registry=self.registry,
         )
-        self.abandoned = Gauge(
-            "lightretriever_abandoned_calls",
-            "Calls that nobody waits for any more and that still hold a thread.",
-            ["lane"],
-            registry=self.registry,
-        )
+
+    def _count_states(self) -> None:
+        labels = ("name", "version", "created", "model", "corpus", "query_weights")
+        self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", labels)
+        self._documents = self._gauge("documents", "Documents in the bundle.", "livemax")
+        self.ready = self._gauge("ready", "1 while /readyz says 200, else 0.", "livemin")
+        self.in_flight = self._gauge("requests_in_flight", "Requests being worked on or waiting.", "livesum")
+        abandoned = "Calls that nobody waits for any more and that still hold a thread."
+        self.abandoned = self._gauge("abandoned_calls", abandoned, "livesum", ["lane"])
+
+    def _gauge(self, name: str, about: str, together: _Together, labels: Sequence[str] = ()) -> Gauge:
+        """Make a gauge; `together` is what several processes make of their values."""
+        return Gauge(f"lightretriever_{name}", about, labels, registry=self.registry, multiprocess_mode=together)

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from service.server import run
 from service.settings import load_settings
-sys.exit(run(Path(sys.argv[1]), host=sys.argv[2], port=int(sys.argv[3]), settings=load_settings()))
+bundle, host, port, workers = sys.argv[1:]
+sys.exit(run(Path(bundle), host=host, port=int(port), settings=load_settings(), workers=int(workers)))
 """
 
 
@@ -23,11 +24,17 @@ class Server:
     """Starts at once; `url` waits until the server says that it is ready."""
 
     def __init__(
-        self, bundle: Path, *, host: str = "127.0.0.1", port: int = 0, environment: Mapping[str, str] | None = None
+        self,
+        bundle: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        environment: Mapping[str, str] | None = None,
+        workers: int = 1,
     ) -> None:
         settings = {"LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(bundle), host, str(port)],
+            [sys.executable, "-c", SCRIPT, str(bundle), host, str(port), str(workers)],
             cwd=ROOT,
             env={**os.environ, **settings, **(environment or {})},
             stdout=subprocess.PIPE,

@@ -1,0 +1,253 @@
+"""Several worker processes behind one listening socket: started afresh, restarted when one dies, stopped together.
+
+Nothing is forked, because a Java virtual machine doesn't survive that. The parent opens no bundle and starts no JVM. It
+starts the workers, hears from each through a pipe when it is ready or why it can't be, and puts their metrics together
+in a folder that they share.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from socket import socket
+from threading import Event, Thread
+from time import monotonic
+from types import FrameType
+from typing import Final
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from artifacts.errors import LightRetrieverError
+from service.logs import configure_logging
+from service.settings import Settings
+from service.swap import Serving
+from service.telemetry import METRICS_FOLDER
+from service.web import EXIT_ERROR, ready_line, serve
+
+__all__ = ["Job", "run_workers"]
+
+_log = logging.getLogger(__name__)
+_spawn: Final = multiprocessing.get_context("spawn")
+_TICK_S: Final = 1.0
+_KILL_AFTER_S: Final = 10.0
+_LONG_LIFE_S: Final = 60.0
+_LONGEST_PAUSE_S: Final = 30.0
+_RELOAD: Final = "reload"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker does: serve the bundle in a folder. `address` is for people."""
+
+    bundle: Path
+    settings: Settings
+    listener: socket
+    address: str
+
+
+@dataclass(frozen=True)
+class _Ready:
+    line: str
+
+
+@dataclass(frozen=True)
+class _Failed:
+    reason: str
+
+
+class _Worker:
+    """A worker process as its parent sees it."""
+
+    def __init__(self, job: Job, metrics: Path, crashes: int = 0) -> None:
+        self.line: str | None = None
+        """What it said when it was ready."""
+        self.reason: str | None = None
+        """Why it can't serve."""
+        self.crashes = crashes
+        self.began = monotonic()
+        self.pipe, other = _spawn.Pipe()
+        self.process: SpawnProcess = _spawn.Process(target=_work, args=(job, metrics, other))
+        with _metrics_in(metrics):
+            self.process.start()
+        other.close()
+
+    def hear(self) -> None:
+        """Take in what it said."""
+        try:
+            while self.pipe.poll():
+                said = self.pipe.recv()
+                if isinstance(said, _Ready):
+                    self.line = said.line
+                else:
+                    self.reason = said.reason
+        except (EOFError, OSError):  # it has ended
+            return
+
+    def due(self) -> float:
+        """When it is to be replaced, now that it has ended: a `monotonic` time. Who dies young again waits longer."""
+        if monotonic() - self.began > _LONG_LIFE_S:
+            self.crashes = 0
+        self.crashes += 1
+        return monotonic() + (0.0 if self.crashes == 1 else min(2.0 ** (self.crashes - 1), _LONGEST_PAUSE_S))
+
+
+class _Supervisor:
+    """Keeps `count` workers going until SIGTERM or SIGINT."""
+
+    def __init__(self, job: Job, count: int, metrics: Path) -> None:
+        self._job = job
+        self._metrics = metrics
+        self._count = count
+        self._announced = False
+        self._stopped, self._stop = _spawn.Pipe(duplex=False)
+        self._workers: list[_Worker] = []
+        self._due: list[tuple[float, int]] = []
+
+    def run(self) -> int:
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._workers = [_Worker(self._job, self._metrics) for _ in range(self._count)]
+            return self._keep()
+        finally:
+            self._end_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop.send(None)
+
+    def _keep(self) -> int:
+        while True:
+            heard: list[Connection | int] = [self._stopped, *(worker.process.sentinel for worker in self._workers)]
+            heard += [worker.pipe for worker in self._workers if worker.line is None]
+            if self._stopped in wait(heard, _TICK_S):
+                return 0
+            for worker in list(self._workers):
+                worker.hear()
+                if worker.process.exitcode is not None and not self._goes_on_without(worker):
+                    return EXIT_ERROR
+            self._replace()
+            self._announce()
+
+    def _goes_on_without(self, worker: _Worker) -> bool:
+        """Plan a replacement for a worker that ended; false, with one line on stderr, where that would not help."""
+        self._workers.remove(worker)
+        self._forget(worker)
+        reason = worker.reason or f"a worker process ended with status {worker.process.exitcode}."
+        # One that can't serve is tried again only as long as others serve what it can't.
+        if not self._announced or (worker.reason and not any(other.line for other in self._workers)):
+            print(f"error: {reason}", file=sys.stderr)
+            return False
+        self._due.append((worker.due(), worker.crashes))
+        _log.error("worker ended", extra={"pid": worker.process.pid, "reason": reason})
+        return True
+
+    def _replace(self) -> None:
+        now = monotonic()
+        for due in [due for due in self._due if due[0] <= now]:
+            self._due.remove(due)
+            self._workers.append(_Worker(self._job, self._metrics, due[1]))
+
+    def _announce(self) -> None:
+        if not self._announced and all(worker.line for worker in self._workers):
+            self._announced = True
+            print(f"{self._workers[0].line} in {self._count} processes at {self._job.address}", flush=True)
+
+    def _end_all(self) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        until = monotonic() + self._job.settings.shutdown_grace_s + _KILL_AFTER_S
+        for worker in self._workers:
+            worker.process.join(max(0.0, until - monotonic()))
+            if worker.process.exitcode is None:
+                worker.process.kill()
+                worker.process.join()
+            self._forget(worker)
+
+    def _forget(self, worker: _Worker) -> None:
+        worker.pipe.close()
+        mark_process_dead(worker.process.pid, str(self._metrics))
+
+
+def run_workers(job: Job, count: int) -> int:
+    """Serve with `count` processes until SIGTERM or SIGINT, and give the exit code.
+
+    2, with one line on stderr, where a worker can't begin, and where none is left that can.
+    """
+    with tempfile.TemporaryDirectory(prefix="lightretriever-") as metrics:
+        code = _Supervisor(job, count, Path(metrics)).run()
+    if code == 0:
+        _log.info("stopped")
+    return code
+
+
+@contextmanager
+def _metrics_in(folder: Path) -> Iterator[None]:
+    """Let processes started here keep their metrics in a folder; the library wants to know before it is imported."""
+    os.environ[METRICS_FOLDER] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[METRICS_FOLDER]
+
+
+def _work(job: Job, shared: Path, pipe: Connection) -> None:
+    """Serve, in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the server is there to handle it; the parent stops us
+    configure_logging(job.settings.log_level)
+    Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    try:
+        with Serving.open(job.bundle, job.settings) as serving:
+            family = _Family(serving, shared)
+            serving.on_reload = family.tell
+            Thread(target=family.listen, daemon=True).start()
+            serve(serving, job.listener, on_ready=lambda: pipe.send(_Ready(ready_line(serving))))
+            family.over.set()
+    except LightRetrieverError as error:
+        pipe.send(_Failed(str(error)))
+        sys.exit(EXIT_ERROR)
+
+
+def _end_with_parent(pipe: Connection) -> None:
+    """Stop when the parent is gone, however it went: nobody else would stop us."""
+    try:
+        pipe.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Family:
+    """Lets the workers reload together, and keeps the metrics that tell a state up to date."""
+
+    def __init__(self, serving: Serving, shared: Path) -> None:
+        self.over = Event()
+        self._serving = serving
+        self._file = shared / _RELOAD
+        self._heard = self._said()
+
+    def tell(self) -> None:
+        """Let the others reload too."""
+        self._file.write_text(f"{os.getpid()} {monotonic()}", encoding="utf-8")
+
+    def listen(self) -> None:
+        """Do what the others say, until it is over."""
+        while not self.over.wait(_TICK_S):
+            self._serving.metrics.refresh()
+            said = self._said()
+            if said != self._heard and said and said.partition(" ")[0] != str(os.getpid()):
+                self._serving.ask()
+            self._heard = said
+
+    def _said(self) -> str:
+        try:
+            return self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""

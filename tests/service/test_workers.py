@@ -1,0 +1,211 @@
+"""Several processes behind one address: started, counted together, restarted, reloaded and stopped."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+
+from artifacts.bundle import Bundle
+from service.keys import new_key
+from service.server import EXIT_ERROR
+from tests.service.process import ROOT, Server
+from tests.service.test_swap import flip, named
+from tests.support.tiny import make_tiny_bundle
+
+BODY = {"query": "play music", "k": 3}
+
+
+@contextmanager
+def two_workers(bundle: Path, **environment: str) -> Iterator[tuple[Server, str]]:
+    settings = {f"LIGHTRETRIEVER_{name.upper()}": value for name, value in environment.items()}
+    with Server(bundle, environment=settings, workers=2) as server:
+        line = server.ready_line
+        assert line.startswith("Ready: "), server.wait()
+        assert " in 2 processes at http://" in line
+        yield server, line.split()[-1]
+
+
+def children(server: Server) -> list[int]:
+    """The workers: children of the server that are no helper of multiprocessing's."""
+    pids = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended: it is not there, or nobody has asked for its exit status yet."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = monotonic() + 90
+    while not condition():
+        assert monotonic() < until
+        sleep(0.05)
+
+
+def search(url: str) -> int:
+    """One search over a connection of its own, so that any worker may get it."""
+    return httpx2.post(f"{url}/search", json=BODY, timeout=60).status_code
+
+
+def samples(url: str) -> dict[tuple[str, ...], float]:
+    families = text_string_to_metric_families(httpx2.get(f"{url}/metrics", timeout=60).text)
+    return {
+        (sample.name.removeprefix("lightretriever_"), *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle: Bundle) -> None:
+    with two_workers(tiny_path) as (server, url):
+        assert len(children(server)) == 2
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(search, [url] * 60)) == {200}
+        assert httpx2.get(f"{url}/documents/nix", timeout=60).status_code == 404
+        for _ in range(4):  # whichever worker is asked
+            found = samples(url)
+            assert found["search_seconds_count",] == 60
+            assert found["request_seconds_count", "/search", "200"] == 60
+            assert found["stage_seconds_count", "encode"] == 60
+            assert found["errors_total", "document_not_found"] == 1
+            assert found["ready",] == 1
+            assert found["documents",] == 120
+            assert found["requests_in_flight",] == 1
+            assert {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"} == {
+                "dense": 0,
+                "sparse": 0,
+                "documents": 0,
+            }
+            (bundle,) = [key for key in found if key[0] == "bundle_info"]
+            assert tiny_bundle.manifest.digest in bundle
+        status = [Path(f"/proc/{pid}/status").read_text() for pid in children(server)]
+        alone = [int(re.findall(r"VmSize:\s+(\d+)", text)[0]) * 1024 for text in status]
+        assert found["process_virtual_memory_bytes",] > 1.5 * min(alone)
+        workers = children(server)
+        server.process.send_signal(signal.SIGTERM)
+        code, output, errors = server.wait()
+    assert (code, output) == (0, "")
+    assert all(gone(pid) for pid in workers)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert lines[-1]["event"] == "stopped"
+    assert not [line for line in lines if line["level"] == "error"]
+
+
+def test_a_worker_that_dies_is_replaced_while_the_other_answers(tiny_path: Path) -> None:
+    with two_workers(tiny_path) as (server, url):
+        first, second = children(server)
+        assert search(url) == 200
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: gone(first))
+        assert {search(url) for _ in range(10)} == {200}
+        wait_until(lambda: len(children(server)) == 2 and first not in children(server))
+        assert second in children(server)
+        wait_until(lambda: samples(url)["ready",] == 1)
+        # What the dead one counted still counts, what it was doing does not.
+        found = samples(url)
+        assert found["search_seconds_count",] == 11
+        assert found["requests_in_flight",] == 1
+        server.process.send_signal(signal.SIGINT)
+        code, _, errors = server.wait()
+    assert code == 0
+    (ended,) = [json.loads(line) for line in errors.splitlines() if '"worker ended"' in line]
+    assert ended["pid"] == first
+
+
+def test_a_bad_bundle_ends_the_command_with_one_line(tiny_path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_path, broken)
+    (broken / "dense.faiss").write_bytes(b"nothing")
+    for path, name in ((tmp_path / "none", "none"), (broken, "dense.faiss")):
+        with Server(path, workers=3) as server:
+            code, output, errors = server.wait()
+        assert (code, output) == (EXIT_ERROR, "")
+        assert errors.startswith("error: ")
+        assert name in errors
+        assert errors.count("\n") == 1
+
+
+def test_a_worker_that_can_not_begin_any_more_does_not_end_those_that_serve(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle")
+    with two_workers(bundle.path, watch_s="0") as (server, url):
+        first, second = children(server)
+        bundle.path.rename(tmp_path / "away")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: gone(first) and children(server) == [second])
+        assert search(url) == 200
+        (tmp_path / "away").rename(bundle.path)
+        wait_until(lambda: len(children(server)) == 2 and samples(url)["ready",] == 1)
+        # With none left that serves, it ends.
+        bundle.path.rename(tmp_path / "away")
+        for pid in children(server):
+            os.kill(pid, signal.SIGKILL)
+        code, _, errors = server.wait()
+    assert code == EXIT_ERROR
+    assert errors.splitlines()[-1].startswith(f"error: {bundle.path}: there is no such folder")
+
+
+def test_workers_do_not_outlive_their_parent(tiny_path: Path) -> None:
+    with two_workers(tiny_path) as (server, _):
+        workers = children(server)
+        server.process.kill()
+        wait_until(lambda: all(gone(pid) for pid in workers))
+
+
+def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
+    link = tmp_path / "current"
+    versions = {name: named(tmp_path / name, name).path for name in ("one", "two")}
+    link.symlink_to(versions["one"])
+    key, entry = new_key("admin", ["admin", "search"])
+    keys = tmp_path / "keys.json"
+    keys.write_text(f"[{entry.model_dump_json()}]")
+    headers = {"authorization": f"Bearer {key}"}
+
+    def served(url: str) -> str:
+        answer = httpx2.post(f"{url}/search", json=BODY, headers=headers, timeout=60).json()
+        (name,) = {hit["id"].partition("-")[0] for hit in answer["hits"]}
+        return str(name)
+
+    with two_workers(link, watch_s="0", api_keys_file=str(keys)) as (_, url):
+        assert {served(url) for _ in range(10)} == {"one"}
+        flip(link, versions["two"])
+        answer = httpx2.post(f"{url}/admin/reload", headers=headers, timeout=60)
+        assert (answer.status_code, answer.json()["swapped"]) == (200, True)
+        wait_until(lambda: samples(url)["swaps_total", "swapped"] == 2)
+        assert {served(url) for _ in range(10)} == {"two"}
+        found = samples(url)
+        assert found["swaps_total", "refused"] == 0
+        (bundle,) = [key for key in found if key[0] == "bundle_info"]
+        assert Bundle.open(versions["two"]).manifest.digest in bundle
+
+
+def test_the_command_has_the_option(tiny_path: Path) -> None:
+    """The installed program itself: its main module is imported again in every worker."""
+    program = Path(sys.executable).with_name("lightretriever")
+    command = [str(program), "serve", str(tiny_path), "--port", "0", "--workers", "2"]
+    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert " in 2 processes at " in line
+            assert search(line.split()[-1]) == 200
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
