@@ -1,6 +1,7 @@
 """The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.corpus import Corpus, Document, Skipped
 from artifacts.dense_build import check_factory
 from artifacts.errors import BundleError, ResumeError
-from artifacts.idf import IDF_FILE, idf_sha256, load_idf
+from artifacts.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from artifacts.manifest import MANIFEST_FILE, CorpusInfo, ModelInfo
 from artifacts.progress import ProgressBar
 from artifacts.recipe import Recipe
 from artifacts.shards import EncodedShard, ShardStore
+from artifacts.text import TextTokenizer
 from artifacts.work import read_json
 
 __all__ = ["build_bundle", "check_before_build", "encoded_batches", "refined_folder"]
@@ -95,10 +97,14 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
 
 
 def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[np.float32] | None:
-    """The IDF weights that the work directory was begun with, unless the recipe wants a bundle without."""
+    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none."""
     wanted, begun = recipe.model.idf, facts.get("idf")
     if wanted is None:
         return None
+    if wanted == "corpus":
+        tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
+        texts = (document.full_text for document in recipe.corpus.open())
+        return idf_weights((ids for part in _parts(texts) for ids in tokenizer.encode_batch(part)), vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
     if now != begun:
         raise ResumeError(
@@ -111,6 +117,11 @@ def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[
     if idf_sha256(idf) != begun:
         raise ResumeError(f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `encode` again.")
     return idf
+
+
+def _parts(texts: Iterator[str]) -> Iterator[list[str]]:
+    while part := list(islice(texts, 4096)):
+        yield part
 
 
 def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:

@@ -54,8 +54,8 @@ class ModelRecipe(Section):
 class BundleModelRecipe(ModelRecipe):
     """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone.
 
-    `idf` is "auto" (the `idf.npy` in the adapter's folder, where there is one), the path of such a file, or None
-    (counts, whatever the adapter brings).
+    `idf` is "auto" (the `idf.npy` in the adapter's folder, where there is one), "corpus" (that of the documents in the
+    bundle), the path of such a file, or None (counts, whatever the adapter brings).
     """
 
     idf: str | None = "auto"

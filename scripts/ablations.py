@@ -108,7 +108,8 @@ def measure(given: argparse.Namespace, name: str, content: Content, options: Seq
             return status
     system = given.system if name == "base" else f"{given.system}-{name}"
     words = ["--data", str(given.data), "--work", str(folder / "quality"), "--results", str(given.results)]
-    words += ["--model", given.model, "--adapter", str(adapter), "--system", system, "--unrefined", *device]
+    words += ["--model", given.model, "--adapter", str(adapter), "--system", system, *device]
+    words += ["--no-refine", "--idf", "auto"]  # what the training brought, and not what the corpus adds
     if given.datasets:
         words += ["--datasets", *given.datasets]
     if given.max_length:

@@ -113,7 +113,7 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
     """The recipe for one collection."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
     options = {
-        "model": {"path": given.model, "adapter": given.adapter},
+        "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
         "encode": {"max_length": given.max_length},
         "index": {"dimension": given.dimension, "top_k": given.top_k},
     }
@@ -123,10 +123,11 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
             content[section] = {**(content.get(section) or {}), **chosen}
     cuts = {"d": given.dimension, "k": given.top_k}
     variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
-    if given.unrefined:
+    if given.no_refine:
         content.pop("refine", None)
-    if content.get("refine") is not None:
-        variant += "-refined"
+    if content["model"].get("idf") == "auto":
+        del content["model"]["idf"]  # the default
+    variant += "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
     folder = given.work / collection.name
     return content | {
         "name": f"{collection.name}{variant}",
@@ -198,7 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-length", type=int, help="in place of the recipe's encode.max_length")
     parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
     parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
-    parser.add_argument("--unrefined", action="store_true", help="without the recipe's section refine")
+    parser.add_argument(
+        "--unfitted", action="store_true", help="table and IDF as the model brings them, not the corpus"
+    )
     parser.add_argument("--device", help="cpu, cuda, …, for building")
     return parser
 

@@ -110,9 +110,9 @@ def run_encode(recipe: Recipe, backbone: Backbone) -> tuple[ShardStore, Skipped]
 
 
 def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | None:
-    """The IDF weights that the recipe asks for, or that its adapter brings."""
+    """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
     wanted, adapter = recipe.model.idf, recipe.model.adapter
-    if wanted == "auto":
+    if wanted in ("auto", "corpus"):
         counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
         wanted = None if adapter is None or counts else _adapter_idf(adapter)
     if wanted is None:

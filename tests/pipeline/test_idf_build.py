@@ -160,6 +160,27 @@ def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_
     assert not (tmp_path / "work" / "idf.npy").exists()
 
 
+def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
+    recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
+) -> None:
+    run("build", recipe)
+    change(recipe, "model", idf="corpus")
+    run("build", recipe, "--output", tmp_path / "corpus-weights")
+    with opened(tmp_path / "corpus-weights") as (bundle, _):
+        assert bundle.manifest.sparse.query_weights == "idf_count"
+        found, tokenizer = bundle.idf(), bundle.tokenizer()
+    assert found is not None
+    documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    frequencies = np.zeros(len(idf))
+    for document in documents:
+        text = f"{document['title']} {document['text']}".strip()
+        frequencies[np.unique(tokenizer.encode(text))] += 1
+    wanted = np.log(1 + (DOCUMENTS - frequencies + 0.5) / (frequencies + 0.5))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    with opened(tmp_path / "bundle") as (bundle, _):
+        np.testing.assert_array_equal(bundle.idf(), idf)
+
+
 def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path, tmp_path: Path) -> None:
     """Trained with plain counts and weighted table rows: the IDF is there for the rows alone."""
     settings = {"idf_rows": True, "query_weights": "count"}
