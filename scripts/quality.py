@@ -199,9 +199,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-length", type=int, help="in place of the recipe's encode.max_length")
     parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
     parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
-    parser.add_argument(
-        "--unfitted", action="store_true", help="table and IDF as the model brings them, not the corpus"
-    )
+    parser.add_argument("--no-refine", action="store_true", help="without the recipe's section refine")
+    parser.add_argument("--idf", help="in place of the recipe's model.idf")
     parser.add_argument("--device", help="cpu, cuda, …, for building")
     return parser
 
