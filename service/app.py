@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from service.admission import Admission
 from service.engine import SearchEngine
-from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError
+from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError, SettingsError
 from service.gate import Gate
 from service.http import problem_response
 from service.middleware import Envelope
@@ -25,6 +25,9 @@ from service.routes import router, served
 from service.settings import Settings
 from service.swap import Serving
 from service.versions import package_version
+
+if TYPE_CHECKING:
+    from service.tracing import Tracing
 
 __all__ = ["create_app"]
 
@@ -42,7 +45,7 @@ def create_app(
 
     `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
     the caller's and brings its own settings: a folder as `Serving`, or an engine. `on_ready` is called after the
-    warm-up. SettingsError if the file of API keys can't be used.
+    warm-up. SettingsError if the file of API keys can't be used, or traces are wanted without their packages.
     """
     chosen = settings or Settings() if isinstance(source, Path) else source.settings
     app = FastAPI(
@@ -56,6 +59,7 @@ def create_app(
     )
     app.router.routes.extend(served())
     app.state.gate = Gate.open(chosen)
+    app.state.tracing = _tracing(chosen.otlp_endpoint)
     if chosen.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -64,7 +68,7 @@ def create_app(
             allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    app.add_middleware(Envelope, metrics=lambda: app.state.serving.metrics)
+    app.add_middleware(Envelope, metrics=lambda: app.state.serving.metrics, tracing=lambda: app.state.tracing)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _routing_error)
     complete_description(app, router.routes, chosen)
@@ -96,6 +100,22 @@ async def _lifespan(
         if isinstance(source, Path):
             serving.close()
         app.state.executor.shutdown()
+        if app.state.tracing is not None:
+            await asyncio.to_thread(app.state.tracing.close)
+
+
+def _tracing(endpoint: str | None) -> "Tracing | None":
+    """Open what makes traces; its packages are loaded only where they are wanted."""
+    if endpoint is None:
+        return None
+    try:
+        from service.tracing import Tracing
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"Setting 'otlp_endpoint' is set, but the package of {error.name!r} is not installed.",
+            remedy="Install the extra: pip install 'lightretriever-search[tracing]'.",
+        ) from error
+    return Tracing.open(endpoint)
 
 
 async def _warm_up(app: FastAPI, stop: Event, on_ready: Callable[[], None] | None) -> None:

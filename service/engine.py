@@ -32,7 +32,7 @@ from service.schemas import (
 )
 from service.search import Parts, Plan, Search, fusion_weights
 from service.settings import Settings
-from service.telemetry import Metrics, StageClock
+from service.telemetry import Mark, Metrics, StageClock
 
 __all__ = ["SearchEngine"]
 
@@ -92,27 +92,38 @@ class SearchEngine:
         abandoned = {name: partial(getattr, lane, "abandoned") for name, lane in lanes}
         self.metrics.describe(self.bundle.manifest, self._ready, abandoned)
 
-    def search(self, request: SearchRequest, *, arrived: float | None = None) -> SearchResponse:
-        """Answer one search. `arrived` is the `perf_counter` time its deadline counts from, default now.
+    def search(
+        self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
+    ) -> SearchResponse:
+        """Answer one search. `arrived` is the `perf_counter` time its deadline counts from, default now; `marks` gets
+        the times of its stages.
 
         InvalidRequestError for a request out of limits, NoTokensError and NoDirectionError for a query that can't be
         encoded, DeadlineError and SearchFailedError where there is no answer to give.
         """
         self._limits.check_search(request)
-        return self._run([request], arrived)[0]
+        return self._run([request], arrived, marks)[0]
 
-    def search_batch(self, requests: Sequence[SearchRequest], *, arrived: float | None = None) -> list[SearchResponse]:
+    def search_batch(
+        self,
+        requests: Sequence[SearchRequest],
+        *,
+        arrived: float | None = None,
+        marks: list[Mark] | None = None,
+    ) -> list[SearchResponse]:
         """Answer several searches, in their order; the legs of all are set going first. Errors as in `search`.
 
         The batch is answered as a whole: an error of one search, which it names, is the error of all.
         """
         self._limits.check_batch(requests)
-        return self._run(requests, arrived, batch=True)
+        return self._run(requests, arrived, marks, batch=True)
 
-    def encode(self, request: EncodeRequest, *, arrived: float | None = None) -> EncodeResponse:
+    def encode(
+        self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
+    ) -> EncodeResponse:
         """Encode a text as a query. Errors as in `search`."""
         self._limits.check_encode(request)
-        clock = StageClock(arrived)
+        clock = StageClock(arrived, marks)
         self._require_time(clock)
         encoder = self.parts.encoder
         task = request.task or self.bundle.manifest.default_task
@@ -127,14 +138,14 @@ class SearchEngine:
         timings = EncodeTimings(**clock.milliseconds())
         return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
 
-    def document(self, document_id: str, *, arrived: float | None = None) -> Document:
+    def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
         """Read a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
-        clock = StageClock(arrived)
+        clock = StageClock(arrived, marks)
         self._require_open()
         self._require_time(clock)
         try:
             call = self.parts.lanes["documents"].call(self.parts.documents.get, document_id)
-            fields, _ = call.result(self._until(clock))
+            fields, started, ended = call.result(self._until(clock))
         except StuckError as error:
             raise DeadlineError("The document can't be read: all threads for it are held. Try later.") from error
         except LateError as error:
@@ -142,6 +153,7 @@ class SearchEngine:
         except Exception as error:
             _log.exception("document failed")
             raise SearchFailedError("The document could not be read. The reason is in the log.") from error
+        clock.took("fetch", started, ended)
         if fields is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
         return Document(id=document_id, fields=fields)
@@ -201,11 +213,16 @@ class SearchEngine:
         self.close()
 
     def _run(
-        self, requests: Sequence[SearchRequest], arrived: float | None, *, batch: bool = False
+        self,
+        requests: Sequence[SearchRequest],
+        arrived: float | None,
+        marks: list[Mark] | None,
+        *,
+        batch: bool = False,
     ) -> list[SearchResponse]:
         self._require_open()
         since = StageClock(arrived).arrived
-        searches = [Search(self.parts, self._plan(request), StageClock(since)) for request in requests]
+        searches = [Search(self.parts, self._plan(request), StageClock(since, marks)) for request in requests]
         try:
             for number, search in enumerate(searches):
                 with _naming(number, batch):

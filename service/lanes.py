@@ -28,7 +28,7 @@ class StuckError(LateError):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    future: "Future[tuple[Any, float]]"
+    future: "Future[tuple[Any, float, float]]"
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
@@ -61,7 +61,7 @@ class Lane:
 
     def call(self, function: Callable[..., T], *arguments: Any) -> "Call[T]":
         """Let a thread of this lane call `function`. StuckError if the lane is stuck, RuntimeError if closed."""
-        future: Future[tuple[T, float]] = Future()
+        future: Future[tuple[T, float, float]] = Future()
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the lane {self.name!r} is closed")
@@ -117,7 +117,7 @@ class Lane:
                 except BaseException as error:
                     job.future.set_exception(error)
                 else:
-                    job.future.set_result((value, perf_counter() - started))
+                    job.future.set_result((value, started, perf_counter()))
             with self._lock:
                 self._unfinished -= 1
                 self._started.pop(job.future, None)
@@ -129,7 +129,7 @@ class Call(Generic[T]):
 
     __slots__ = ("_abandoned", "_future", "_lane")
 
-    def __init__(self, lane: Lane, future: "Future[tuple[T, float]]") -> None:
+    def __init__(self, lane: Lane, future: "Future[tuple[T, float, float]]") -> None:
         self._lane = lane
         self._future = future
         self._abandoned = False
@@ -140,8 +140,8 @@ class Call(Generic[T]):
             self._abandoned = True
             self._lane.abandon(self._future)
 
-    def result(self, until: float) -> tuple[T, float]:
-        """Wait until the `perf_counter` time `until`; give the value and the seconds the call ran.
+    def result(self, until: float) -> tuple[T, float, float]:
+        """Wait until the `perf_counter` time `until`; give the value and the times when the call began and ended.
 
         Raises what the call raised, or LateError, after which the call is abandoned.
         """

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors import InternalError, shortened
 from service.http import problem_response
 from service.telemetry import Metrics
+
+if TYPE_CHECKING:
+    from service.tracing import Tracing
 
 __all__ = ["Envelope"]
 
@@ -31,11 +34,18 @@ _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors
 
 
 class Envelope:
-    """ASGI middleware. `metrics` is called per request, because the engine opens after the app is made."""
+    """ASGI middleware. `metrics` is called per request, because the engine opens after the app is made; so is
+    `tracing`, which gives None where no traces are wanted."""
 
-    def __init__(self, app: ASGIApp, metrics: Callable[[], Metrics]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Callable[[], Metrics],
+        tracing: "Callable[[], Tracing | None]" = lambda: None,
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -46,7 +56,7 @@ class Envelope:
         if method == "HEAD":
             # The same answer without its body. A copy, because the server's own scope tells it to send none.
             scope = {**scope, "method": "GET"}
-        exchange = _Exchange(scope, send, method)
+        exchange = _Exchange(scope, send, method, self._tracing())
         metrics = self._metrics()
         metrics.in_flight.inc()
         try:
@@ -68,12 +78,13 @@ class Envelope:
             metrics.in_flight.dec()
             metrics.requests.labels(exchange.route(), str(exchange.status)).observe(exchange.end())
             exchange.log()
+            exchange.end_trace()
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Scope, send: Send, method: str) -> None:
+    def __init__(self, scope: Scope, send: Send, method: str, tracing: "Tracing | None") -> None:
         self.status = 0
         self.seconds: float | None = None
         self._scope = scope
@@ -82,7 +93,10 @@ class _Exchange:
         self._arrived = perf_counter()
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        scope.setdefault("state", {}).update(arrived=self._arrived, request_id=self.request_id)
+        self._trace = None if tracing is None else tracing.begin(scope, method, self._arrived, self.request_id)
+        # What the engine wants to know of the time.
+        when = {"arrived": self._arrived, "marks": None if self._trace is None else self._trace.marks}
+        scope.setdefault("state", {}).update(when=when, request_id=self.request_id)
 
     async def send(self, message: Message) -> None:
         """Pass a message on, adding the headers to the answer's start."""
@@ -109,13 +123,18 @@ class _Exchange:
 
     def log(self) -> None:
         """Write the access line. The query is in the body and stays out of it."""
-        _log.info(
-            "request",
-            extra={
-                "request_id": self.request_id,
-                "method": self._method,
-                "path": shortened(self._scope["path"], _LONGEST_PATH),
-                "status": self.status,
-                "ms": round(self.end() * 1e3, 3),
-            },
-        )
+        extra = {
+            "request_id": self.request_id,
+            "method": self._method,
+            "path": shortened(self._scope["path"], _LONGEST_PATH),
+            "status": self.status,
+            "ms": round(self.end() * 1e3, 3),
+        }
+        if self._trace is not None:
+            extra["trace_id"] = self._trace.id
+        _log.info("request", extra=extra)
+
+    def end_trace(self) -> None:
+        """Hand the trace over, if there is one."""
+        if self._trace is not None:
+            self._trace.end(self._method, self.route(), self.status)

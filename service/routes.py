@@ -67,8 +67,8 @@ async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
     _enter(request, "search")
     body = await _read(request, SearchRequest)
-    arrived = request.state.arrived
-    return await _work(request, lambda engine: json_response(engine.search(body, arrived=arrived)))
+    when = request.state.when
+    return await _work(request, lambda engine: json_response(engine.search(body, **when)))
 
 
 @router.post(
@@ -80,10 +80,10 @@ async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
     _enter(request, "search")
     body = await _read(request, BatchRequest)
-    arrived = request.state.arrived
+    when = request.state.when
 
     def work(engine: SearchEngine) -> Response:
-        return json_response(BatchResponse(results=engine.search_batch(body.searches, arrived=arrived)))
+        return json_response(BatchResponse(results=engine.search_batch(body.searches, **when)))
 
     return await _work(request, work)
 
@@ -95,8 +95,8 @@ async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
     _enter(request, "search")
     body = await _read(request, EncodeRequest)
-    arrived = request.state.arrived
-    return await _work(request, lambda engine: json_response(engine.encode(body, arrived=arrived)))
+    when = request.state.when
+    return await _work(request, lambda engine: json_response(engine.encode(body, **when)))
 
 
 @router.get(
@@ -107,8 +107,8 @@ async def encode(request: Request) -> Response:
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
     _enter(request, "search")
-    arrived, document_id = request.state.arrived, request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.document(document_id, arrived=arrived)))
+    when, document_id = request.state.when, request.path_params["id"]
+    return await _work(request, lambda engine: json_response(engine.document(document_id, **when)))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])

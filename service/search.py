@@ -107,9 +107,10 @@ class Search:
         if not found or (self.missing and not self._plan.request.allow_partial):
             self._give_up()
         names = list(found)
+        for name, (_, started, ended) in found.items():
+            self.clock.took(name, started, ended)
         with self.clock.measure("fuse"):
-            table = align([legs for legs, _ in found.values()])
-        self.clock.seconds |= {name: seconds for name, (_, seconds) in found.items()}
+            table = align([legs for legs, _, _ in found.values()])
         rescoring = self._begin_rescore(table, names)
         if self._ranks_by_all_scores():
             self._end_rescore(table, names, rescoring)
@@ -145,9 +146,10 @@ class Search:
 
     def _wait(
         self, calls: Mapping[LegName, Call[_T]], share: float, missing: dict[LegName, Reason]
-    ) -> dict[LegName, tuple[_T, float]]:
-        """Give what the legs answered by this share of the deadline, and their seconds; `missing` gets the others."""
-        results: dict[LegName, tuple[_T, float]] = {}
+    ) -> dict[LegName, tuple[_T, float, float]]:
+        """Give what the legs answered by this share of the deadline, and from when to when they worked on it;
+        `missing` gets the others."""
+        results: dict[LegName, tuple[_T, float, float]] = {}
         for name, call in calls.items():
             try:
                 results[name] = call.result(self._until(share))
@@ -171,10 +173,9 @@ class Search:
 
     def _end_rescore(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
         """Take over the scores there are by then; the others stay unknown, and the leg is not missing for that."""
-        for name, (scores, seconds) in self._wait(calls, _RESCORE_UNTIL, self.unscored).items():
+        for name, (scores, started, ended) in self._wait(calls, _RESCORE_UNTIL, self.unscored).items():
             table.fill(names.index(name), scores)
-            # The legs score at the same time.
-            self.clock.seconds["rescore"] = max(seconds, self.clock.seconds.get("rescore", 0.0))
+            self.clock.took("rescore", started, ended)
 
     def _fuse(self, table: CandidateTable, names: list[LegName]) -> Fused:
         request = self._plan.request
@@ -199,12 +200,13 @@ class Search:
         if call is None:
             return []
         try:
-            documents, self.clock.seconds["fetch"] = call.result(self._until(1.0))
+            documents, started, ended = call.result(self._until(1.0))
         except LateError as error:
             raise DeadlineError(f"The documents were not read within {self._plan.deadline_ms:g} ms.") from error
         except Exception as error:
             _log.exception("documents failed")
             raise SearchFailedError("The documents found could not be read. The reason is in the log.") from error
+        self.clock.took("fetch", started, ended)
         return documents
 
     def _hits(

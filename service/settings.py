@@ -106,6 +106,12 @@ class Settings(BaseSettings):
         description="Origins whose pages may call the service, as a JSON list, such as "
         '`["https://example.org"]`. `["*"]`: all.',
     )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Address of an OpenTelemetry collector that gets traces by OTLP over HTTP, such as "
+        "`http://collector:4318/v1/traces`. Needs the extra `tracing`.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Least severe line that is logged. `info` has one line per request, without the query.",

@@ -12,12 +12,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from artifacts.manifest import Manifest
 from service.shared_metrics import shared_text
 
-__all__ = ["METRICS_FOLDER", "Metrics", "Stage", "StageClock"]
+__all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that tells prometheus_client, when it is imported, where several processes keep their metrics."""
 
 Stage = Literal["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"]
+
+Mark = tuple[Stage, float, float]
+"""A stage, and the `perf_counter` times of its beginning and end."""
 
 _Together = Literal["livemin", "livemax", "livesum"]
 
@@ -26,9 +29,13 @@ _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for 
 
 
 class StageClock:
-    """How long the stages of one request took. `arrived` is a `perf_counter` time in seconds, default now."""
+    """How long the stages of one request took. `arrived` is a `perf_counter` time in seconds, default now.
 
-    def __init__(self, arrived: float | None = None) -> None:
+    `marks` gets every stage with its beginning and end, where someone wants to know.
+    """
+
+    def __init__(self, arrived: float | None = None, marks: list[Mark] | None = None) -> None:
+        self._marks = marks
         self.arrived = perf_counter() if arrived is None else arrived
         self.seconds: dict[Stage, float] = {}
 
@@ -37,13 +44,21 @@ class StageClock:
         """Add the time the block takes to the stage, unless it raises."""
         started = perf_counter()
         yield
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + perf_counter() - started
+        self.add(stage, started)
 
     def add(self, stage: Stage, started: float) -> float:
         """Add the time since `started`, a `perf_counter` time; give the time now. Cheaper than `measure`."""
         now = perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - started
+        if self._marks is not None:
+            self._marks.append((stage, started, now))
         return now
+
+    def took(self, stage: Stage, started: float, ended: float) -> None:
+        """Take over the time of a stage that another thread measured; of several at once the longest counts."""
+        self.seconds[stage] = max(ended - started, self.seconds.get(stage, 0.0))
+        if self._marks is not None:
+            self._marks.append((stage, started, ended))
 
     def total(self) -> float:
         """Seconds since the arrival."""

@@ -18,7 +18,8 @@ CHAINS = {
     "runtime": ("build", "runtime"),
     "pipeline": ("build", "runtime", "pipeline"),
     "loadtest": ("build", "runtime", "loadtest"),
-    "dev": ("build", "runtime", "pipeline", "loadtest", "dev"),
+    "tracing": ("build", "runtime", "tracing"),
+    "dev": ("build", "runtime", "pipeline", "loadtest", "tracing", "dev"),
 }
 
 

@@ -128,6 +128,7 @@ def test_imported_distributions_are_declared() -> None:
         "artifacts/evaluat": ["pipeline"],
         "scripts/static_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],
+        "service/tracing.py": ["tracing"],
         "tests/": list(extras),
     }
     tests = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("*.py")}

@@ -1,0 +1,214 @@
+"""Traces: one span per request and one per stage, at their true times, below the caller's, and nothing when off."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from time import time_ns
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
+
+from service.app import create_app
+from service.engine import SearchEngine
+from service.errors import SettingsError
+from service.settings import Settings
+from service.tracing import Tracing
+from tests.service.process import ROOT, Server
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+STAGES = {"tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"}
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def traced(engine: SearchEngine, exporter: InMemorySpanExporter) -> Iterator[TestClient]:
+    app = create_app(engine)
+    app.state.tracing = Tracing(SimpleSpanProcessor(exporter))
+    with TestClient(app) as client:
+        yield client
+
+
+def spans(exporter: InMemorySpanExporter) -> tuple[ReadableSpan, list[ReadableSpan]]:
+    """The span of the one request, and those of its stages in the order of their beginnings."""
+    (whole,) = [span for span in exporter.get_finished_spans() if span.kind is SpanKind.SERVER]
+    stages = [span for span in exporter.get_finished_spans() if span.kind is not SpanKind.SERVER]
+    for stage in stages:
+        assert stage.parent is not None
+        assert stage.parent.span_id == whole.context.span_id
+        assert stage.context.trace_id == whole.context.trace_id
+    return whole, sorted(stages, key=lambda span: span.start_time or 0)
+
+
+def test_a_search_is_a_span_with_its_stages_at_their_times(traced: TestClient, exporter: InMemorySpanExporter) -> None:
+    before = time_ns()
+    answer = traced.post("/search", json={"query": "play music", "candidates": 10}, headers={"x-request-id": "abc"})
+    after = time_ns()
+    whole, stages = spans(exporter)
+    assert whole.name == "POST /search"
+    assert whole.attributes == {
+        "http.request.method": "POST",
+        "url.path": "/search",
+        "request.id": "abc",
+        "http.route": "/search",
+        "http.response.status_code": 200,
+    }
+    assert {stage.name for stage in stages} == STAGES
+    timings = answer.json()["timings_ms"]
+    for name in ("tokenize", "encode", "dense", "sparse", "fetch"):
+        (stage,) = [span for span in stages if span.name == name]
+        assert ((stage.end_time or 0) - (stage.start_time or 0)) / 1e6 == pytest.approx(timings[name], abs=2e-4)
+    for stage in stages:
+        assert (whole.start_time or 0) <= (stage.start_time or 0) <= (stage.end_time or 0) <= (whole.end_time or 0)
+    # A clock of the day and one that only counts drift apart by microseconds; a mistake would be of another size.
+    assert before - 10**7 <= (whole.start_time or 0) <= (whole.end_time or 0) <= after + 10**7
+    order = [stage.name for stage in stages]
+    assert order[:2] == ["tokenize", "encode"]
+    assert set(order[2:4]) == {"dense", "sparse"}
+    assert order[-1] == "fetch" or "rescore" in order[-2:]
+    encoded, first_leg = stages[1], stages[2]
+    assert (encoded.end_time or 0) <= (first_leg.start_time or 0)
+
+
+def test_the_caller_s_trace_goes_on(
+    traced: TestClient, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    traced.get("/documents/music", headers={"traceparent": TRACEPARENT, "tracestate": "vendor=1"})
+    whole, stages = spans(exporter)
+    assert format_trace_id(whole.context.trace_id) == TRACE
+    assert whole.parent is not None
+    assert format_span_id(whole.parent.span_id) == PARENT
+    assert whole.context.trace_state.get("vendor") == "1"
+    assert [stage.name for stage in stages] == ["fetch"]
+    (line,) = [vars(record) for record in caplog.records if record.name == "lightretriever.access"]
+    assert line["trace_id"] == TRACE
+
+
+@pytest.mark.parametrize("given", ["", "nonsense", f"00-{'0' * 32}-{PARENT}-01", "ÿ", TRACEPARENT + "x" * 5000])
+def test_a_traceparent_that_is_none_begins_a_trace(
+    traced: TestClient, exporter: InMemorySpanExporter, given: str
+) -> None:
+    assert traced.get("/livez", headers={b"traceparent": given.encode("latin-1")}).status_code == 200
+    whole, _ = spans(exporter)
+    assert whole.parent is None
+    assert format_trace_id(whole.context.trace_id) not in (TRACE, "0" * 32)
+
+
+def test_who_wants_no_trace_gets_none(traced: TestClient, exporter: InMemorySpanExporter) -> None:
+    assert traced.get("/livez", headers={"traceparent": TRACEPARENT[:-1] + "0"}).status_code == 200
+    assert exporter.get_finished_spans() == ()
+
+
+def test_every_search_of_a_batch_has_its_stages(traced: TestClient, exporter: InMemorySpanExporter) -> None:
+    traced.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "sparse"}]})
+    _, stages = spans(exporter)
+    names = [stage.name for stage in stages]
+    assert [names.count(name) for name in ("tokenize", "encode", "dense", "sparse", "fetch")] == [2, 1, 1, 2, 2]
+
+
+def test_errors_of_the_service_are_errors_of_the_span(
+    traced: TestClient, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert traced.post("/search", json={}).status_code == 422
+    whole, _ = spans(exporter)
+    assert whole.status.status_code is StatusCode.UNSET
+    exporter.clear()
+    monkeypatch.setattr(SearchEngine, "search", lambda *_, **__: 1 / 0)
+    assert traced.post("/search", json={"query": "a"}).status_code == 500
+    whole, _ = spans(exporter)
+    assert whole.status.status_code is StatusCode.ERROR
+    exporter.clear()
+    traced.get("/a/path/nobody/knows")
+    assert spans(exporter)[0].name == "GET unknown"
+
+
+class Collector(HTTPServer):
+    """Takes traces by OTLP over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Collecting)
+        self.names: list[str] = []
+        self.services: set[str] = set()
+
+
+class _Collecting(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
+        for resource in sent.resource_spans:
+            about = {item.key: item.value.string_value for item in resource.resource.attributes}
+            self.server.services.add(about["service.name"])
+            self.server.names += [span.name for scope in resource.scope_spans for span in scope.spans]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Be silent."""
+
+
+def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: Path) -> None:
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+        with Server(tiny_path, environment={"LIGHTRETRIEVER_OTLP_ENDPOINT": endpoint}) as server:
+            url = server.ready_line.split()[-1]
+            assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
+            server.process.terminate()
+            code, _, errors = server.wait()
+        collector.shutdown()
+        thread.join()
+    assert code == 0
+    assert {"POST /search", *STAGES - {"rescore"}} <= set(collector.names)
+    assert collector.services == {"lightretriever"}
+    (line,) = [json.loads(line) for line in errors.splitlines() if '"/search"' in line]
+    assert len(line["trace_id"]) == 32
+
+
+def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
+    environment = {"LIGHTRETRIEVER_OTLP_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
+    with Server(tiny_path, environment=environment) as server:
+        url = server.ready_line.split()[-1]
+        assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
+        server.process.terminate()
+        assert server.wait()[0] == 0
+
+
+def test_without_the_setting_its_packages_are_not_loaded(tiny_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from fastapi.testclient import TestClient
+from service.app import create_app
+from service.settings import Settings
+with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
+    assert client.post("/search", json={"query": "play music"}).json()["hits"]
+print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tiny_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "[]\n"
+
+
+def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "service.tracing")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(SettingsError, match=r"opentelemetry.*pip install 'lightretriever-search\[tracing\]'"):
+        create_app(Path("none"), Settings(otlp_endpoint="http://127.0.0.1:4318/v1/traces"))
