@@ -139,15 +139,21 @@ class Serving:
         """Look at the folder every `watch_s` seconds, and whenever someone asks."""
         while not self._stop.is_set():
             try:
-                asked = self._jobs.get(timeout=self.settings.watch_s or None)
-            except Empty:
-                self._look()
-                continue
-            if asked is not None and asked.set_running_or_notify_cancel():
-                self._replace(asked)
+                self._turn()
+            except Exception:  # whatever it was, the next version must be found
+                _log.exception("swapping bundles failed")
         while not self._jobs.empty():
             if (left := self._jobs.get()) is not None:
                 left.cancel()
+
+    def _turn(self) -> None:
+        try:
+            asked = self._jobs.get(timeout=self.settings.watch_s or None)
+        except Empty:
+            self._look()
+        else:
+            if asked is not None and asked.set_running_or_notify_cancel():
+                self._replace(asked)
 
     def _look(self) -> None:
         """Serve what the folder has, if it differs from what was handled last and is the same at two looks in a row:
@@ -163,7 +169,8 @@ class Serving:
         try:
             engine = self._prepared()
         except Exception as error:
-            asked.set_exception(self._refused(error))
+            stopping = self._stop.is_set()
+            asked.set_exception(NotReadyError("The service stops.") if stopping else self._refused(error))
             return
         if engine is None:
             asked.set_result(False)

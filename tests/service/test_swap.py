@@ -1,6 +1,5 @@
 """Another bundle takes over while requests go on: no answer of two versions, no failure, and nothing left behind."""
 
-import asyncio
 import gc
 import shutil
 import threading
@@ -19,7 +18,7 @@ from artifacts.bundle import Bundle
 from service.app import create_app
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
-from service.errors import BundleRefusedError, SearchFailedError
+from service.errors import BundleRefusedError, NotReadyError, SearchFailedError
 from service.legs import Found, Leg
 from service.settings import Settings
 from service.swap import Serving
@@ -342,6 +341,33 @@ def test_it_stops_while_a_bundle_warms_up(
         assert client.portal is not None
         asked = client.portal.start_task_soon(serving.reload)
         assert entered.wait(60)
-    with pytest.raises((BundleRefusedError, asyncio.CancelledError, Exception)):
+    with pytest.raises(NotReadyError, match="stops"):
         asked.result(60)
+    assert swaps(client) == (0, 0)
     assert not any(thread.name == "swap" for thread in threading.enumerate())
+
+
+def test_an_error_nobody_thought_of_does_not_end_the_watch(
+    current: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    close = SearchEngine.close
+
+    def fail(engine: SearchEngine) -> None:
+        close(engine)
+        raise RuntimeError("no thought was given to this")
+
+    with TestClient(create_app(current, SETTINGS)) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(SearchEngine, "close", fail)
+            flip(current, versions["two"])
+            assert reload(client)
+            assert not reload(client)
+        assert "no thought was given to this" in caplog.text
+        flip(current, versions["one"])
+        assert reload(client)
+        assert served(client) == "one"
+        # A link that leads to itself is refused too.
+        flip(current, current)
+        with pytest.raises(BundleRefusedError, match="is served as before"):
+            reload(client)
+        assert served(client) == "one"
