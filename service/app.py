@@ -14,10 +14,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from service.admission import Admission
+from service.desk import Desk
 from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError, SettingsError
-from service.gate import Gate
 from service.http import problem_response
 from service.middleware import Envelope
 from service.openapi import ABOUT, complete_description
@@ -58,8 +57,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.router.routes.extend(served())
-    app.state.gate = Gate.open(chosen)
-    app.state.tracing = _tracing(chosen.otlp_endpoint)
+    app.state.desk = desk = Desk(chosen, _tracing(chosen.otlp_endpoint))
     if chosen.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -68,7 +66,7 @@ def create_app(
             allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    app.add_middleware(Envelope, metrics=lambda: app.state.serving.metrics, tracing=lambda: app.state.tracing)
+    app.add_middleware(Envelope, metrics=lambda: desk.serving.metrics, tracing=lambda: desk.tracing)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _routing_error)
     complete_description(app, router.routes, chosen)
@@ -82,13 +80,13 @@ async def _lifespan(
     serving = Serving(source) if isinstance(source, SearchEngine) else source
     if isinstance(serving, Path):
         serving = Serving.open(serving, settings)
-    app.state.serving = serving
+    desk: Desk = app.state.desk
+    desk.serving = serving
     # Each of these threads waits for lanes, never longer than a deadline.
-    app.state.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
-    app.state.admission = Admission(settings.search_threads, settings.max_waiting)
+    desk.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
     stop = Event()
     serving.start()
-    warm_up = asyncio.create_task(_warm_up(app, stop, on_ready))
+    warm_up = asyncio.create_task(_warm_up(desk, stop, on_ready))
     try:
         yield
     finally:
@@ -99,9 +97,9 @@ async def _lifespan(
         serving.stop()
         if isinstance(source, Path):
             serving.close()
-        app.state.executor.shutdown()
-        if app.state.tracing is not None:
-            await asyncio.to_thread(app.state.tracing.close)
+        desk.executor.shutdown()
+        if desk.tracing is not None:
+            await asyncio.to_thread(desk.tracing.close)
 
 
 def _tracing(endpoint: str | None) -> "Tracing | None":
@@ -118,11 +116,11 @@ def _tracing(endpoint: str | None) -> "Tracing | None":
     return Tracing.open(endpoint)
 
 
-async def _warm_up(app: FastAPI, stop: Event, on_ready: Callable[[], None] | None) -> None:
+async def _warm_up(desk: Desk, stop: Event, on_ready: Callable[[], None] | None) -> None:
     while True:
         try:
-            with app.state.serving.current as engine:
-                await asyncio.get_running_loop().run_in_executor(app.state.executor, engine.warm_up, stop)
+            with desk.serving.current as engine:
+                await asyncio.get_running_loop().run_in_executor(desk.executor, engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
             await asyncio.sleep(_WARM_UP_PAUSE_S)
@@ -151,5 +149,5 @@ async def _routing_error(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
-    request.app.state.serving.metrics.errors.labels(error.kind).inc()
+    request.app.state.desk.serving.metrics.errors.labels(error.kind).inc()
     return problem_response(error, instance=request.url.path, request_id=request.state.request_id, headers=headers)

@@ -17,8 +17,8 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from service.desk import Desk
 from service.engine import SearchEngine
-from service.gate import Gate
 from service.http import json_response, read_model
 from service.keys import KeyScope
 from service.openapi import ADMIN_ERRORS, DOCUMENT_ERRORS, ENCODE_ERRORS, READY_ERRORS, SEARCH_ERRORS, describe
@@ -182,25 +182,30 @@ def _engine(request: Request) -> SearchEngine:
 
 
 def _enter(request: Request, scope: KeyScope) -> None:
-    gate: Gate = request.app.state.gate
-    gate.enter(request, scope)
+    _desk(request).gate.enter(request, scope)
 
 
 def _serving(request: Request) -> Serving:
-    serving: Serving = request.app.state.serving
-    return serving
+    return _desk(request).serving
+
+
+def _desk(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
 
 
 async def _read(request: Request, model: type[M]) -> M:
-    settings = _serving(request).settings
-    request.app.state.admission.check()  # before the body is read
+    desk = _desk(request)
+    desk.admission.check()  # before the body is read
+    settings = desk.settings
     return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
 async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
     """Let a thread work, and write the answer too: a large one would hold up all other requests here."""
-    with request.app.state.admission, _serving(request).current as engine:
-        return await asyncio.get_running_loop().run_in_executor(request.app.state.executor, work, engine)
+    desk = _desk(request)
+    with desk.admission, desk.serving.current as engine:
+        return await asyncio.get_running_loop().run_in_executor(desk.executor, work, engine)
 
 
 def _info(engine: SearchEngine) -> Info:

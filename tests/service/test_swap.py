@@ -57,7 +57,7 @@ def flip(link: Path, target: Path) -> None:
 
 def reload(client: TestClient) -> bool:
     """What `POST /admin/reload` does, without its key."""
-    serving: Serving = client.app.state.serving  # type: ignore[attr-defined]
+    serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
     assert client.portal is not None
     return client.portal.call(serving.reload)
 
@@ -76,7 +76,7 @@ def served(client: TestClient) -> str:
 
 def swaps(client: TestClient) -> tuple[float, float]:
     """How many were taken over, and how many refused."""
-    registry = client.app.state.serving.metrics.registry  # type: ignore[attr-defined]
+    registry = client.app.state.desk.serving.metrics.registry  # type: ignore[attr-defined]
     return tuple(registry.get_sample_value("lightretriever_swaps_total", {"result": r}) for r in ("swapped", "refused"))
 
 
@@ -167,7 +167,7 @@ class GatedLeg:
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     client: TestClient, current: Path, versions: dict[str, Path]
 ) -> None:
-    engine: SearchEngine = client.app.state.serving.current.engine  # type: ignore[attr-defined]
+    engine: SearchEngine = client.app.state.desk.serving.current.engine  # type: ignore[attr-defined]
     gate, entered = threading.Event(), threading.Event()
     while client.get("/readyz").status_code != 200:
         sleep(0.01)
@@ -336,7 +336,7 @@ def test_it_stops_while_a_bundle_warms_up(
 
     monkeypatch.setattr(SearchEngine, "warm_up", slow)
     with TestClient(create_app(current, SETTINGS)) as client:
-        serving: Serving = client.app.state.serving  # type: ignore[attr-defined]
+        serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
         flip(current, versions["two"])
         assert client.portal is not None
         asked = client.portal.start_task_soon(serving.reload)

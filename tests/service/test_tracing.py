@@ -38,7 +38,7 @@ def exporter() -> InMemorySpanExporter:
 @pytest.fixture
 def traced(engine: SearchEngine, exporter: InMemorySpanExporter) -> Iterator[TestClient]:
     app = create_app(engine)
-    app.state.tracing = Tracing(SimpleSpanProcessor(exporter))
+    app.state.desk.tracing = Tracing(SimpleSpanProcessor(exporter))
     with TestClient(app) as client:
         yield client
 
