@@ -33,7 +33,7 @@ from loadtest.servers.bm25 import word_index
 from service.encoder import EncodedQuery, QueryEncoder
 from service.telemetry import StageClock
 
-__all__ = ["DensePoint", "compare_sparse", "dense_curve", "dense_rows", "exact_best", "main", "sparse_rows"]
+__all__ = ["DensePoint", "compare_sparse", "dense_curve", "dense_rows", "exact_best", "main", "measure", "sparse_rows"]
 
 _K: Final = 100
 _LEAST_RECALL: Final = 0.95

@@ -12,6 +12,7 @@ WORK/tables/TASK/refined-D/   table.npy (V, D) float32, plan.json, training.json
 
 import hashlib
 import json
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +66,29 @@ def _train(
 
 
 def _documents(recipe: Recipe, settings: RefineRecipe) -> tuple[list[npt.NDArray[np.int32]], npt.NDArray[np.float16]]:
-    """Token ids of the drawn documents, as far as the model read them, and their unit vectors (n, D)."""
+    """Token ids (n_i,) of n drawn documents, as far as the model read them, and their unit vectors (n, D) float16.
+
+    Raises ResumeError where the corpus is not the one that was encoded.
+    """
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    vectors = np.concatenate([shard.dense for shard in ShardStore(recipe.work / "encode")])
+    shards = list(ShardStore(recipe.work / "encode"))
+    vectors = np.concatenate([shard.dense for shard in shards])
+    ids = [document_id for shard in shards for document_id in shard.ids]
     drawn = np.random.default_rng(settings.seed).permutation(len(vectors))[: settings.documents]
     places = {int(row): place for place, row in enumerate(drawn)}
     texts = [""] * len(drawn)
-    for row, document in enumerate(recipe.corpus.open()):
+    for row, (document, encoded) in enumerate(zip_longest(recipe.corpus.open(), ids)):
+        if document is None or document.id != encoded:
+            found = "its end" if document is None else f'"{document.id}"'
+            raise ResumeError(
+                f'The encoded shards and the corpus differ: where the corpus has {found}, the shards have "{encoded}".',
+                remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
+            )
         if row in places:
             texts[places[row]] = document.full_text
-    bags = [ids[: recipe.encode.max_length] for ids in tokenizer.encode_batch(texts)]
-    kept = [place for place, ids in enumerate(bags) if len(ids)]
+    bags = [tokens[: recipe.encode.max_length] for tokens in tokenizer.encode_batch(texts)]
+    kept = [place for place, tokens in enumerate(bags) if len(tokens)]
     cut = vectors[drawn[kept], : recipe.index.dimension].astype(np.float32)
     unit = cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)
     return [bags[place] for place in kept], unit.astype(np.float16)

@@ -119,6 +119,9 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
     other = changed(recipe, refine={**REFINE, "epochs": 2})
     assert "begun with other inputs" in str(run("refine", other).exception)
     assert "was refined with other settings" in str(run("index", other).exception)
+    fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
+    assert run("refine", fewer, "--dimension", "8").exit_code
+    assert "where the corpus has its end" in str(run("refine", fewer, "--dimension", "8").exception)
     with (tmp_path / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "late", "text": "a late document"}\n')
     assert "when it was encoded" in str(run("refine", recipe).exception)
