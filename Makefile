@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest java gate image bench lock clean
+.PHONY: help install demo test lint format typecheck pytest faults java gate image bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -42,6 +42,11 @@ gate: ## Check that no stage of a search became slower than at the baseline
 
 pytest: ## Run the tests only
 	.venv/bin/pytest
+
+faults: ## Break the service and the pipeline on purpose, at full length (about an hour), and record the figures
+	@scripts/install dev
+	.venv/bin/pytest tests/faults --full-faults --record-faults $(RESULTS)/reliability.json
+	$(PYTHON_IN_VENV) -m scripts.results
 
 image: install ## Build the container image without a container engine: as root on Debian
 	@command -v buildah >/dev/null && command -v mmdebstrap >/dev/null || scripts/apt-get-install buildah mmdebstrap

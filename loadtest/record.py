@@ -1,8 +1,9 @@
-"""The file of measured speeds, `docs/results/speed.json`: written by the programs of this package alone.
+"""Files of measured figures: `docs/results/speed.json`, and in the same form `docs/results/reliability.json`.
 
     {"machine": …, "date": …, "commit": …, "rows": [{"key", "value" or "p50" and "p99", "unit", "goal", "command"}]}
 
-Every row also has the machine, date and commit of its own measurement; those of the file are the latest row's.
+The first is written by the programs of this package alone, the second by the tests in tests/faults. Every row also has
+the machine, date and commit of its own measurement; those of the file are the latest row's.
 """
 
 import json
@@ -16,11 +17,14 @@ import numpy.typing as npt
 
 from artifacts.evaluation.report import environment, machine_name
 
-__all__ = ["GOALS", "commit", "latency", "record", "speed_table"]
+__all__ = ["GOALS", "Goals", "commit", "goal_table", "latency", "record"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-GOALS: Final[Mapping[str, tuple[str, str]]] = {
+Goals = Mapping[str, tuple[str, str]]
+"""Of every key: what it measures, and the goal. The order is that of the table."""
+
+GOALS: Final[Goals] = {
     "encode_query_us": ("encode one query, tokenisation included", "p50 ≤ 20, p99 ≤ 60"),
     "encode_65536_s": ("tokenise and encode 65,536 queries", "≤ 0.3"),
     "encode_vs_llm": ("encode against the whole LLM on the same CPU", "≥ 10,000"),
@@ -33,7 +37,7 @@ GOALS: Final[Mapping[str, tuple[str, str]]] = {
     "ready_s": ("start to ready", "≤ 3"),
     "second_process_mb": ("memory added by a second worker process", "≤ 250"),
 }
-"""Every key, what it measures, and the goal; the order is that of the table."""
+"""The goals of speed."""
 
 
 def latency(seconds: npt.ArrayLike, scale: float) -> dict[str, float]:
@@ -42,7 +46,7 @@ def latency(seconds: npt.ArrayLike, scale: float) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in zip(("p50", "p95", "p99"), values, strict=True)}
 
 
-def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str) -> None:
+def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str, goals: Goals = GOALS) -> None:
     """Put rows into the file, in place of older ones of the same key and setting.
 
     A row has `key`, `unit`, its values, and where it is one of several under a key, `setting`.
@@ -52,9 +56,9 @@ def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str) -> None:
     facts = {"machine": machine_name(here["machine"]), "date": here["date"], "commit": commit()}
     kept = {(row["key"], row.get("setting")): row for row in content["rows"]}
     for row in rows:
-        goal = {"goal": GOALS[row["key"]][1]} if row["key"] in GOALS and "setting" not in row else {}
+        goal = {"goal": goals[row["key"]][1]} if row["key"] in goals and "setting" not in row else {}
         kept[row["key"], row.get("setting")] = {**row, **goal, "command": command, **facts}
-    order = list(GOALS)
+    order = list(goals)
     placed = sorted(
         kept.values(),
         key=lambda row: (order.index(row["key"]) if row["key"] in order else len(order), row["key"]),
@@ -62,13 +66,13 @@ def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str) -> None:
     file.write_text(json.dumps({**facts, "rows": placed}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def speed_table(file: Path) -> list[str]:
+def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
     """The rows that have a goal, as lines of a Markdown table; none where nothing is recorded."""
     if not file.is_file():
         return []
     rows = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row}
     lines = ["| | measured | unit | goal |", "|---|---:|---|---|"]
-    for key, (what, goal) in GOALS.items():
+    for key, (what, goal) in goals.items():
         if key in rows:
             row = rows[key]
             found = f"{row['value']:,}" if "value" in row else f"p50 {row['p50']:,}, p99 {row['p99']:,}"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from artifacts.work import write_atomically
 from loadtest.plots import latency_plot
-from loadtest.record import speed_table
+from loadtest.record import goal_table
 from loadtest.tally import COUNTS, median_of
 
 __all__ = ["main", "write_report"]
@@ -77,7 +77,7 @@ def _sections(load: Load, speed: Path) -> list[_Section]:
         _Section("Latency at constant arrival rates", [_curves(load, measured)]),
         _Section("Throughput by requests under way", [_closed(load, measured)]),
         _Section("Users of locust", [_locust(load, measured)]),
-        _Section("The service against its goals", ["\n".join(speed_table(speed)) or "Nothing is recorded."]),
+        _Section("The service against its goals", ["\n".join(goal_table(speed)) or "Nothing is recorded."]),
         _Section(
             "What each is", ["\n".join(f"- {one['label']}: {one['what']}. `{one['command']}`" for one in measured)]
         ),

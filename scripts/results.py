@@ -5,7 +5,8 @@
 
 docs/results/quality.json has one row per system and dataset. This script decides in which table, in which order and
 under which label a system stands (`MAIN`, `ABLATIONS`; one without a place comes last, under its own name), and which
-pairs are tested (`COMPARISONS`), which gives significance.json. Every other docs/results/*.json is an
+pairs are tested (`COMPARISONS`), which gives significance.json. What speed.json and reliability.json hold against their
+goals becomes the tables of docs/speed.md and docs/reliability.md. Every other docs/results/*.json is an
 `evaluation.json`, and becomes a table of its own.
 """
 
@@ -27,6 +28,8 @@ from artifacts.evaluation.tables import (
     significance_file,
     significance_table,
 )
+from loadtest.promises import PROMISES
+from loadtest.record import GOALS, Goals, goal_table
 
 __all__ = ["main", "outputs", "render", "replaced"]
 
@@ -34,7 +37,9 @@ ROOT = Path(__file__).resolve().parents[1]
 QUALITY = "quality.json"
 SIGNIFICANCE = "significance.json"
 CHART = "quality.svg"
-SPEED = ("speed.json", "load.json", "scaling.json")
+SPEED = "speed.json"
+RELIABILITY = "reliability.json"
+OTHERS = (QUALITY, SIGNIFICANCE, SPEED, RELIABILITY, "load.json", "scaling.json")
 BEGIN = "<!-- results: written by scripts/results.py -->"
 END = "<!-- end of results -->"
 
@@ -213,7 +218,7 @@ def outputs(root: Path) -> dict[Path, str]:
     rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
     names = [*DATASETS, *sorted({dataset for _, dataset in rows} - set(DATASETS))]
     results = Results(rows, read_queries_file(folder / QUALITY), names)
-    reports = [file for file in sorted(folder.glob("*.json")) if file.name not in (QUALITY, SIGNIFICANCE, *SPEED)]
+    reports = [file for file in sorted(folder.glob("*.json")) if file.name not in OTHERS]
     singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
     tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
     chart = plot(results)
@@ -221,6 +226,8 @@ def outputs(root: Path) -> dict[Path, str]:
     pages = {
         root / "README.md": [*main_tables(results), *image, *singles],
         root / "docs" / "evaluation.md": [*details(results), *significance_table(tests, names)],
+        root / "docs" / "speed.md": measured(folder / SPEED, GOALS),
+        root / "docs" / "reliability.md": measured(folder / RELIABILITY, PROMISES),
     }
     written = {page: replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:
@@ -228,6 +235,16 @@ def outputs(root: Path) -> dict[Path, str]:
     if any(tests.values()):
         written[folder / SIGNIFICANCE] = significance_file(tests)
     return written
+
+
+def measured(file: Path, goals: Goals) -> list[str]:
+    """A table of what was measured against its goals, with machine and date."""
+    table = goal_table(file, goals)
+    if not table:
+        return ["Nothing is recorded.\n"]
+    content = json.loads(file.read_text(encoding="utf-8"))
+    source = f"Measured on {content['machine']}, {content['date'][:10]}; [{file.name}](results/{file.name})."
+    return ["\n".join([*table, "", source, ""])]
 
 
 def main_tables(results: Results) -> list[str]:

@@ -11,6 +11,13 @@ from artifacts.bundle import Bundle
 from tests.support.tiny import make_tiny_bundle
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the fault tests, see tests/faults."""
+    group = parser.getgroup("faults")
+    group.addoption("--full-faults", action="store_true", help="run the fault tests at their full length")
+    group.addoption("--record-faults", type=Path, metavar="FILE", help="write the figures of the fault tests to FILE")
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A whole small bundle. Read only: who changes files copies it first."""

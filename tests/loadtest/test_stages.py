@@ -7,7 +7,7 @@ import pytest
 
 from artifacts.bundle import Bundle
 from loadtest import stages
-from loadtest.record import GOALS, latency, record, speed_table
+from loadtest.record import GOALS, goal_table, latency, record
 from service.engine import SearchEngine
 from service.settings import Settings
 
@@ -48,7 +48,7 @@ def test_one_command_measures_and_records(tiny_path: Path, queries: Path, capsys
     assert whole["goal"] == GOALS["hybrid_inprocess_ms"][1]
     assert str(queries) not in whole["command"]
     assert rows["stage", "fuse, 120 documents"]["unit"] == "µs"
-    assert [line for line in speed_table(file) if "whole hybrid request" in line]
+    assert [line for line in goal_table(file) if "whole hybrid request" in line]
 
 
 def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_rows_replace_older_ones_of_the_same_setting(tmp_path: Path) -> None:
     ]
     assert [row["command"] for row in rows] == ["next", "again", "first", "next"]
     assert "goal" not in rows[2]
-    assert len(speed_table(file)) == 4
+    assert len(goal_table(file)) == 4
 
 
 def test_percentiles() -> None:
@@ -80,4 +80,4 @@ def test_percentiles() -> None:
 
 
 def test_without_measurements_there_is_no_table(tmp_path: Path) -> None:
-    assert speed_table(tmp_path / "none.json") == []
+    assert goal_table(tmp_path / "none.json") == []

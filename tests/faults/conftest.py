@@ -1,0 +1,40 @@
+"""How long the fault tests run, and where their figures go."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.promises import PROMISES
+from loadtest.record import record
+
+COMMAND = "make faults"
+
+Figure = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether the test is to run at its full length."""
+    return bool(request.config.getoption("full_faults"))
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
+    """Take figures of a test: `figure(key, value, unit)`. They are recorded when the test has passed at full length.
+
+    A key of `PROMISES` is a row of the table; other words of a figure are kept with it.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def take(key: str, value: float, unit: str, **more: object) -> None:
+        if key not in PROMISES:
+            raise KeyError(f"{key}: put it into loadtest/promises.py")
+        rows.append({"key": key, "value": value, "unit": unit, **more})
+
+    failed = request.session.testsfailed
+    yield take
+    file: Path | None = request.config.getoption("record_faults")
+    if file is not None and rows and request.session.testsfailed == failed:
+        record(file, rows, COMMAND, PROMISES)
