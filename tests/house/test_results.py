@@ -68,7 +68,7 @@ def fill(root: Path, values: dict[str, dict[str, float]]) -> None:
 def test_check_names_the_remedy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (root / "README.md").read_text()
     assert results.main(["--check"]) == 1
-    assert "README.md: differs from docs/results/; run: python scripts/results.py" in capsys.readouterr().err
+    assert "README.md: differs from docs/results/; run: python -m scripts.results" in capsys.readouterr().err
     assert (root / "README.md").read_text() == before
     assert results.main([]) == 0
     assert results.main(["--check"]) == 0
