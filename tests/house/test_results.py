@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from artifacts.evaluation.quality import record
-from scripts import results
+from scripts import result_tables, results
 
 REPORT: dict[str, Any] = {
     "dataset": {"name": "scifact", "split": "test", "queries": 300},
@@ -121,12 +121,12 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
 
 
 def test_every_label_is_given_once_in_a_table() -> None:
-    for systems in (results.MAIN, results.POSTINGS, *results.ABLATIONS.values()):
+    for systems in (result_tables.MAIN, result_tables.POSTINGS, *result_tables.ABLATIONS.values()):
         names, labels = zip(*systems, strict=True)
         assert len(set(names)) == len(names)
         assert len(set(labels)) == len(labels)
 
 
 def test_every_tested_system_stands_in_a_table() -> None:
-    placed = {name for systems in (results.MAIN, *results.ABLATIONS.values()) for name, _ in systems}
+    placed = {name for systems in (result_tables.MAIN, *result_tables.ABLATIONS.values()) for name, _ in systems}
     assert {name for pair in results.COMPARISONS for name in pair} <= placed

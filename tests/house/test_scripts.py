@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted(path for path in (ROOT / "scripts").glob("*.py") if path.stem != "__init__")
+SCRIPTS = sorted(path for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 AS_FILE = "import runpy, sys; sys.path[0] = 'scripts'; runpy.run_path(sys.argv[1], run_name='imported')"
 AS_MODULE = "import importlib, sys; importlib.import_module(f'scripts.{sys.argv[1]}')"
 
