@@ -129,4 +129,4 @@ def test_every_label_is_given_once_in_a_table() -> None:
 
 def test_every_tested_system_stands_in_a_table() -> None:
     placed = {name for systems in (result_tables.MAIN, *result_tables.ABLATIONS.values()) for name, _ in systems}
-    assert {name for pair in results.COMPARISONS for name in pair} <= placed
+    assert {name for pair in result_tables.COMPARISONS for name in pair} <= placed
