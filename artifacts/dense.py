@@ -32,6 +32,7 @@ class DenseIndex:
         self.count: int = index.ntotal
         self.dimension: int = index.d
         self._exhaustive = isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
+        self._coder, self._codes = _codes(index)
 
     @classmethod
     def open(cls, path: Path, parameters: Mapping[str, float] | None = None) -> "DenseIndex":
@@ -111,7 +112,11 @@ class DenseIndex:
         if ordinals.size == 0:
             return np.zeros((0, self.dimension), dtype=np.float32)
         faiss.omp_set_num_threads(1)
-        vectors: npt.NDArray[np.float32] = self._index.reconstruct_batch(ordinals.astype(np.int64))
+        vectors: npt.NDArray[np.float32]
+        if self._codes is None:
+            vectors = self._index.reconstruct_batch(ordinals.astype(np.int64))
+        else:  # in one go, where Faiss goes document by document
+            vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
 
     def _checked(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -120,6 +125,21 @@ class DenseIndex:
         if not np.isfinite(query).all():
             raise ValueError("the query vector holds a value that is not finite")
         return np.ascontiguousarray(query, dtype=np.float32)
+
+
+def _codes(index: FaissIndex) -> tuple[FaissIndex, npt.NDArray[np.uint8] | None]:
+    """The part of an index that holds a code per document, and these codes, (N, bytes); no codes where there is none.
+
+    The codes are the index' own memory, and valid as long as it is.
+    """
+    if isinstance(index, faiss.IndexRefine):
+        index = faiss.downcast_index(index.refine_index)
+    elif isinstance(index, faiss.IndexHNSW):
+        index = faiss.downcast_index(index.storage)
+    if not isinstance(index, faiss.IndexFlatCodes) or index.ntotal == 0:
+        return index, None
+    codes = faiss.rev_swig_ptr(index.codes.data(), index.ntotal * index.code_size)
+    return index, codes.reshape(index.ntotal, index.code_size)
 
 
 def faiss_reason(error: BaseException) -> str:

@@ -86,8 +86,12 @@ class Serving:
 
     @classmethod
     def open(cls, folder: Path, settings: Settings | None = None) -> Self:
-        """Open the bundle in a folder, or where it leads, if it is a symbolic link. BundleError, JavaError."""
-        engine = _open(folder.resolve(), settings or Settings(), Metrics())
+        """Open the bundle in a folder, or where it leads, if it is a symbolic link. BundleError, JavaError.
+
+        Every file is read and hashed before a part is opened: damage that changes no file's size would else be served,
+        as other answers, or end the process within Faiss.
+        """
+        engine = _open(folder.resolve(), settings or Settings(), Metrics(), hashed=False)
         engine.publish()
         return cls(engine, folder)
 
@@ -200,7 +204,7 @@ class Serving:
         if problems:
             more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
             raise BundleError(f"{path}: {problems[0]}{more}")
-        engine = _open(path, self.settings, self.metrics)
+        engine = _open(path, self.settings, self.metrics, hashed=True)
         try:
             _require_same(path, identity)
             engine.warm_up(self._stop)
@@ -244,10 +248,13 @@ class Serving:
         return True
 
 
-def _open(path: Path, settings: Settings, metrics: Metrics) -> SearchEngine:
-    """Open a bundle whose path has no symbolic link; BundleError if another one took its place meanwhile."""
+def _open(path: Path, settings: Settings, metrics: Metrics, *, hashed: bool) -> SearchEngine:
+    """Open a bundle whose path has no symbolic link, and whose hashes were compared or still are to be; BundleError if
+    another one took its place meanwhile."""
     bundle = Bundle.open(path)
     identity = _identity(path)
+    if not hashed:
+        bundle.check_hashes()
     engine = SearchEngine.open(bundle, settings, metrics)
     try:
         _require_same(path, identity)

@@ -81,6 +81,16 @@ def test_scores_of_given_documents_are_those_of_the_search(opened: tuple[str, De
         np.testing.assert_allclose(every, vectors @ query, atol=1e-5 if factory in EXACT_SCORES else 2e-2)
 
 
+def test_vectors_are_those_that_faiss_gives(opened: tuple[str, DenseIndex], vectors: Vectors, tmp_path: Path) -> None:
+    factory, index = opened
+    file = tmp_path / "dense.faiss"
+    write_dense_index(build_dense_index(vectors, factory), file)
+    ordinals = np.random.default_rng(5).integers(0, COUNT, 200)  # some twice
+    np.testing.assert_array_equal(
+        index.vectors(ordinals), faiss.read_index(str(file)).reconstruct_batch(ordinals), strict=True
+    )
+
+
 def test_a_score_does_not_depend_on_the_other_documents(tmp_path: Path) -> None:
     vectors = unit(1000, 250)
     for factory in ("Flat", "SQ8"):
