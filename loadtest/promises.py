@@ -8,5 +8,11 @@ __all__ = ["PROMISES"]
 
 PROMISES: Final[Goals] = {
     "soak_growth_mb": ("memory gained under mixed load at 70 % of capacity, after the first tenth of the time", "≤ 16"),
+    "corruptions_served": ("damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone", "0"),
+    "kills_not_resumed": ("builds killed at a random moment that the same command does not bring to the same end", "0"),
+    "full_disk_failures": ("full disks without a clear error, or with something half-written left", "0"),
+    "api_cases_failed": ("requests made from the description of the API that are not answered as it says", "0"),
+    "fuzz_findings": ("fuzzed bodies and manifests that raise what is no error of the project", "0"),
+    "bad_requests_failed": ("hostile requests on the wire that bring a 5xx, an unnamed error, or the server down", "0"),
 }
 """Every key, what it measures, and what is promised."""
