@@ -79,7 +79,7 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
     The order in which a leg lists its candidates doesn't matter: ranks follow the score, ties the ordinal.
     ValueError if a leg's two arrays differ in length, a score is not finite, or an ordinal comes twice in a leg.
     """
-    ordinals = np.unique(np.concatenate([leg[0] for leg in legs])) if legs else np.empty(0, np.int64)
+    ordinals = _union([leg[0] for leg in legs])
     scores = np.full((len(legs), len(ordinals)), np.nan)
     ranks = np.zeros((len(legs), len(ordinals)), np.int64)
     for row, (leg_ordinals, leg_scores) in enumerate(legs):
@@ -87,10 +87,11 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
             raise ValueError(f"leg {row} has {leg_ordinals.size} ordinals, but {leg_scores.size} scores")
         if not np.isfinite(leg_scores).all():
             raise ValueError(f"leg {row} has scores that are not finite numbers")
-        columns = np.searchsorted(ordinals, leg_ordinals)
+        columns = ordinals.searchsorted(leg_ordinals)
         scores[row, columns] = leg_scores
-        best_first = np.lexsort((leg_ordinals, -scores[row, columns]))
-        ranks[row, columns[best_first]] = np.arange(1, columns.size + 1)
+        if not (leg_scores[1:] < leg_scores[:-1]).all():
+            columns = columns[np.lexsort((leg_ordinals, -scores[row, columns]))]
+        ranks[row, columns] = np.arange(1, columns.size + 1)
         if np.count_nonzero(ranks[row]) != columns.size:
             raise ValueError(f"leg {row} has an ordinal more than once")
     return CandidateTable(ordinals, scores, ranks)
@@ -102,12 +103,8 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     ValueError if a weight is negative or not finite, or if all are 0.
     """
     checked = _check_weights(table, weights)
-    fused = np.zeros(table.ordinals.size)
-    for row, weight in enumerate(checked):
-        if normalization == "range":
-            fused += weight * _range_normalised(table.scores[row])
-        else:
-            fused += weight * _paper_normalised(table.scores[row], table.ranks[row] > 0)
+    normalised = _range_normalised(table) if normalization == "range" else _paper_normalised(table)
+    fused: Scores = (checked[:, None] * normalised).sum(axis=0)  # not `@`: BLAS may wake its threads
     return Fused(_order(table, checked, fused), fused)
 
 
@@ -120,36 +117,59 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
         raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
     checked = _check_weights(table, weights)
     shares = np.where(table.ranks > 0, 1.0 / (rank_constant + np.maximum(table.ranks, 1)), 0.0)
-    fused: Scores = (checked[:, None] * shares).sum(axis=0)  # not `@`: BLAS may wake its threads
+    fused: Scores = (checked[:, None] * shares).sum(axis=0)
     return Fused(_order(table, checked, fused), fused)
+
+
+def _union(arrays: Sequence[Ordinals]) -> Ordinals:
+    """The different ordinals, ascending; `np.unique` takes several times as long for a few hundred."""
+    if not arrays:
+        return np.empty(0, np.int64)
+    ordinals = np.concatenate(arrays)
+    ordinals.sort()
+    fresh = np.empty(ordinals.size, np.bool_)
+    fresh[:1] = True
+    np.not_equal(ordinals[1:], ordinals[:-1], out=fresh[1:])
+    return ordinals[fresh]
 
 
 def _check_weights(table: CandidateTable, weights: Sequence[float]) -> Scores:
     checked = np.asarray(weights, np.float64)
     if checked.shape != (len(table.scores),):
         raise ValueError(f"{len(table.scores)} legs need as many weights, got {checked.size}")
-    if not np.isfinite(checked).all() or (checked < 0).any() or not checked.any():
+    if not all(0.0 <= weight < np.inf for weight in weights) or not any(weights):
         raise ValueError(f"weights must be finite, not negative and not all 0, got {list(weights)}")
     return checked
 
 
-def _range_normalised(scores: Scores) -> Scores:
-    known = ~np.isnan(scores)
-    if not known.any():
-        return np.zeros_like(scores)
-    low = scores[known].min()
-    spread = scores[known].max() - low
-    if spread == 0.0:
-        return known.astype(np.float64)
-    return np.where(known, FLOOR + (1.0 - FLOOR) * ((scores - low) / spread), 0.0)
+def _range_normalised(table: CandidateTable) -> Scores:
+    """The normalised scores (legs, u) of all legs, 0 where unknown."""
+    if table.ordinals.size == 0:
+        return table.scores
+    low, spread = _extent(table.scores)
+    equal = spread == 0.0
+    normalised = FLOOR + (1.0 - FLOOR) * ((table.scores - low) / (spread + equal) + equal)
+    return _known(normalised)
 
 
-def _paper_normalised(scores: Scores, proposed: npt.NDArray[np.bool_]) -> Scores:
-    if not proposed.any():
-        return np.zeros_like(scores)
-    low = scores[proposed].min()
-    spread = max(scores[proposed].max() - low, _SMALLEST_RANGE)
-    return np.where(proposed, (scores - low) / spread, 0.0)
+def _paper_normalised(table: CandidateTable) -> Scores:
+    """The normalised scores (legs, u) of the legs' own candidates, 0 for others."""
+    if table.ordinals.size == 0:
+        return table.scores
+    own = np.where(table.ranks > 0, table.scores, np.nan)
+    low, spread = _extent(own)
+    return _known((own - low) / np.maximum(spread, _SMALLEST_RANGE))
+
+
+def _extent(scores: Scores) -> tuple[Scores, Scores]:
+    """The lowest score of every row and the distance to its highest, (legs, 1) each; NaN for a row without scores."""
+    low = np.fmin.reduce(scores, axis=1, keepdims=True)
+    return low, np.fmax.reduce(scores, axis=1, keepdims=True) - low
+
+
+def _known(scores: Scores) -> Scores:
+    scores[np.isnan(scores)] = 0.0
+    return scores
 
 
 def _order(table: CandidateTable, weights: Scores, fused: Scores) -> npt.NDArray[np.intp]:
@@ -157,5 +177,8 @@ def _order(table: CandidateTable, weights: Scores, fused: Scores) -> npt.NDArray
     if speaking.size == 1:
         ranks = table.ranks[speaking[0]]
         return np.argsort(ranks)[np.count_nonzero(ranks == 0) :]
-    proposed = np.flatnonzero((table.ranks[speaking] > 0).any(axis=0))
-    return proposed[np.lexsort((table.ordinals[proposed], -fused[proposed]))]
+    order = np.argsort(-fused, kind="stable")  # the columns stand by ordinal, so ties do
+    if speaking.size == len(table.ranks):
+        return order  # every column is a document that one of the legs proposed
+    proposed: npt.NDArray[np.bool_] = np.logical_or.reduce(table.ranks[speaking] > 0, axis=0)
+    return order[proposed[order]]

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan
 from time import perf_counter
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -121,7 +122,7 @@ class Search:
         documents = self._begin_fetch(table.ordinals[page])
         self._end_rescore(table, names, rescoring)
         fetched = self._end_fetch(documents)
-        return self._answer(table, self._hits(table, names, fused, page.tolist(), fetched))
+        return self._answer(table, self._hits(table, names, fused, page, fetched))
 
     def cancel(self) -> None:
         """Give up every call that still runs or waits."""
@@ -210,22 +211,22 @@ class Search:
         return documents
 
     def _hits(
-        self, table: CandidateTable, names: list[LegName], fused: Fused, page: list[int], documents: _Documents
+        self,
+        table: CandidateTable,
+        names: list[LegName],
+        fused: Fused,
+        page: npt.NDArray[np.intp],
+        documents: _Documents,
     ) -> list[Hit]:
-        hits = []
-        for position, (column, (document_id, fields)) in enumerate(zip(page, documents, strict=True), start=1):
-            legs = {name: _leg_score(table, row, column) for row, name in enumerate(names)}
-            hits.append(
-                Hit(
-                    id=document_id,
-                    rank=self._plan.request.offset + position,
-                    score=float(fused.scores[column]),
-                    dense=legs.get("dense"),
-                    sparse=legs.get("sparse"),
-                    fields=fields,
-                )
-            )
-        return hits
+        cells = zip(names, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
+        legs = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
+        nothing: list[LegScore | None] = [None] * len(page)
+        dense, sparse = legs.get("dense", nothing), legs.get("sparse", nothing)
+        rows = zip(documents, fused.scores[page].tolist(), dense, sparse, strict=True)
+        return [
+            Hit(id=document[0], rank=rank, score=score, dense=dense, sparse=sparse, fields=document[1])
+            for rank, (document, score, dense, sparse) in enumerate(rows, start=self._plan.request.offset + 1)
+        ]
 
     def _answer(self, table: CandidateTable, hits: list[Hit]) -> SearchResponse:
         return SearchResponse(
@@ -255,6 +256,5 @@ def _named(missing: Mapping[LegName, Reason], reason: Reason) -> str:
     return " and ".join(sorted(name for name, why in missing.items() if why == reason))
 
 
-def _leg_score(table: CandidateTable, row: int, column: int) -> LegScore | None:
-    score, rank = float(table.scores[row, column]), int(table.ranks[row, column])
-    return None if np.isnan(score) else LegScore(score=score, rank=rank or None)
+def _leg_score(score: float, rank: int) -> LegScore | None:
+    return None if isnan(score) else LegScore(score=score, rank=rank or None)
