@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import UNREADABLE
 from artifacts.errors import BundleError, CorpusError
 
 __all__ = ["IDF_FILE", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
@@ -68,7 +69,7 @@ def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
         idf: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:
         raise BundleError(f"{path}: the file is missing.", remedy=_REMEDY) from error
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_REMEDY) from error
     _check(path, idf, vocab_size)
     return idf

@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import UNREADABLE
 from artifacts.errors import ResumeError
 from artifacts.work import check_plan, read_json, write_atomically
 
@@ -76,7 +77,7 @@ class ShardStore:
             with np.load(file, allow_pickle=False) as arrays:
                 ids = arrays["ids"].tobytes().decode().split("\n")
                 return EncodedShard(ids, arrays["dense"], arrays["indptr"], arrays["terms"], arrays["impacts"])
-        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        except (*UNREADABLE, KeyError, BadZipFile) as error:
             raise ResumeError(
                 f"{file}: the shard can't be read: {error}.", remedy="Delete it and run `encode` again."
             ) from error

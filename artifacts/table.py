@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import UNREADABLE
 from artifacts.errors import BundleError
 
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
@@ -149,7 +150,7 @@ def _map(path: Path) -> npt.NDArray[np.generic]:
         array: npt.NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise BundleError(f"{path}: the file is missing.", remedy="Fetch or build the bundle again.") from error
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise BundleError(f"{path}: not a NumPy array: {error}.", remedy="Fetch or build the bundle again.") from error
     return array
 

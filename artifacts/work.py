@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import UNREADABLE
 from artifacts.errors import ResumeError
 
 __all__ = ["check_plan", "read_array", "read_json", "work_lock", "write_array", "write_atomically"]
@@ -82,7 +83,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     """Read an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
     try:
         array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         raise ResumeError(
             f"{path}: can't be read: {error}.", remedy="Delete it and run the stage that makes it again."
         ) from error

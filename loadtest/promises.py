@@ -7,8 +7,15 @@ from loadtest.record import Goals
 __all__ = ["PROMISES"]
 
 PROMISES: Final[Goals] = {
-    "soak_growth_mb": ("memory gained under mixed load at 70 % of capacity, after the first tenth of the time", "≤ 16"),
-    "corruptions_served": ("damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone", "0"),
+    "soak_requests": ("30 minutes of mixed load at 70 % of capacity, with swaps: requests", "each answered rightly"),
+    "soak_rate": ("their rate", "70 % of capacity"),
+    "soak_failures": ("those answered wrongly or not at all", "0"),
+    "soak_p99_ms": ("time to the answer, from when the request was due, swaps included", "p99 ≤ 500"),
+    "soak_growth_mb": ("memory gained after the first tenth of the time, swaps included", "≤ 16"),
+    "corruptions_served": (
+        "damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone",
+        "0",
+    ),
     "kills_not_resumed": ("builds killed at a random moment that the same command does not bring to the same end", "0"),
     "full_disk_failures": ("full disks without a clear error, or with something half-written left", "0"),
     "api_cases_failed": ("requests made from the description of the API that are not answered as it says", "0"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import UNREADABLE
 from artifacts.corpus import Corpus, Document, file_sha256
 from artifacts.errors import CorpusError, RecipeError
 from artifacts.pipeline.biencoder import BiEncoder
@@ -57,7 +58,7 @@ def open_vectors(distil: DistilTableRecipe, encoder: BiEncoder, corpus: Corpus, 
     """
     try:
         vectors: npt.NDArray[np.floating] = np.load(str(distil.vectors), mmap_mode="r", allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         raise RecipeError(f"distil.vectors: {distil.vectors} can't be read as .npy: {error}.") from error
     shape = (count, encoder.hidden_size)
     if vectors.shape != shape or vectors.dtype.type not in (np.float16, np.float32):

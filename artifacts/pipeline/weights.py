@@ -17,6 +17,7 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from artifacts.arrays import UNREADABLE
 from artifacts.errors import MissingExtraError, ModelError
 
 __all__ = [
@@ -112,7 +113,7 @@ def load_thresholds(file: Path) -> torch.Tensor:
     """The term thresholds of an adapter, float32. Raises ModelError when the file is missing or something else."""
     try:
         thresholds = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise ModelError(f"{file}: no term thresholds: {error}", remedy="Fetch or train the adapter again.") from error
     if thresholds.dtype != np.float32 or not np.isfinite(thresholds).all():
         raise ModelError(f"{file}: term thresholds are finite float32 numbers.", remedy="Fetch the adapter again.")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import UNREADABLE
 from artifacts.corpus import file_sha256
 from artifacts.errors import ModelError, ResumeError
 from artifacts.lucene.words import WordIndex, build_word_index
@@ -100,7 +101,7 @@ def _scores(
         shutil.rmtree(folder / part, ignore_errors=True)
     try:
         found: Floats = np.load(file, mmap_mode="r")
-    except (OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         raise ResumeError(f"{file}: can't be read: {error}.", remedy="Delete it and train again.") from error
     return found
 

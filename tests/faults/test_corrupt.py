@@ -1,0 +1,202 @@
+"""Damaged bundles: refused with the name of the file, or proven harmless. Never served, and never a crash."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import httpx2
+import numpy as np
+import pytest
+
+from artifacts.bundle import Bundle
+from artifacts.errors import BundleError
+from artifacts.manifest import MANIFEST_FILE
+from artifacts.verify import verify_bundle
+from service.keys import new_key
+from tests.faults.conftest import Figure
+from tests.faults.damage import KINDS, damage
+from tests.service.process import ROOT, Server
+from tests.support.tiny import make_tiny_bundle
+
+SEED = 20_260
+
+
+class Opener:
+    """The process that opens bundles. It is started again when one of them ended it."""
+
+    def __init__(self) -> None:
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.faults.opener"]
+        return subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def open(self, how: str, bundle: Path) -> tuple[str, str]:
+        """What came of it: `refused`, `answers`, `mistake` or `crashed`, and the words for it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([how, str(bundle)]), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if line:
+            ((kind, words),) = json.loads(line).items()
+            return kind, words
+        _, errors = self._process.communicate()
+        words = f"exit status {self._process.returncode}: {errors[-2000:]}"
+        self._process = self._started()
+        return "crashed", words
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Pair(NamedTuple):
+    """A bundle and another one with the same file names."""
+
+    bundle: Path
+    other: Path
+
+
+def pair(folder: Path) -> Pair:
+    """Two bundles with every kind of file there is."""
+    bundles = [
+        make_tiny_bundle(folder / str(seed), table_dtype="int8", idf=True, factory="HNSW16,SQ8", seed=seed)
+        for seed in (7, 8)
+    ]
+    return Pair(*(bundle.path for bundle in bundles))
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("pair"))
+
+
+class Case(NamedTuple):
+    """One file, and what is done to it."""
+
+    file: str
+    kind: str
+
+
+def cases(bundle: Path, count: int) -> list[Case]:
+    """Every file comes before one comes again, and every kind of damage of it before one comes again."""
+    files = sorted([MANIFEST_FILE, *Bundle.open(bundle).manifest.files])
+    kinds = list(KINDS)
+    return [
+        Case(files[number % len(files)], kinds[sum(divmod(number, len(files))) % len(kinds)]) for number in range(count)
+    ]
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """Where damaged copies lie, one after the other."""
+    return tmp_path / "damaged"
+
+
+def make_damaged(bundles: Pair, case: Case, to: Path, random: np.random.Generator) -> bool:
+    """Copy the bundle and damage the copy. Whether a byte is different now."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(bundles.bundle, to)
+    damage(case.kind, to / case.file, bundles.other / case.file, random)
+    file = to / case.file
+    return not file.is_file() or file.read_bytes() != (bundles.bundle / case.file).read_bytes()
+
+
+def test_no_damaged_bundle_is_served(bundles: Pair, damaged: Path, full: bool, figure: Figure) -> None:
+    random = np.random.default_rng(SEED)
+    drawn = cases(bundles.bundle, 200 if full else 30)
+    assert {case.file for case in drawn} == {MANIFEST_FILE, *Bundle.open(bundles.bundle).manifest.files}
+    refused, unhashed, served = 0, Counter[str](), []
+    with Opener() as opener:
+        kind, right = opener.open("served", bundles.bundle)
+        assert kind == "answers", right
+        for case in drawn:
+            changed = make_damaged(bundles, case, damaged, random)
+            kind, words = opener.open("served", damaged)
+            if kind == "refused":
+                refused += 1
+                assert case.file in words or case == Case(MANIFEST_FILE, "of another bundle"), (case, words)
+            elif (kind, words) != ("answers", right):
+                served.append((case, kind, words))
+            assert kind == "refused" or not changed or case.file == MANIFEST_FILE, case
+            kind, words = opener.open("unhashed", damaged)
+            unhashed["other answers" if kind == "answers" and words != right else kind] += 1
+    assert not served
+    assert refused > 0.9 * len(drawn)
+    assert unhashed["other answers"] > 0, "hashes find nothing that sizes don't"
+    figure("corruptions_served", len(served), f"of {len(drawn)}", refused=refused, without_hashes=dict(unhashed))
+
+
+def test_the_whole_check_names_the_file_too(bundles: Pair, damaged: Path, full: bool) -> None:
+    """`lightretriever verify`, which a swap runs, with more than hashes."""
+    random = np.random.default_rng(SEED)
+    for case in cases(bundles.bundle, 200 if full else 30):
+        changed = make_damaged(bundles, case, damaged, random)
+        problems = [problem.file for problem in verify_bundle(damaged)]
+        if case == Case(MANIFEST_FILE, "of another bundle"):
+            assert problems
+        elif case.file != MANIFEST_FILE:
+            assert problems == ([case.file] if changed else []), case
+        else:
+            assert problems in ([MANIFEST_FILE], []), case
+
+
+def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, full: bool) -> None:
+    key, entry = new_key("deploy", ["search", "admin"])
+    (tmp_path / "keys.json").write_text(f"[{entry.model_dump_json()}]")
+    link, headers = tmp_path / "current", {"authorization": f"Bearer {key}"}
+    link.symlink_to(bundles.other)
+    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(tmp_path / "keys.json"), "LIGHTRETRIEVER_WATCH_S": "0"}
+    random = np.random.default_rng(SEED)
+    with Server(link, environment={**environment, "LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+        url = server.ready_line.split()[-1]
+
+        def answer() -> object:
+            found = httpx2.post(f"{url}/search", json={"query": "music"}, headers=headers, timeout=60)
+            assert found.status_code == 200
+            return found.json()["hits"]
+
+        right = answer()
+        for number, case in enumerate(cases(bundles.bundle, 40 if full else 8)):
+            copy = tmp_path / f"copy-{number}"
+            if not make_damaged(bundles, case, copy, random):
+                continue
+            (tmp_path / "next").symlink_to(copy)
+            (tmp_path / "next").replace(link)
+            found = httpx2.post(f"{url}/admin/reload", headers=headers, timeout=60)
+            problem = found.json()
+            if case == Case(MANIFEST_FILE, "of another bundle"):  # the one that is served: nothing to do
+                assert (found.status_code, problem["swapped"]) == (200, False)
+            else:
+                assert (found.status_code, problem["kind"]) == (409, "bundle_refused"), case
+                assert case.file in problem["detail"]
+                assert "is served as before" in problem["detail"]
+            assert answer() == right
+            shutil.rmtree(copy)
+        assert server.process.poll() is None
+
+
+@pytest.mark.parametrize("file", ["dense.faiss", "tables/fact.npy", "lucene/_0_Lucene99_0.doc"])
+def test_a_server_does_not_start_with_a_damaged_file_of_the_right_size(bundles: Pair, damaged: Path, file: str) -> None:
+    make_damaged(bundles, Case(file, "a bit flipped"), damaged, np.random.default_rng(SEED))
+    Bundle.open(damaged)  # sizes are right
+    with pytest.raises(BundleError, match=rf"{file}: wrong SHA-256"):
+        Bundle.open(damaged).check_hashes()
+    with Server(damaged) as server:
+        code, output, errors = server.wait()
+    assert (code, output) == (2, "")
+    assert errors.startswith(f"error: {damaged / file}: wrong SHA-256, the content was changed: ")
+    assert errors.endswith("Fetch or build the bundle again.\n")
+    assert errors.count("\n") == 1
