@@ -9,6 +9,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Self
 
 from kitoken import Kitoken
@@ -34,7 +35,9 @@ class FastTokens:
         try:
             tokenizer = Kitoken.from_tokenizers(json.dumps(description).encode())
             fast = cls(tokenizer, [token["content"] for token in description.get("added_tokens") or []])
-            same = all(fast.encode(text) == reference(text) for text in probes(description) if fast.takes(text))
+            # In a thread of its own: `tokenizers` keeps what it has seen by thread, even of a tokenizer that is gone.
+            with ThreadPoolExecutor(max_workers=1) as thread:
+                same = thread.submit(fast.agrees, reference, description).result()
         except Exception:  # kitoken raises bare exceptions: for what it can't read, and for text without a token
             return None
         return fast if same else None
@@ -42,6 +45,10 @@ class FastTokens:
     def takes(self, text: str) -> bool:
         """Whether the ids of this text may be asked for."""
         return text.isascii() and text.isprintable() and not (self._special and self._special.search(text))
+
+    def agrees(self, reference: Callable[[str], list[int]], description: dict[str, Any]) -> bool:
+        """Whether the ids of all probes that it takes are the reference's."""
+        return all(self.encode(text) == reference(text) for text in probes(description) if self.takes(text))
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text that it takes."""

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from artifacts.fast_tokens import FastTokens, probes
 from artifacts.text import TextTokenizer
+from tests.support.memory import resident_bytes
 from tests.support.tiny import tiny_documents
 
 TEXTS = [document.full_text for document in tiny_documents(120)]
@@ -135,3 +136,13 @@ def test_probes_speak_the_vocabulary() -> None:
         assert len(texts) > 300
         assert len(set(texts)) > 200
         assert texts == list(probes(json.loads(tokenizer.to_str())))
+
+
+def test_opening_again_and_again_costs_no_memory(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    KINDS["byte-level BPE"].save(str(file))
+    opened: list[int] = []
+    for _ in range(90):
+        assert TextTokenizer.from_file(file).encode("one").size
+        opened.append(resident_bytes())
+    assert opened[-1] - opened[29] < 30_000 * 60  # what `tokenizers` keeps of the probes is 140 kB

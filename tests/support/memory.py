@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-__all__ = ["mapped_bytes"]
+__all__ = ["mapped_bytes", "resident_bytes"]
 
 
 def mapped_bytes(path: Path) -> tuple[int, int]:
@@ -18,3 +18,9 @@ def mapped_bytes(path: Path) -> tuple[int, int]:
         elif inside and line.startswith("Rss:"):
             resident += int(line.split()[1]) * 1024
     return size, resident
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(dict(line.split(":", 1) for line in status.splitlines())["VmRSS"].split()[0]) * 1024
