@@ -10,6 +10,7 @@
 A bundle is one version: its parts are made, swapped and verified together.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -61,12 +62,14 @@ class Bundle:
         return cls(path, manifest)
 
     def check_hashes(self) -> None:
-        """Read every file, and compare it with its SHA-256: about a second for each GB that lies in the page cache.
+        """Read every file, several at a time, and compare it with its SHA-256: a core reads about 1.3 GB a second that
+        lie in the page cache, where all of them lie afterwards, as far as the memory holds them.
 
         With its hashes right, a bundle is byte for byte what was written. Raises BundleError that names the file.
         """
-        manifest = self.manifest
-        raise_first(self.path, chain.from_iterable(check_hash(self.path, manifest, file) for file in manifest.files))
+        with ThreadPoolExecutor() as threads:
+            problems = threads.map(lambda file: list(check_hash(self.path, self.manifest, file)), self.manifest.files)
+            raise_first(self.path, chain.from_iterable(problems))
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer. Raises BundleError when it is not the one the tables were made with."""

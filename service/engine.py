@@ -21,7 +21,6 @@ from service.errors import DeadlineError, DocumentNotFoundError, NotReadyError, 
 from service.lanes import Lane, LateError, StuckError
 from service.legs import DenseLeg, SparseLeg
 from service.limits import RequestLimits
-from service.preload import preload
 from service.schemas import (
     Document,
     EncodeRequest,
@@ -160,8 +159,7 @@ class SearchEngine:
         return Document(id=document_id, fields=fields)
 
     def warm_up(self, stop: Event | None = None) -> None:
-        """Read the files ahead, then search with words of the documents until the JVM is fast; the engine is ready when
-        both legs answered.
+        """Search with words of the documents until the JVM is fast; the engine is ready when both legs answered.
 
         Ends after `warm_up_queries` searches or `warm_up_s` seconds, whichever comes first; when `stop` is set it ends
         at once, and the engine is not ready. A second time does nothing. SearchFailedError or DeadlineError if a leg
@@ -170,13 +168,11 @@ class SearchEngine:
         self._require_open()
         if self._warm:
             return
-        stopped = stop.is_set if stop is not None else lambda: False
-        preload(self.bundle.path, {name: file.bytes for name, file in self.bundle.manifest.files.items()}, stopped)
         task = self.bundle.manifest.default_task
         probes = self.parts.documents.probes(self.settings.warm_up_queries) or [self.bundle.manifest.name]
         until = perf_counter() + self.settings.warm_up_s
         for number in range(self.settings.warm_up_queries):
-            if stopped():
+            if stop is not None and stop.is_set():
                 return
             if number and perf_counter() >= until:
                 break
