@@ -15,7 +15,8 @@ COPY requirements requirements
 # The lists are complete, so nothing is resolved: pyserini's own list of requirements must not be followed.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --requirement requirements/build.txt \
-    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation --requirement requirements/runtime.txt
+    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation \
+        --requirement requirements/runtime.txt --requirement requirements/tracing.txt
 COPY . .
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
     && /opt/lightretriever/bin/python scripts/slim_image.py /opt/lightretriever \

@@ -137,7 +137,7 @@ def make_base() -> None:
 
 def collect_wheels() -> Path:
     """The folder with a wheel of every package of the lists, complete."""
-    lists = [ROOT / "requirements" / name for name in ("build.txt", "runtime.txt")]
+    lists = [ROOT / "requirements" / name for name in ("build.txt", "runtime.txt", "tracing.txt")]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in lists)).hexdigest()
     folder = WORK / f"wheels-{digest[:16]}"
     if not folder.exists():

@@ -2,8 +2,8 @@
 
     python scripts/lock.py
 
-`requirements/runtime.txt` pins what `lightretriever serve` needs; `pipeline.txt`, `loadtest.txt`, `tracing.txt` and
-`dev.txt` pin what the extra of that name adds to the lists before it. All come from one resolution, so they never
+`requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `pipeline.txt`, `loadtest.txt` and
+`dev.txt`, in this order, pin what the extra of that name adds to the lists before it. All come from one resolution, so they never
 contradict each other.
 pip resolves without installing anything, for the Python that runs this script: run it with the oldest supported one
 (3.11), whose needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
@@ -21,7 +21,7 @@ from pathlib import Path
 __all__ = ["BUILD", "HELD", "WITHOUT_DEPENDENCIES", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
-LISTS = ("runtime", "pipeline", "loadtest", "tracing", "dev")
+LISTS = ("runtime", "tracing", "pipeline", "loadtest", "dev")
 
 # Builds the project itself, and pyserini from its source archive.
 BUILD = ("setuptools",)

@@ -16,10 +16,10 @@ DIRECT: dict[str, list[str]] = {"runtime": PROJECT["dependencies"], **PROJECT["o
 # What scripts/install takes for each use.
 CHAINS = {
     "runtime": ("build", "runtime"),
-    "pipeline": ("build", "runtime", "pipeline"),
-    "loadtest": ("build", "runtime", "loadtest"),
+    "pipeline": ("build", "runtime", "tracing", "pipeline"),
+    "loadtest": ("build", "runtime", "tracing", "loadtest"),
     "tracing": ("build", "runtime", "tracing"),
-    "dev": ("build", "runtime", "pipeline", "loadtest", "tracing", "dev"),
+    "dev": ("build", "runtime", "tracing", "pipeline", "loadtest", "dev"),
 }
 
 
