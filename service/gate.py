@@ -9,7 +9,7 @@ from typing import Final, Self
 from fastapi import Request
 
 from service.errors import RateLimitedError, RouteNotFoundError, UnauthorizedError
-from service.keys import ApiKeys, KeyScope
+from service.keys import KeyFile, KeyScope
 from service.settings import Settings
 
 __all__ = ["Gate", "RateLimit"]
@@ -56,7 +56,7 @@ class RateLimit:
 class Gate:
     """Lets a request pass, or says why not."""
 
-    def __init__(self, keys: ApiKeys | None, limit: RateLimit | None) -> None:
+    def __init__(self, keys: KeyFile | None, limit: RateLimit | None) -> None:
         self._keys = keys
         self._limit = limit
         self._wide_open = keys is None and limit is None
@@ -64,7 +64,7 @@ class Gate:
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Make the gate that the settings describe. SettingsError if the file of keys can't be used."""
-        keys = None if settings.api_keys_file is None else ApiKeys.open(settings.api_keys_file)
+        keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
         rate = settings.rate_limit_per_s
         return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)
 
@@ -81,7 +81,7 @@ class Gate:
             caller = _address(request)
         else:
             try:
-                caller = "key " + self._keys.name(request.headers.get("authorization", ""), scope)
+                caller = "key " + self._keys.keys().name(request.headers.get("authorization", ""), scope)
             except UnauthorizedError:
                 if self._limit is not None:
                     self._limit.take(_address(request))  # guessing is limited too

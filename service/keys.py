@@ -2,9 +2,11 @@
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Final, Literal, Self
 
 import yaml
@@ -12,12 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from service.errors import ForbiddenError, SettingsError, UnauthorizedError
 
-__all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
+__all__ = ["ApiKeys", "KeyEntry", "KeyFile", "KeyScope", "new_key"]
+
+_log = logging.getLogger(__name__)
 
 KeyScope = Literal["search", "admin"]
 
 _PREFIX: Final = "lr_"
 _BYTES: Final = 32
+_LOOK_S: Final = 1.0
 _REMEDY: Final = "Make an entry with `lightretriever key NAME --scope search`."
 
 
@@ -90,6 +95,43 @@ class ApiKeys:
                 f"The API key {found.name!r} has no scope {scope!r}; it has: {', '.join(found.scopes)}."
             )
         return found.name
+
+
+class KeyFile:
+    """The keys in a file, which is read again when it changed. For the event loop alone, so without a lock."""
+
+    def __init__(self, path: Path) -> None:
+        """SettingsError if the file can't be used."""
+        self._path = path
+        self._signature = _signature(path)
+        self._keys = ApiKeys.open(path)
+        self._looked = monotonic()
+
+    def keys(self) -> ApiKeys:
+        """The keys as they were a second ago at most. A file that can't be used leaves those before in force."""
+        now = monotonic()
+        if now - self._looked < _LOOK_S:
+            return self._keys
+        self._looked = now
+        signature = _signature(self._path)
+        if signature != self._signature:
+            self._signature = signature
+            try:
+                self._keys = ApiKeys.open(self._path)
+            except SettingsError as error:
+                _log.error("API keys stay as they were", extra={"reason": str(error)})
+            else:
+                _log.info("API keys read again")
+        return self._keys
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    """What tells one content of a file from another without reading it; None for a file that is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _digest(key: str) -> bytes:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import httpx2
 import pytest
@@ -16,9 +17,9 @@ from artifacts.bundle import Bundle
 from service.app import create_app
 from service.cli import app as commands
 from service.engine import SearchEngine
-from service.errors import SettingsError
+from service.errors import SettingsError, UnauthorizedError
 from service.gate import Gate
-from service.keys import ApiKeys, KeyEntry, new_key
+from service.keys import ApiKeys, KeyEntry, KeyFile, new_key
 from service.logs import configure_logging
 from service.settings import Settings
 from tests.service.live import live
@@ -201,6 +202,52 @@ def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: st
         ApiKeys.open(file)
     assert "lr_secret" not in str(caught.value)
     assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
+
+
+def test_keys_come_and_go_with_the_file(
+    engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("service.keys._LOOK_S", 0.0)
+    file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
+    settings = engine.settings.model_copy(update={"api_keys_file": file})
+    monkeypatch.setattr(engine, "settings", settings)
+
+    def status(key: str) -> int:
+        return client.post("/search", json={"query": "music"}, headers=bearer(key)).status_code
+
+    with TestClient(create_app(engine)) as client:
+        assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
+        write(file, _SEARCH_ENTRY, _BOTH_ENTRY)
+        assert [status(key) for key in (SEARCHER, BOTH)] == [200, 200]
+        write(tmp_path / "next", _BOTH_ENTRY).replace(file)
+        assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
+        caplog.clear()
+        file.write_text("[")
+        assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
+        file.unlink()
+        assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
+        assert [record.message for record in caplog.records if record.name == "service.keys"] == [
+            "API keys stay as they were",
+            "API keys stay as they were",
+        ]
+        write(file, _SEARCH_ENTRY)
+        assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
+
+
+def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
+    keys = KeyFile(file)
+    write(file, _BOTH_ENTRY)
+    assert keys.keys().name(f"Bearer {SEARCHER}", "search") == "searcher"
+    until = monotonic() + 60
+    while monotonic() < until:
+        try:
+            assert keys.keys().name(f"Bearer {BOTH}", "search") == "both"
+            break
+        except UnauthorizedError:
+            sleep(0.05)
+    else:
+        pytest.fail("the file was not read again")
 
 
 def test_a_missing_file_ends_the_command_with_one_line(tiny_path: Path, tmp_path: Path) -> None:
