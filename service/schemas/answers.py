@@ -1,0 +1,124 @@
+"""What is answered, errors too."""
+
+from typing import Any
+
+from pydantic import Field
+
+from service.schemas.base import LegName, Mode, Model
+
+__all__ = [
+    "BatchResponse",
+    "Document",
+    "EncodeResponse",
+    "EncodeTimings",
+    "FieldProblem",
+    "Hit",
+    "LegScore",
+    "Problem",
+    "SearchResponse",
+    "Timings",
+    "TokenCount",
+]
+
+
+class LegScore(Model):
+    """What a leg says about a hit."""
+
+    score: float = Field(description="Dense: cosine. Sparse: sum of the token's weight times the document's impact.")
+    rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
+
+
+class Hit(Model):
+    """One document found."""
+
+    id: str
+    rank: int = Field(description="Rank among all hits from 1, `offset` included.")
+    score: float = Field(description="Fused score; in mode `dense` or `sparse` the leg's own score.")
+    dense: LegScore | None = Field(description="Null where the dense leg was not searched or gave no score in time.")
+    sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or gave no score in time.")
+    fields: dict[str, Any] = Field(description="The document's fields, those that were asked for.")
+
+
+class Timings(Model):
+    """Milliseconds per stage; null where a stage did not take place. The legs run at the same time."""
+
+    tokenize: float | None = None
+    encode: float | None = Field(default=None, description="Mean of the tokens' table rows, normalised.")
+    dense: float | None = None
+    sparse: float | None = None
+    rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
+    fuse: float | None = None
+    fetch: float | None = Field(default=None, description="Reading the documents.")
+    total: float = Field(description="From the arrival of the request, waiting included.")
+
+
+class SearchResponse(Model):
+    """The hits of one search."""
+
+    hits: list[Hit]
+    degraded: list[LegName] = Field(description="Legs that failed or were late and are missing in this ranking.")
+    mode: Mode
+    task: str
+    candidates: int = Field(description="Different documents the legs proposed together.")
+    timings_ms: Timings
+
+
+class BatchResponse(Model):
+    """The answers of a batch, in the order of its searches."""
+
+    results: list[SearchResponse]
+
+
+class TokenCount(Model):
+    """A token of the text."""
+
+    id: int
+    token: str = Field(description="The tokenizer's own spelling.")
+    count: int = Field(description="How often it occurs.")
+    weight: float = Field(description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`.")
+
+
+class EncodeTimings(Model):
+    """Milliseconds per stage."""
+
+    tokenize: float
+    encode: float
+    total: float
+
+
+class EncodeResponse(Model):
+    """A text as both legs see it."""
+
+    task: str
+    dimension: int
+    dense: list[float] = Field(description="Query vector of length 1.")
+    tokens: list[TokenCount] = Field(description="By id.")
+    timings_ms: EncodeTimings
+
+
+class Document(Model):
+    """A stored document."""
+
+    id: str
+    fields: dict[str, Any]
+
+
+class FieldProblem(Model):
+    """What is wrong with one field."""
+
+    field: str = Field(description="Path of the field, as in `fusion.weights.dense`.")
+    message: str
+    value: str | int | float | bool | None = Field(default=None, description="What was found there, shortened.")
+
+
+class Problem(Model):
+    """An error, as RFC 9457 has it."""
+
+    type: str = Field(description="Where this kind of error is explained.")
+    title: str
+    status: int
+    detail: str = Field(description="What is wrong with this very request, and what to do about it.")
+    instance: str = Field(description="Path of the request.")
+    kind: str = Field(description="Short name of the kind of error, for programs.")
+    request_id: str = Field(description="Also in the header X-Request-ID and in the log.")
+    errors: list[FieldProblem] = Field(description="The fields at fault, if any.")

@@ -1,0 +1,72 @@
+"""What the service tells of itself."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from service.schemas.base import Model
+from service.schemas.requests import Weights
+
+__all__ = [
+    "BundleFacts",
+    "Info",
+    "Limits",
+    "Reloaded",
+    "Status",
+]
+
+
+class Status(Model):
+    """Answer of the health routes."""
+
+    status: Literal["alive", "ready"]
+
+
+class BundleFacts(Model):
+    """What is served."""
+
+    name: str
+    version: str = Field(description="SHA-256 of the manifest, which holds that of every file.")
+    created: str
+    generator: str
+    model: str
+    trained: bool = Field(description="Whether the model was trained for retrieval.")
+    corpus: str
+    corpus_licence: str | None
+    documents: int
+    dimension: int
+    vocab_size: int
+    dense_index: str = Field(description="Faiss factory string.")
+    query_weights: Literal["count", "idf_count"] = Field(
+        description="What a token of the query weighs in the sparse leg: its count, or its count times its IDF."
+    )
+    fusion_weights: Weights = Field(description="Weights of a linear fusion that names none.")
+
+
+class Reloaded(Model):
+    """What is served after a reload."""
+
+    swapped: bool = Field(description="Whether it was not served before.")
+    bundle: BundleFacts
+
+
+class Limits(Model):
+    """The settings a caller needs to know."""
+
+    deadline_ms: float
+    candidates: int = Field(description="Default of `candidates` in a request.")
+    max_candidates: int
+    max_query_chars: int
+    max_batch: int
+    max_body_bytes: int
+
+
+class Info(Model):
+    """What is served, and within which limits."""
+
+    bundle: BundleFacts
+    default_task: str
+    tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
+    fields: list[str] = Field(description="Document fields that a request may name.")
+    limits: Limits
+    versions: dict[str, str]

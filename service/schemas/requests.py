@@ -1,0 +1,115 @@
+"""What may be asked. JSON types are not converted: "5" is no number."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from service.fusion import Normalization
+from service.schemas.base import Mode, Model
+
+__all__ = [
+    "BatchRequest",
+    "EncodeRequest",
+    "LinearFusion",
+    "RrfFusion",
+    "SearchRequest",
+    "Weights",
+]
+
+
+class Weights(Model):
+    """Weight of each leg. A leg with weight 0 is not searched."""
+
+    dense: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the dense leg.")
+    sparse: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the sparse leg.")
+
+    @model_validator(mode="after")
+    def _not_both_zero(self) -> Self:
+        if self.dense == 0 and self.sparse == 0:
+            raise ValueError("one of the weights must be above 0")
+        return self
+
+
+class LinearFusion(Model):
+    """Weighted sum of normalised scores: `score = dense.weight * n(dense) + sparse.weight * n(sparse)`."""
+
+    method: Literal["linear"] = "linear"
+    weights: Weights | None = Field(default=None, description="Null: those that suit the bundle, see `/info`.")
+    normalization: Normalization = Field(
+        default="range",
+        description="`range`: the candidates' scores in a leg, the other leg's candidates included, are mapped onto "
+        "0.001 to 1, and to 1 where all are equal. `paper`: plain min-max over the leg's own candidates, 0 for the "
+        "last, for a single one and for documents the leg did not propose.",
+    )
+
+
+class RrfFusion(Model):
+    """Reciprocal rank fusion: `score = sum of weight / (rank_constant + rank)`, ranks counted from 1."""
+
+    method: Literal["rrf"]
+    weights: Weights = Weights(dense=1.0, sparse=1.0)
+    rank_constant: float = Field(
+        default=60.0, ge=0, le=1_000_000, allow_inf_nan=False, description="60 in the literature."
+    )
+
+
+Fusion = Annotated[LinearFusion | RrfFusion, Field(discriminator="method")]
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the text is empty or white space only")
+    return text
+
+
+class SearchRequest(Model):
+    """One search."""
+
+    query: str = Field(min_length=1, description="What to look for, in plain words.", examples=["play music"])
+    k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
+    offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
+    mode: Mode = Field(
+        default="hybrid", description="Both legs fused, or one alone. Alone, `score` is the leg's own score."
+    )
+    task: str | None = Field(
+        default=None,
+        description="Name of the token table that encodes the query, see `/info`. Null: the bundle's default.",
+    )
+    fusion: Fusion = Field(default=LinearFusion(), description="How the legs are combined in mode `hybrid`.")
+    candidates: int | None = Field(
+        default=None,
+        ge=1,
+        description="Documents each leg proposes. The order of hits depends on it, but not on `k` and `offset`. "
+        "Null: the service's default, see `/info`.",
+    )
+    fields: list[str] | None = Field(
+        default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."
+    )
+    deadline_ms: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Milliseconds this request may take, at most the service's own deadline, see `/info`.",
+    )
+    allow_partial: bool = Field(
+        default=True,
+        description="When one of the two legs fails or is late: answer with the other one and name it in `degraded` "
+        "(true), or answer with an error (false).",
+    )
+
+    _blank = field_validator("query")(_not_blank)
+
+
+class BatchRequest(Model):
+    """Several searches. They are accepted or refused as a whole; each deadline counts from the batch's arrival."""
+
+    searches: list[SearchRequest] = Field(min_length=1, description="Answered in this order.")
+
+
+class EncodeRequest(Model):
+    """A text to encode as a query."""
+
+    text: str = Field(min_length=1, description="The text.", examples=["play music"])
+    task: str | None = Field(default=None, description="Name of the token table. Null: the bundle's default.")
+
+    _blank = field_validator("text")(_not_blank)
