@@ -12,6 +12,14 @@ PROMISES: Final[Goals] = {
     "soak_failures": ("those answered wrongly or not at all", "0"),
     "soak_p99_ms": ("time to the answer, from when the request was due, swaps included", "p99 ≤ 500"),
     "soak_growth_mb": ("memory gained after the first tenth of the time, swaps included", "≤ 16"),
+    "overload_failures": (
+        "five times the capacity for a minute: requests neither answered rightly nor refused with 503 and Retry-After",
+        "0",
+    ),
+    "overload_longest_s": ("the longest an accepted one took, deadline 5 s, network and client included", "≤ 6"),
+    "overload_refused_ms": ("time to a refusal", "p99 ≤ 1,000"),
+    "overload_goodput": ("answers a second meanwhile", "≥ 0.5"),
+    "overload_recovery_s": ("from the last arrival until all is answered, and one more request as ever", "≤ 5"),
     "corruptions_served": (
         "damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone",
         "0",

@@ -3,6 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from socket import socket
 from types import FrameType
 from typing import Final
@@ -15,6 +16,9 @@ from service.swap import Serving
 __all__ = ["BACKLOG", "EXIT_ERROR", "ready_line", "serve"]
 
 BACKLOG: Final = 2048
+# uvloop takes one connection of a socket in each turn of its event loop. Under load a turn is long, and hundreds of new
+# connections would wait for seconds before their deadlines even begin. So it gets the socket many times.
+_DOORS: Final = 64
 EXIT_ERROR: Final = 2
 
 _log = logging.getLogger(__name__)
@@ -44,7 +48,9 @@ def serve(serving: Serving, listener: socket, on_ready: Callable[[], None]) -> N
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
     before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        with ExitStack() as stack:
+            doors = [listener, *(stack.enter_context(listener.dup()) for _ in range(_DOORS - 1))]
+            uvicorn.Server(config).run(sockets=doors)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,79 @@
+"""A place to serve from: two versions of a bundle, the link that leads to one of them, and a key."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import httpx2
+
+from service.keys import new_key
+from tests.service.process import Server
+from tests.service.test_swap import flip
+from tests.support.tiny import make_tiny_bundle
+
+__all__ = ["DOCUMENTS", "Place", "held"]
+
+DOCUMENTS = 1000
+
+
+@dataclass(frozen=True)
+class Place:
+    """`link` leads to one of `versions`."""
+
+    versions: tuple[Path, Path]
+    link: Path
+    keys: Path
+    key: str
+
+    @classmethod
+    def make(cls, folder: Path) -> Self:
+        """Make two bundles of the same documents with other vectors, and lead the link to the first."""
+        versions = [make_tiny_bundle(folder / f"v{seed}", documents=DOCUMENTS, seed=seed).path for seed in (1, 2)]
+        link = folder / "current"
+        link.symlink_to(versions[0])
+        key, entry = new_key("all", ["search", "admin"])
+        keys = folder / "keys.json"
+        keys.write_text(f"[{entry.model_dump_json()}]")
+        return cls((versions[0], versions[1]), link, keys, key)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}
+
+    @contextmanager
+    def served(self, *, workers: int = 1, **settings: object) -> Iterator[tuple[Server, str]]:
+        """Serve what the link leads to, in a process of its own; give it and its address when it is ready."""
+        with Server(self.link, environment=self._environment(settings), workers=workers) as server:
+            line = server.ready_line
+            assert line.startswith("Ready: "), server.wait()
+            yield server, line.split()[-1]
+
+    def swap(self, url: str, version: int) -> httpx2.Response:
+        """Lead the link to another version, and let the server at this address take it."""
+        flip(self.link, self.versions[version])
+        return httpx2.post(f"{url}/admin/reload", headers=self.headers, timeout=120)
+
+    def _environment(self, settings: Mapping[str, object]) -> dict[str, str]:
+        chosen = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
+        return {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in chosen.items()}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds."""
+
+    descriptors: int
+    threads: int
+    resident_mb: float
+
+
+def held(pid: int) -> Held:
+    process = Path(f"/proc/{pid}")
+    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    return Held(
+        descriptors=len(list((process / "fd").iterdir())),
+        threads=int(status["Threads"]),
+        resident_mb=int(status["VmRSS"].split()[0]) / 1024,
+    )

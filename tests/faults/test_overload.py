@@ -1,0 +1,128 @@
+"""More than the service can do: what is accepted is answered in time, the rest is refused at once."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import numpy as np
+
+from artifacts.bundle import Bundle
+from service.keys import new_key
+from service.settings import Settings
+from service.swap import Serving
+from service.web import serve
+from tests.faults.conftest import Figure
+from tests.faults.mix import searches
+from tests.faults.place import Place
+from tests.faults.test_soak import capacity
+from tests.faults.traffic import Answer, ask, clients, constant_rate, elsewhere
+
+TIMES = 5
+# The deadline counts from when the service has read the head of a request. Before that the request waits in the kernel;
+# afterwards the answer is sent, and read by a client that competes for the processor.
+ALLOWANCE_S = 1.0
+RECOVERY_S = 5.0
+
+
+def longest(answers: Sequence[Answer]) -> float:
+    return max(answer.ended - answer.sent for answer in answers)
+
+
+def test_five_times_the_capacity(full: bool, figure: Figure, tmp_path: Path) -> None:
+    place = Place.make(tmp_path)
+    asks = [ask("POST", "/search", body, key=place.key) for body in searches(100)]
+    # Other processes may take the processors from the short form.
+    deadline_s, seconds = (5, 60) if full else (20, 5)
+    with place.served(deadline_ms=deadline_s * 1000) as (_, url):
+        right = {answer.number: answer.digest for answer in clients(url, asks, 1)}
+        able = capacity(url, asks, 10 if full else 4)
+        with elsewhere(constant_rate, url, asks, TIMES * able, seconds) as traffic:
+            answers = traffic.result()
+        ended = monotonic()
+        (after,) = clients(url, asks[:1], 1)
+        recovery = monotonic() - ended + max(one.ended for one in answers) - max(one.due for one in answers)
+    accepted = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status != 200]
+    assert {(one.status, one.kind, one.retry_after) for one in refused} == {(503, "overloaded", "1")}
+    assert not any(one.degraded for one in accepted)
+    assert all(one.digest == right[one.number] for one in accepted)
+    assert (after.status, after.degraded, after.digest) == (200, False, right[0])
+    assert longest(accepted) <= deadline_s + ALLOWANCE_S
+    assert longest(refused) <= deadline_s
+    if full:
+        assert recovery <= RECOVERY_S
+    figure("overload_failures", 0, "requests", sent=len(answers), accepted=len(accepted), rate=round(TIMES * able))
+    figure("overload_longest_s", round(longest(accepted), 2), "s")
+    figure("overload_refused_ms", round(1e3 * p99(refused), 1), "ms")
+    figure("overload_goodput", round(len(accepted) / max(one.ended for one in answers) / able, 2), "of capacity")
+    figure("overload_recovery_s", round(recovery, 2), "s")
+
+
+def p99(answers: Sequence[Answer]) -> float:
+    return float(np.percentile([answer.ended - answer.sent for answer in answers], 99))
+
+
+def test_a_greedy_caller_takes_nothing_from_a_modest_one(full: bool, tmp_path: Path) -> None:
+    """Each within the limit or not: 429 is for the one who asks too often, and comes with the time to wait."""
+    place = Place.make(tmp_path)
+    keys = {name: new_key(name, ["search"]) for name in ("greedy", "modest")}
+    file = tmp_path / "two.json"
+    file.write_text(f"[{', '.join(entry.model_dump_json() for _, entry in keys.values())}]")
+    asked = {name: [ask("POST", "/search", body, key=key) for body in searches(20)] for name, (key, _) in keys.items()}
+    per_s, burst, seconds = 10, 5, 30 if full else 5
+    with (
+        place.served(deadline_ms=60_000, rate_limit_per_s=per_s, rate_limit_burst=burst, api_keys_file=file) as (
+            _,
+            url,
+        ),
+        elsewhere(constant_rate, url, asked["greedy"], 5 * per_s, seconds) as greedy,
+        elsewhere(constant_rate, url, asked["modest"], per_s / 5, seconds) as modest,
+    ):
+        found = {"greedy": greedy.result(), "modest": modest.result()}
+    assert Counter(one.status for one in found["modest"]) == {200: round(per_s / 5 * seconds)}
+    statuses = Counter(one.status for one in found["greedy"])
+    assert set(statuses) == {200, 429}
+    assert burst <= statuses[200] <= burst + per_s * max(one.ended for one in found["greedy"]) + 1
+    refused = {(one.kind, one.retry_after) for one in found["greedy"] if one.status == 429}
+    assert refused == {("rate_limited", "1")}
+
+
+def test_new_connections_are_taken_many_at_a_time(tiny_bundle: Bundle) -> None:
+    """Hundreds of connections that come while the event loop is busy wait for a few of its turns, not for hundreds."""
+    count, turns, sent, answered = 300, 0, Event(), Event()
+    address: list[tuple[str, int]] = []
+
+    def call() -> None:
+        with ExitStack() as stack:
+            lines = [stack.enter_context(socket.create_connection(address[0])) for _ in range(count)]
+            for line in lines:
+                line.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            sent.set()
+            assert all(line.recv(100).startswith(b"HTTP/1.1 200") for line in lines)
+            answered.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not answered.is_set():
+            asyncio.get_running_loop().call_soon(turn)
+
+    def on_ready() -> None:
+        Thread(target=call).start()
+        assert sent.wait(60)  # the event loop stands still meanwhile
+        turn()
+
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+    with Serving.open(tiny_bundle.path, settings) as serving, socket.create_server(("127.0.0.1", 0), backlog=1024) as s:
+        address.append(s.getsockname())
+        serve(serving, s, on_ready)
+    assert answered.is_set()
+    assert turns < count / 10

@@ -1,0 +1,101 @@
+"""Mixed load for a long time, with swaps: every answer is the right one, and the process grows by nothing."""
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+
+import numpy as np
+
+from tests.faults.conftest import Figure
+from tests.faults.mix import mix
+from tests.faults.place import Held, Place, held
+from tests.faults.traffic import Answer, Ask, clients, constant_rate, elsewhere
+
+CLIENTS = 16
+LEAST_SWAPS = 2
+GROWTH_MB = 16
+SLACK = 6  # Java opens a file now and then, and a lane starts a thread when it needs one
+
+
+def capacity(url: str, asks: Sequence[Ask], seconds: float) -> float:
+    """Answers a second when some clients ask as fast as they can."""
+    with elsewhere(clients, url, asks, CLIENTS, seconds) as traffic:
+        answers = traffic.result()
+    return len(answers) / max(answer.ended for answer in answers)
+
+
+def right_answers(place: Place, url: str, asks: Sequence[Ask], version: int) -> list[bytes]:
+    """What an idle server answers, one request after the other."""
+    assert place.swap(url, version).status_code == 200
+    answers = clients(url, asks, 1)
+    assert [answer.status for answer in answers] == [one.status for one in asks]
+    return [answer.digest for answer in answers]
+
+
+def watch(
+    place: Place, server_pid: int, url: str, traffic: "Future[list[Answer]]", pause_s: float
+) -> tuple[list[Held], int]:
+    """Swap every now and then until the traffic ends; give what the process held meanwhile, and the number of swaps."""
+    found, swaps, due = [], 0, monotonic() + pause_s
+    while not traffic.done():
+        found.append(held(server_pid))
+        if monotonic() >= due:
+            swaps += 1
+            answer = place.swap(url, swaps % 2)
+            assert (answer.status_code, answer.json()["swapped"]) == (200, True)
+            due = monotonic() + pause_s
+        sleep(0.25)
+    return found, swaps
+
+
+def growth_mb(found: Sequence[Held]) -> float:
+    """Resident memory at the end against that after the first tenth; medians, so without moments of two engines."""
+    tenth = len(found) // 10
+    begin, end = found[tenth : 2 * tenth], found[-tenth:]
+    return median(one.resident_mb for one in end) - median(one.resident_mb for one in begin)
+
+
+def wrong(
+    answers: Sequence[Answer], asks: Sequence[Ask], right: Sequence[Sequence[bytes]]
+) -> Counter[tuple[object, ...]]:
+    """Answers with another status than theirs, without a leg, or other than those of either version when idle."""
+    found: Counter[tuple[object, ...]] = Counter()
+    for answer in answers:
+        asked = asks[answer.number]
+        same = not asked.same or answer.digest in {digests[answer.number] for digests in right}
+        if answer.status != asked.status or answer.degraded or not same:
+            found[asked.request[:200], answer.status, answer.kind, answer.degraded, same] += 1
+    return found
+
+
+def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, tmp_path: Path) -> None:
+    place = Place.make(tmp_path)
+    asks = mix(place.key)
+    # Another process may take a processor from the short form at any time, so it asks for less.
+    seconds, share, pause_s = (1800, 0.7, 120) if full else (24, 0.35, 6)
+    with place.served(deadline_ms=5000, warm_up_s=2) as (server, url):
+        right = [right_answers(place, url, asks, version) for version in (1, 0)]
+        rate = share * capacity(url, asks, 10 if full else 5)
+        before = held(server.process.pid)
+        with elsewhere(constant_rate, url, asks, rate, seconds) as traffic:
+            found, swaps = watch(place, server.process.pid, url, traffic, pause_s)
+            answers = traffic.result()
+        sleep(1)
+        after = held(server.process.pid)
+    failures = wrong(answers, asks, right)
+    assert not failures, failures.most_common(5)
+    assert len(answers) == round(rate * seconds)
+    assert swaps >= LEAST_SWAPS
+    growth = growth_mb(found)
+    assert growth <= GROWTH_MB
+    assert after.descriptors <= before.descriptors + SLACK
+    assert after.threads <= before.threads + SLACK
+    p99 = float(np.percentile([answer.ended - answer.due for answer in answers], 99)) * 1e3
+    figure("soak_requests", len(answers), "requests", swaps=swaps)
+    figure("soak_rate", round(rate), "requests/s")
+    figure("soak_failures", failures.total(), "requests")
+    figure("soak_growth_mb", round(growth, 1), "MB")
+    figure("soak_p99_ms", round(p99, 1), "ms")
