@@ -19,6 +19,7 @@ from artifacts.dense_build import (
     default_parameters,
     write_dense_index,
 )
+from artifacts.disk import writing
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.generator import generator
 from artifacts.idf import IDF_FILE, save_idf
@@ -116,7 +117,8 @@ def write_bundle(
             ids_sha256=ids_sha256(ids),
             files=list_files(folder),
         )
-        (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+        with writing(folder / MANIFEST_FILE):
+            (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
     return Bundle.open(target)
 
 
@@ -142,9 +144,11 @@ def _check_settings(tables: Mapping[str, TableInput], default_task: str, dimensi
 def _write_tokenizer(folder: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
     file = folder / _TOKENIZER_FILE
     try:
-        file.write_bytes(Path(source).read_bytes())
+        content = Path(source).read_bytes()
     except OSError as error:
         raise BundleError(f"{source}: the tokenizer can't be read: {error.strerror}.") from error
+    with writing(file):
+        file.write_bytes(content)
     return TextTokenizer.from_file(file, lowercase=lowercase)
 
 
@@ -187,10 +191,13 @@ def _write_documents(
 ) -> list[str]:
     """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
     ids: dict[str, int] = {}
-    with _vectors_file(folder).open("wb") as vectors, ImpactIndexWriter(folder / _SPARSE_FOLDER) as sparse:
+    file = _vectors_file(folder)
+    with ImpactIndexWriter(folder / _SPARSE_FOLDER) as sparse:
         for batch in documents:
             check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
-            vectors.write(dense_prefix(batch, dimension, first=len(ids)).tobytes())
+            prefix = dense_prefix(batch, dimension, first=len(ids))
+            with writing(file), file.open("ab") as vectors:
+                vectors.write(prefix.tobytes())
             for document_id in batch.ids:
                 if document_id in ids:
                     raise CorpusError(

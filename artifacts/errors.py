@@ -5,6 +5,7 @@ LightRetrieverError
 ├── CorpusError         a corpus, query or qrels file has a line that can't be used
 ├── RecipeError         a recipe or a setting of an offline command is wrong
 ├── ResumeError         a work directory was begun with other inputs or settings
+├── DiskError           a file can't be written: the disk is full, or it must not be
 ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
 ├── MissingExtraError   an optional part of the installation is missing
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
@@ -13,6 +14,7 @@ LightRetrieverError
 __all__ = [
     "BundleError",
     "CorpusError",
+    "DiskError",
     "JavaError",
     "LightRetrieverError",
     "MissingExtraError",
@@ -45,6 +47,10 @@ class RecipeError(LightRetrieverError):
 
 class ResumeError(LightRetrieverError):
     """A work directory was begun with other inputs or settings."""
+
+
+class DiskError(LightRetrieverError):
+    """A file can't be written: the disk is full, or permissions forbid it."""
 
 
 class ModelError(LightRetrieverError):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import UNREADABLE
+from artifacts.disk import writing
 from artifacts.errors import BundleError, CorpusError
 
 __all__ = ["IDF_FILE", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
@@ -55,7 +56,7 @@ def idf_sha256(idf: npt.NDArray[np.float32]) -> str:
 def save_idf(path: Path, idf: npt.NDArray[np.float32]) -> None:
     """Write the weights (V,) float32 as `.npy`. Raises BundleError for what `load_idf` would refuse."""
     _check(path, idf, idf.size)
-    with path.open("wb") as file:  # np.save given a path would add a suffix of its own
+    with writing(path), path.open("wb") as file:  # np.save given a path would add a suffix of its own
         np.save(file, idf, allow_pickle=False)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import UNREADABLE
+from artifacts.disk import writing
 from artifacts.errors import BundleError
 
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
@@ -32,7 +33,7 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
 
     An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, and no value
     is off by more than half a scale. Raises BundleError for a shape that is no table, a value that isn't finite,
-    and a value that float16 can't hold.
+    and a value that float16 can't hold, and DiskError when the disk does not take it.
     """
     if dtype not in get_args(TableDtype):
         raise BundleError(
@@ -42,7 +43,7 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
         raise BundleError(f"{path.name}: a token table has shape (V, D), found {rows.shape}.")
     scales = np.zeros(rows.shape[0], dtype=np.float32)
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": rows.shape}
-    with path.open("wb") as file:  # not a memory map: a full disk would end the process with SIGBUS
+    with writing(path), path.open("wb") as file:  # not a memory map: a full disk would end the process with SIGBUS
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, rows.shape[0], _CHUNK_ROWS):
             part = slice(start, start + _CHUNK_ROWS)
@@ -55,7 +56,8 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
                 file.write(values.astype(dtype).tobytes())
     if dtype != "int8":
         return [path]
-    np.save(scale_path(path), scales)
+    with writing(scale_path(path)):
+        np.save(scale_path(path), scales)
     return [path, scale_path(path)]
 
 

@@ -5,7 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import UNREADABLE
+from artifacts.disk import writing
 from artifacts.errors import ResumeError
 
 __all__ = ["check_plan", "read_array", "read_json", "work_lock", "write_array", "write_atomically"]
@@ -20,9 +21,12 @@ __all__ = ["check_plan", "read_array", "read_json", "work_lock", "write_array", 
 
 @contextmanager
 def work_lock(work: Path) -> Iterator[None]:
-    """Hold a work directory for this process. Raises ResumeError while another process holds it."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("w") as file:
+    """Hold a work directory for this process. Raises ResumeError while another process holds it, and DiskError where
+    it can't be made."""
+    with writing(work):
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / ".lock").open("w")
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -63,13 +67,19 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that `path` has either its old or its whole new content, whatever happens."""
+    """Write a file so that `path` has either its old or its whole new content, whatever happens. DiskError."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with writing(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+            raise
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:

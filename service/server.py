@@ -8,7 +8,7 @@ from artifacts.errors import LightRetrieverError
 from service.logs import configure_logging
 from service.settings import Settings
 from service.swap import Serving
-from service.web import BACKLOG, EXIT_ERROR, ready_line, serve
+from service.web import BACKLOG, EXIT_ERROR, announce, ready_line, serve
 from service.workers import Job, run_workers
 
 __all__ = ["EXIT_ERROR", "run"]
@@ -44,7 +44,7 @@ def _run_alone(job: Job) -> int:
             serve(
                 serving,
                 job.listener,
-                on_ready=lambda: print(f"{ready_line(serving)} at {job.address}", flush=True),
+                on_ready=lambda: announce(f"{ready_line(serving)} at {job.address}"),
             )
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from socket import socket
 from types import FrameType
 from typing import Final
@@ -13,7 +13,7 @@ import uvicorn
 from service.app import create_app
 from service.swap import Serving
 
-__all__ = ["BACKLOG", "EXIT_ERROR", "ready_line", "serve"]
+__all__ = ["BACKLOG", "EXIT_ERROR", "announce", "ready_line", "serve"]
 
 BACKLOG: Final = 2048
 # uvloop takes one connection of a socket in each turn of its event loop. Under load a turn is long, and hundreds of new
@@ -28,6 +28,12 @@ def ready_line(serving: Serving) -> str:
     """Say what is served."""
     manifest = serving.current.engine.bundle.manifest
     return f"Ready: {manifest.documents} documents of {manifest.name!r}"
+
+
+def announce(line: str) -> None:
+    """Print a line on stdout. One that nobody can read, because the disk is full or the reader gone, ends nothing."""
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 def serve(serving: Serving, listener: socket, on_ready: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ from service.logs import configure_logging
 from service.settings import Settings
 from service.swap import Serving
 from service.telemetry import METRICS_FOLDER
-from service.web import EXIT_ERROR, ready_line, serve
+from service.web import EXIT_ERROR, announce, ready_line, serve
 
 __all__ = ["Job", "run_workers"]
 
@@ -159,7 +159,7 @@ class _Supervisor:
     def _announce(self) -> None:
         if not self._announced and all(worker.line for worker in self._workers):
             self._announced = True
-            print(f"{self._workers[0].line} in {self._count} processes at {self._job.address}", flush=True)
+            announce(f"{self._workers[0].line} in {self._count} processes at {self._job.address}")
 
     def _end_all(self) -> None:
         for worker in self._workers:

@@ -32,6 +32,7 @@ MAX_TERM: Final = 1 << 24
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
 _CHUNK_DOCUMENTS: Final = 4096
+_DISK_ERRORS: Final = ("IOException", "FileSystemException", "AccessDeniedException")
 
 
 class LuceneWriter:
@@ -94,7 +95,15 @@ class LuceneWriter:
         if self._handle is None:
             raise ValueError(f"The writer of {self.path} is closed.")
         java_call(self._java.reserve, self._handle, sum(map(len, arguments)))
-        java_call(function, self._handle, *arguments)
+        try:
+            java_call(function, self._handle, *arguments)
+        except JavaError as error:
+            if not error.message.startswith(_DISK_ERRORS):
+                raise
+            raise JavaError(
+                f"The Lucene index {self.path} can't be written ({error.message}).",
+                remedy="Look at free space and permissions, and run the same command again.",
+            ) from error
 
 
 class ImpactIndexWriter(LuceneWriter):

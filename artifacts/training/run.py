@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save
 
+from artifacts.disk import writing
 from artifacts.idf import idf_weights, load_idf
 from artifacts.pipeline.software import software
 from artifacts.pipeline.thresholds import term_thresholds
@@ -116,7 +117,7 @@ class Run:
         """Add a line to the log."""
         if self.processes.first:
             line = {"stage": self.progress.stage, "elapsed_s": round(self._elapsed_s(), 1), **entry}
-            with self._log_file.open("a", encoding="utf-8") as file:
+            with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
     def develop(self, stage: ContrastiveStage, step: int) -> None:

@@ -26,7 +26,7 @@ STAGES: Final[dict[str, str]] = {
     "table": r"/work/tables/",
     "encode": r"/work/encode/",
     "tables of the bundle": r"\.new/tokenizer\.json$",
-    "lucene": r"\.new/vectors\.partial w",
+    "lucene": r"\.new/vectors\.partial a",
     "dense": r"\.new/vectors\.partial r",
     "manifest": r"\.new/manifest\.json$",
     "train": r"/work/log\.jsonl$",

@@ -8,6 +8,7 @@ import pytest
 
 from loadtest.promises import PROMISES
 from loadtest.record import record
+from tests.faults.commands import Commands
 
 COMMAND = "make faults"
 
@@ -18,6 +19,13 @@ Figure = Callable[..., None]
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the test is to run at its full length."""
     return bool(request.config.getoption("full_faults"))
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """Runs `lightretriever` commands that may be killed or run out of room."""
+    with Commands() as commands:
+        yield commands
 
 
 @pytest.fixture

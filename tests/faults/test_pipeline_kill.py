@@ -2,12 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import yaml
 
 from artifacts.bundle import Bundle
@@ -23,12 +21,6 @@ from tests.support.toy import save_toy_model, write_toy_set
 SEED = 20_261
 BUILD = ("begin", "table", "encode", "tables of the bundle", "lucene", "dense", "manifest")
 KILLED = -9
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
-    with Commands() as commands:
-        yield commands
 
 
 def finished(done: Done) -> Done:

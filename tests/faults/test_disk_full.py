@@ -1,0 +1,196 @@
+"""No room on the disk: one line that names the file and the remedy, nothing half-written, and on with the same command.
+
+A bound on the size of a file (RLIMIT_FSIZE) stands for the full disk everywhere; where file systems may be mounted, a
+full one is used as well.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+from artifacts.bundle import Bundle
+from artifacts.verify import verify_bundle
+from tests.faults.builds import files, write_recipe
+from tests.faults.commands import Command, Commands, Done
+from tests.faults.conftest import Figure
+from tests.faults.test_pipeline_kill import train_recipe
+from tests.service.process import ROOT, SCRIPT
+from tests.support.tiny import make_tiny_bundle
+
+ERROR = 2
+# What is written, in this order, and a bound on the size of a file that only the last of them breaks.
+STEPS: list[tuple[list[str], int, str]] = [
+    (["table"], 100, r"work/backbone\.json"),
+    (["table"], 10_000, r"work/tokenizer\.json"),
+    (["table"], 30_000, r"work/tables/\w+/part-0000000\.npy"),
+    (["encode"], 16_000, r"work/encode/shard-00000\.npz"),
+    (["index"], 10_000, r"\.bundle\.\w{8}\.new/tokenizer\.json"),
+    (["index"], 20_000, r"\.bundle\.\w{8}\.new/tables/\w+\.npy"),
+    (["index"], 30_000, r"\.bundle\.\w{8}\.new/vectors\.partial"),
+    (["index", "--dimension", "8"], 20_000, r"\.bundle\.\w{8}\.new/lucene"),
+    (["index"], 60_000, r"\.bundle\.\w{8}\.new/dense\.faiss"),
+]
+
+
+def roomy_recipe(folder: Path) -> Path:
+    """A recipe whose files differ in size enough for `STEPS`."""
+    recipe = write_recipe(folder, documents=300)
+    content = yaml.safe_load(recipe.read_text())
+    content["encode"] |= {"max_length": 16, "shard_size": 100}
+    recipe.write_text(yaml.safe_dump(content))
+    return recipe
+
+
+def error_of(done: Done) -> str:
+    """The one line of a command that failed as it should."""
+    assert done.status == ERROR, done.output
+    assert "Traceback" not in done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert "Look at free space and permissions" in line, line
+    return line
+
+
+def left_behind(folder: Path) -> list[str]:
+    """What nobody wants to find after a failure."""
+    return [name for name in files(folder) if re.search(r"partial|\.new/|\.old/|^bundle", name)]
+
+
+def assert_every_step_stops(commands: Commands, folder: Path, steps: list[tuple[list[str], int, str]]) -> None:
+    """Each step fails for want of room; then, with room, the command of the last step of a stage succeeds."""
+    recipe = folder / "recipe.yaml"
+    older = files(folder / "bundle")
+    for number, (arguments, file_bytes, file) in enumerate(steps):
+        command = [arguments[0], str(recipe), *arguments[1:]] + (["--overwrite"] if arguments[0] == "index" else [])
+        line = error_of(commands.run(Command(command, file_bytes=file_bytes)))
+        assert re.search(file, line), line
+        assert files(folder / "bundle") == older
+        assert [name for name in left_behind(folder) if not name.startswith("bundle/")] == []
+        if number + 1 == len(steps) or steps[number + 1][0][0] != arguments[0]:
+            done = commands.run(Command(command))
+            assert done.status == 0, done.output
+    assert verify_bundle(folder / "bundle") == []
+    assert Bundle.open(folder / "bundle").manifest.documents == 300
+
+
+def test_a_full_disk_stops_every_stage_with_one_line(
+    commands: Commands, tmp_path: Path, full: bool, figure: Figure
+) -> None:
+    """Where there was no bundle before, and in full also where there was one, which stays as it is."""
+    roomy_recipe(tmp_path)
+    assert_every_step_stops(commands, tmp_path, STEPS if full else STEPS[2:5] + STEPS[7:])
+    if full:
+        shutil.rmtree(tmp_path / "work")
+        shutil.rmtree(tmp_path / "bundle")
+        make_tiny_bundle(tmp_path / "bundle", documents=20)
+        assert_every_step_stops(commands, tmp_path, STEPS)
+        figure("full_disk_failures", 0, f"of {2 * len(STEPS)}")
+
+
+def test_a_full_disk_stops_the_training(commands: Commands, tmp_path: Path, full: bool) -> None:
+    recipe = train_recipe(tmp_path)
+    for file_bytes in (100, 1_000, 20_000) if full else (20_000,):
+        line = error_of(commands.run(Command(["train", str(recipe)], file_bytes=file_bytes)))
+        assert str(tmp_path / "work") in line
+        assert left_behind(tmp_path) == []
+        assert not (tmp_path / "adapter").exists()
+    done = commands.run(Command(["train", str(recipe)]))
+    assert done.status == 0, done.output
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[bool]:
+    """A file system of its own at a folder; false where none may be mounted."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    try:
+        yield mounted.returncode == 0
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_small_disk_that_grows(commands: Commands, tmp_path: Path, full: bool) -> None:
+    """A whole build, over and over, on a real disk that has a little more room each time."""
+    if not full:
+        pytest.skip("in full only")
+    recipe, disk = roomy_recipe(tmp_path), tmp_path / "disk"
+    places = ["--work", str(disk / "work"), "--output", str(disk / "bundle")]
+    failures = 0
+    with small_disk(disk, "16k") as mounted:
+        if not mounted:
+            pytest.skip("no file system may be mounted here; test_a_full_disk_stops_every_stage_with_one_line has run")
+        for size in range(100, 4000, 100):
+            subprocess.run(["mount", "-o", f"remount,size={size}k", str(disk)], check=True)
+            done = commands.run(Command(["build", str(recipe), *places]))
+            if done.status == 0:
+                break
+            assert str(disk) in error_of(done)
+            assert left_behind(disk) == []
+            failures += 1
+        assert verify_bundle(disk / "bundle") == []
+    assert failures > 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def nowhere(kind: str) -> Iterator[int]:
+    """Where nothing can be written to: a full disk, or a pipe whose reader is gone."""
+    if kind == "full disk":
+        end = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, end = os.pipe()
+        os.close(reader)
+    try:
+        yield end
+    finally:
+        os.close(end)
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("full disk", 1), ("closed pipe", 2)])
+def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: str, workers: int) -> None:
+    """Neither log lines nor the line that says it is ready can be written."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-c", SCRIPT, str(tiny_path), "127.0.0.1", str(port), str(workers)]
+    settings = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
+    with nowhere(kind) as end:
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=end, stderr=end)
+    try:
+        while not is_ready(url):
+            assert process.poll() is None
+            time.sleep(0.05)
+        for _ in range(20):
+            answer = httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60)
+            assert (answer.status_code, answer.json()["degraded"]) == (200, [])
+            assert httpx2.post(f"{url}/search", json={"query": ""}, timeout=60).status_code == 422
+        assert is_ready(url)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
+    except httpx2.TransportError:
+        return False
