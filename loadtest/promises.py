@@ -20,6 +20,8 @@ PROMISES: Final[Goals] = {
     "overload_refused_ms": ("time to a refusal", "p99 ≤ 1,000"),
     "overload_goodput": ("answers a second meanwhile", "≥ 0.5"),
     "overload_recovery_s": ("from the last arrival until all is answered, and one more request as ever", "≤ 5"),
+    "kills_in_a_swap_failed": ("starts after kill -9 in a swap that don't serve one whole version", "0"),
+    "workers_killed_other_failures": ("requests that fail with a killed worker, but were not under way there", "0"),
     "corruptions_served": (
         "damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone",
         "0",

@@ -1,0 +1,87 @@
+"""Legs that break where real ones would: in Lucene, in the Java virtual machine, in Faiss."""
+
+import sys
+from pathlib import Path
+from socket import create_server
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.bundle import Bundle
+from artifacts.lucene.jvm import java_call, java_class
+from artifacts.lucene.packed import pack_floats, pack_ints
+from artifacts.lucene.search import ImpactIndex
+from service.encoder import EncodedQuery
+from service.legs import Found, SparseLeg
+from service.settings import Settings
+from service.swap import Serving
+from service.web import serve
+
+__all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
+
+_MANY: Final = 2**30  # numbers of eight bytes, more than any Java heap here
+
+
+class OutOfMemory(SparseLeg):
+    """Asks for so many hits that the Java heap can't hold the list of them: java.lang.OutOfMemoryError."""
+
+    def __init__(self, index: ImpactIndex) -> None:
+        super().__init__(index)
+        self._handle = index._handle
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        search = java_class("lightretriever.ImpactSearch").search
+        java_call(search, self._handle, pack_ints(query.terms), pack_floats(query.weights), _MANY)
+        raise RuntimeError("the heap was large enough")
+
+
+class EndlessRecursion(SparseLeg):
+    """Lets Java's regular expressions recurse for every letter of a long text: java.lang.StackOverflowError."""
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        java_call(java_class("java.util.regex.Pattern").matches, "(a|b)*", "ab" * 1_000_000)
+        raise RuntimeError("the stack was deep enough")
+
+
+class Hanging(SparseLeg):
+    """Waits in Java, where nothing of Python reaches it, until `release`."""
+
+    def __init__(self, index: ImpactIndex) -> None:
+        super().__init__(index)
+        self._latch = java_class("java.util.concurrent.CountDownLatch")(1)
+
+    def search(self, query: EncodedQuery, count: int) -> Found:
+        java_call(getattr(self._latch, "await"))
+        return super().search(query, count)
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        java_call(getattr(self._latch, "await"))
+        return super().scores(query, ordinals)
+
+    def release(self) -> None:
+        java_call(self._latch.countDown)
+
+
+def closed_reader(bundle: Bundle) -> SparseLeg:
+    """A leg whose Lucene reader was closed: org.apache.lucene.store.AlreadyClosedException."""
+    index = bundle.sparse()
+    index.close()
+    return SparseLeg(index)
+
+
+def main(bundle: Path) -> None:
+    """Serve a bundle whose sparse leg hangs from the first request on, and print the port."""
+    settings = Settings(deadline_ms=500, search_threads=2, warm_up_queries=1, shutdown_grace_s=1, log_level="error")
+    with create_server(("127.0.0.1", 0)) as listener, Serving.open(bundle, settings) as serving:
+        engine = serving.current.engine
+
+        def on_ready() -> None:
+            engine.parts.legs["sparse"] = Hanging(engine._index)
+            print(listener.getsockname()[1], flush=True)
+
+        serve(serving, listener, on_ready)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,178 @@
+"""A leg breaks in Java or in Faiss while a real server answers: degraded and marked, an error, and healthy again."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+from time import sleep
+from typing import Any
+
+import httpx2
+import pytest
+
+from artifacts.bundle import Bundle
+from loadtest.process import ROOT, python
+from service.app import create_app
+from service.engine import SearchEngine
+from service.legs import DenseLeg, Leg
+from service.schemas import LegName
+from service.settings import Settings
+from tests.faults.broken_legs import EndlessRecursion, Hanging, OutOfMemory, closed_reader
+from tests.faults.traffic import bare
+from tests.service.live import live
+from tests.support.tiny import make_tiny_bundle
+
+BODY = {"query": "play music from the terminal", "k": 20}
+
+
+def out_of_memory(engine: SearchEngine) -> Leg:
+    return OutOfMemory(engine._index)
+
+
+def endless_recursion(engine: SearchEngine) -> Leg:
+    return EndlessRecursion(engine._index)
+
+
+def closed(engine: SearchEngine) -> Leg:
+    return closed_reader(engine.bundle)
+
+
+SPARSE = {"AlreadyClosedException": closed, "OutOfMemoryError": out_of_memory, "StackOverflowError": endless_recursion}
+
+
+@pytest.fixture
+def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    """Nothing here is late."""
+    settings = Settings(deadline_ms=60_000, search_threads=2, warm_up_queries=3)
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture
+def hasty(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    """A call that takes longer than the deadline is stuck."""
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=1000, search_threads=2, warm_up_queries=3)) as engine:
+        engine.warm_up()
+        yield engine
+
+
+def search(url: str, **fields: object) -> httpx2.Response:
+    return httpx2.post(f"{url}/search", json=BODY | fields, timeout=90)
+
+
+def status(url: str, path: str) -> int:
+    return httpx2.get(f"{url}/{path}", timeout=90).status_code
+
+
+def problem(answer: httpx2.Response) -> tuple[int, str]:
+    """Status and kind of an error, which tells nothing of what is inside."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert not any(
+        word in answer.text for word in ("Exception", "StackOverflow", "OutOfMemory", "java", "lucene", "Traceback")
+    )
+    return answer.status_code, answer.json()["kind"]
+
+
+def alone(answer: dict[str, Any], leg: LegName) -> list[tuple[str, object]]:
+    return [(hit["id"], hit[leg]) for hit in answer["hits"]]
+
+
+def assert_does_without(url: str, leg: LegName, other: LegName) -> None:
+    """Answers come from the other leg and say so; who needs this one gets an error."""
+    answer = search(url)
+    assert (answer.status_code, answer.json()["degraded"]) == (200, [leg])
+    assert alone(answer.json(), other) == alone(search(url, mode=other).json(), other)
+    assert {hit[leg] for hit in answer.json()["hits"]} == {None}
+    for refused in (search(url, allow_partial=False), search(url, mode=leg)):
+        assert problem(refused) == (500, "search_failed")
+    batch = httpx2.post(f"{url}/search/batch", json={"searches": [BODY, BODY]}, timeout=90).json()
+    assert [one["degraded"] for one in batch["results"]] == [[leg], [leg]]
+    assert [status(url, path) for path in ("livez", "readyz", "documents/music")] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("kind", SPARSE)
+def test_a_java_error_in_the_sparse_leg(engine: SearchEngine, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with live(create_app(engine)) as url:
+        assert status(url, "readyz") == 200
+        before = search(url)
+        healthy = engine.parts.legs["sparse"]
+        engine.parts.legs["sparse"] = SPARSE[kind](engine)
+        assert_does_without(url, "sparse", "dense")
+        assert kind in caplog.text
+        assert 'degraded_total{leg="sparse",reason="failed"} 3.0' in httpx2.get(f"{url}/metrics").text
+        engine.parts.legs["sparse"] = healthy
+        assert bare(search(url).content) == bare(before.content)
+
+
+def test_an_error_in_the_dense_leg_and_then_in_both(engine: SearchEngine, tmp_path: Path) -> None:
+    other = make_tiny_bundle(tmp_path / "other", dimension=24)
+    with live(create_app(engine)) as url:
+        before = search(url)
+        healthy = dict(engine.parts.legs)
+        engine.parts.legs["dense"] = DenseLeg(other.dense())
+        assert_does_without(url, "dense", "sparse")
+        engine.parts.legs["sparse"] = closed(engine)
+        for answer in (search(url), search(url, allow_partial=False), search(url, mode="dense")):
+            assert problem(answer) == (500, "search_failed")
+        assert "dense and sparse" in search(url).json()["detail"]
+        assert [status(url, path) for path in ("livez", "documents/music")] == [200, 200]
+        engine.parts.legs.update(healthy)
+        assert bare(search(url).content) == bare(before.content)
+
+
+def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
+    """Neither the sparse leg nor the documents can be read: nothing is answered with 200 any more."""
+    with live(create_app(engine)) as url:
+        engine._index.close()
+        for answer in (search(url), search(url, mode="dense"), search(url, mode="sparse")):
+            assert problem(answer) == (500, "search_failed")
+        assert problem(httpx2.get(f"{url}/documents/music")) == (500, "search_failed")
+        assert status(url, "livez") == 200
+
+
+def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
+    with live(create_app(hasty)) as url:
+        before = search(url)
+        healthy = hasty.parts.legs["sparse"]
+        hasty.parts.legs["sparse"] = hanging = Hanging(hasty._index)
+        try:
+            late = search(url)
+            assert (late.status_code, late.json()["degraded"]) == (200, ["sparse"])
+            while not hasty.parts.lanes["sparse"].stuck:
+                assert search(url).json()["degraded"] == ["sparse"]
+            unready = httpx2.get(f"{url}/readyz")
+            assert problem(unready) == (503, "not_ready")
+            assert "sparse" in unready.json()["detail"]
+            # No time is lost any more with the leg, and the others have all of their threads.
+            assert search(url).json()["degraded"] == ["sparse"]
+            assert problem(search(url, mode="sparse")) == (504, "deadline_exceeded")
+            assert search(url, mode="dense").json()["degraded"] == []
+            assert [status(url, path) for path in ("livez", "documents/music")] == [200, 200]
+        finally:
+            hasty.parts.legs["sparse"] = healthy
+            hanging.release()
+        while hasty.parts.lanes["sparse"].stuck:
+            sleep(0.01)
+        assert status(url, "readyz") == 200
+        while (after := search(url)).json()["degraded"]:  # on a busy machine, once more
+            sleep(0.01)
+        assert bare(after.content) == bare(before.content)
+
+
+def test_a_call_that_hangs_in_java_does_not_keep_the_process_from_ending(tiny_path: Path) -> None:
+    with subprocess.Popen(
+        python("tests.faults.broken_legs", str(tiny_path)), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        alarm = Timer(120, process.kill)
+        alarm.start()
+        try:
+            assert process.stdout is not None
+            url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+            assert search(url).json()["degraded"] == ["sparse"]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            alarm.cancel()
+            process.kill()
