@@ -3,8 +3,9 @@
     python scripts/lock.py
 
 `requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `pipeline.txt`, `loadtest.txt` and
-`dev.txt`, in this order, pin what the extra of that name adds to the lists before it. All come from one resolution, so they never
-contradict each other.
+`dev.txt`, in this order, pin what the extra of that name adds to the lists before it. `client.txt` stands alone: it
+pins all that calling the service needs, on a machine that has nothing else. All come from one resolution, so they
+never contradict each other.
 pip resolves without installing anything, for the Python that runs this script: run it with the oldest supported one
 (3.11), whose needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
 """
@@ -18,10 +19,13 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["BUILD", "HELD", "WITHOUT_DEPENDENCIES", "main"]
+__all__ = ["BUILD", "CLIENT", "HELD", "WITHOUT_DEPENDENCIES", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 LISTS = ("runtime", "tracing", "pipeline", "loadtest", "dev")
+
+# What service/client and the command `search` import of the direct dependencies, beside the extra `client`.
+CLIENT = ("numpy", "pydantic", "rich", "typer")
 
 # Builds the project itself, and pyserini from its source archive.
 BUILD = ("setuptools",)
@@ -67,7 +71,8 @@ def main() -> None:
     """Resolve all uses together, then give each list what it is the first to need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     direct = {"runtime": project["dependencies"], **project["optional-dependencies"]}
-    everything = resolve([*BUILD, *(requirement for use in LISTS for requirement in direct[use])], HELD)
+    uses = (*LISTS, "client")
+    everything = resolve([*BUILD, *(requirement for use in uses for requirement in direct[use])], HELD)
     pinned = [f"{name}=={version}" for name, version in everything.items()]
     done = resolve(BUILD, pinned)
     write_list("build", "Builds this project and pyserini; installed first.", done)
@@ -77,6 +82,8 @@ def main() -> None:
         what = "What `lightretriever serve` needs." if use == "runtime" else f"What the extra `{use}` adds."
         write_list(use, what, added, WITHOUT_DEPENDENCIES if use == "runtime" else ())
         done |= added
+    alone = resolve([*direct["client"], *CLIENT], pinned)
+    write_list("client", "What calling the service needs: complete, without the other lists.", alone)
 
 
 if __name__ == "__main__":

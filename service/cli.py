@@ -1,4 +1,4 @@
-"""The console command `lightretriever`: serve a bundle, and every offline command."""
+"""The console command `lightretriever`: serve a bundle, search a running service, and every offline command."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from artifacts.cli import add_commands
 from artifacts.errors import LightRetrieverError
 from service.errors import SettingsError
 from service.keys import new_key
+from service.terminal import search
 
 __all__ = ["app", "main"]
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_commands(app)
+app.command()(search)
 
 
 @app.command()

@@ -19,6 +19,7 @@ CHAINS = {
     "pipeline": ("build", "runtime", "tracing", "pipeline"),
     "loadtest": ("build", "runtime", "tracing", "loadtest"),
     "tracing": ("build", "runtime", "tracing"),
+    "client": ("client",),
     "dev": ("build", "runtime", "tracing", "pipeline", "loadtest", "dev"),
 }
 
@@ -60,6 +61,15 @@ def test_pyserini_is_pinned_and_no_dependency() -> None:
     (pyserini,) = map(Requirement, lock.WITHOUT_DEPENDENCIES)
     assert pins("runtime")["pyserini"] in pyserini.specifier
     assert "pyserini" not in {Requirement(text).name for use in DIRECT.values() for text in use}
+
+
+def test_the_list_of_the_client_stands_alone_and_agrees_with_the_others() -> None:
+    everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
+    alone = pins("client")
+    assert alone.items() <= everything.items()
+    assert set(lock.CLIENT) <= set(alone)
+    assert set(lock.CLIENT) <= {Requirement(text).name for text in DIRECT["runtime"]}
+    assert not {"faiss-cpu", "fastapi", "pyjnius", "tokenizers", "uvicorn"} & set(alone)
 
 
 def test_held_back_versions_are_those_pinned() -> None:

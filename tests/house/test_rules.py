@@ -129,6 +129,8 @@ def test_imported_distributions_are_declared() -> None:
         "scripts/static_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],
         "service/tracing.py": ["tracing"],
+        "service/client/adapters/": ["client", "dev"],
+        "service/client/": ["client"],
         "tests/": list(extras),
     }
     tests = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("*.py")}

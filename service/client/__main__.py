@@ -1,0 +1,26 @@
+"""`python -m service.client "play music"`: the command `search` where the client alone is installed."""
+
+import sys
+
+import typer
+
+from artifacts.errors import LightRetrieverError
+from service.terminal import search
+
+__all__ = ["main"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(search)
+
+
+def main() -> None:
+    """Run the command; an expected error is one line on stderr and exit status 2."""
+    try:
+        app()
+    except LightRetrieverError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

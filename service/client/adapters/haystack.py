@@ -1,0 +1,104 @@
+"""The service as a retriever of Haystack 2 (package haystack-ai)."""
+
+from typing import Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+from haystack.utils import Secret
+
+from service.client.asynchronous import AsyncSearchClient
+from service.client.hits import hit_metadata, hit_text
+from service.client.sync import SearchClient
+from service.schemas import SearchResponse
+
+__all__ = ["SearchRetriever"]
+
+
+@component
+class SearchRetriever:
+    """Finds documents with a search service.
+
+    `request` holds fields of a search request, such as `{"mode": "dense"}`; the input `request` adds to it, and `top_k`
+    is the field `k`. The `meta` of a document are its fields and those of `service.client.hits.SCORES`. `run_async`
+    opens its own connection, so it works in any event loop. Pipelines with it can be saved; an API key is then the
+    name of its variable, as `Secret.from_env_var` has it. Errors are those of the client.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: Secret | None = None,
+        top_k: int = 10,
+        request: dict[str, Any] | None = None,
+        timeout_s: float = 30.0,
+        text_field: str = "text",
+    ) -> None:
+        self.url = url
+        self.api_key = api_key
+        self.top_k = top_k
+        self.request = dict(request or {})
+        self.timeout_s = timeout_s
+        self.text_field = text_field
+        self._client: SearchClient | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the settings for a saved pipeline."""
+        return default_to_dict(
+            self,
+            url=self.url,
+            api_key=self.api_key,
+            top_k=self.top_k,
+            request=self.request,
+            timeout_s=self.timeout_s,
+            text_field=self.text_field,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "SearchRetriever":
+        """Make the component of a saved pipeline."""
+        made: SearchRetriever = default_from_dict(cls, data)
+        return made
+
+    def warm_up(self) -> None:
+        """Make the client, once; no request is sent."""
+        self._opened()
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, top_k: int | None = None, request: dict[str, Any] | None = None
+    ) -> dict[str, list[Document]]:
+        """Find documents, best first."""
+        return self._documents(self._opened().search(query, **self._fields(top_k, request)))
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, top_k: int | None = None, request: dict[str, Any] | None = None
+    ) -> dict[str, list[Document]]:
+        """Find documents, best first."""
+        async with AsyncSearchClient(self.url, api_key=self._key(), timeout_s=self.timeout_s) as client:
+            return self._documents(await client.search(query, **self._fields(top_k, request)))
+
+    def _opened(self) -> SearchClient:
+        if self._client is None:
+            self._client = SearchClient(self.url, api_key=self._key(), timeout_s=self.timeout_s)
+        return self._client
+
+    def _key(self) -> str | None:
+        return None if self.api_key is None else self.api_key.resolve_value()
+
+    def _fields(self, top_k: int | None, request: dict[str, Any] | None) -> dict[str, Any]:
+        chosen = {"k": self.top_k, **self.request, **(request or {})}
+        return chosen if top_k is None else chosen | {"k": top_k}
+
+    def _documents(self, response: SearchResponse) -> dict[str, list[Document]]:
+        return {
+            "documents": [
+                Document(
+                    id=hit.id,
+                    content=hit_text(hit.fields, self.text_field),
+                    meta=hit_metadata(response, hit, self.text_field),
+                    score=hit.score,
+                )
+                for hit in response.hits
+            ]
+        }

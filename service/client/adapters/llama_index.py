@@ -1,0 +1,61 @@
+"""The service as a retriever of LlamaIndex (package llama-index-core)."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+from service.client.asynchronous import AsyncSearchClient
+from service.client.hits import SCORES, hit_metadata, hit_text
+from service.client.sync import SearchClient
+from service.schemas import SearchResponse
+
+__all__ = ["SearchRetriever"]
+
+
+class SearchRetriever(BaseRetriever):
+    """Finds nodes with a search service.
+
+    `request` holds fields of a search request, such as `{"k": 5}`. The metadata of a node are the document's fields and
+    those of `service.client.hits.SCORES`; the latter are kept from language models and embeddings. Without
+    `async_client`, `aretrieve` uses `client` in a thread. Errors are those of the client.
+    """
+
+    def __init__(
+        self,
+        client: SearchClient,
+        async_client: AsyncSearchClient | None = None,
+        *,
+        request: Mapping[str, Any] | None = None,
+        text_field: str = "text",
+    ) -> None:
+        super().__init__()
+        self._client = client
+        self._async_client = async_client
+        self._request = dict(request or {})
+        self._text_field = text_field
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._nodes(self._client.search(query_bundle.query_str, **self._request))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if self._async_client is None:
+            return await asyncio.to_thread(self._retrieve, query_bundle)
+        return self._nodes(await self._async_client.search(query_bundle.query_str, **self._request))
+
+    def _nodes(self, response: SearchResponse) -> list[NodeWithScore]:
+        return [
+            NodeWithScore(
+                node=TextNode(
+                    id_=hit.id,
+                    text=hit_text(hit.fields, self._text_field),
+                    metadata=hit_metadata(response, hit, self._text_field),
+                    excluded_llm_metadata_keys=list(SCORES),
+                    excluded_embed_metadata_keys=list(SCORES),
+                ),
+                score=hit.score,
+            )
+            for hit in response.hits
+        ]

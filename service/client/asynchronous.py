@@ -1,0 +1,171 @@
+"""The client for asyncio."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+
+from service.client.calls import (
+    Call,
+    Numbered,
+    Query,
+    batch_call,
+    check_stream,
+    document_call,
+    encode_call,
+    info_call,
+    numbered_async,
+    ready_call,
+    reload_call,
+    search_call,
+)
+from service.client.connection import Connection
+from service.client.errors import AnswerError, ClientError, UnreachableError
+from service.client.retries import Retries
+from service.schemas import (
+    BatchRequest,
+    BatchResponse,
+    Document,
+    EncodeRequest,
+    EncodeResponse,
+    Info,
+    Reloaded,
+    SearchResponse,
+)
+
+__all__ = ["AsyncSearchClient"]
+
+T = TypeVar("T")
+
+
+class AsyncSearchClient:
+    """Calls a search service from asyncio; arguments and errors are those of SearchClient.
+
+    It belongs to the event loop that it is first used in. `aclose` it, or use it in an `async with` statement. A call
+    that is cancelled ends at once and leaves its connection behind.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        retries: Retries | None = None,
+    ) -> None:
+        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
+        self._http = httpx2.AsyncClient(**self._connection.http_options(), timeout=None)
+
+    async def search(self, request: Query, /, **fields: Any) -> SearchResponse:
+        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords."""
+        return await self.call(search_call(request, fields))
+
+    async def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
+        """Make several searches in one request. The keywords are the fields of each that is given as a text."""
+        return await self.call(batch_call(searches, fields))
+
+    def search_many(
+        self,
+        queries: Iterable[Query] | AsyncIterable[Query],
+        /,
+        *,
+        batch_size: int = 32,
+        concurrency: int = 4,
+        **fields: Any,
+    ) -> AsyncGenerator[SearchResponse]:
+        """Give the answers of any number of queries, in their order; see SearchClient.
+
+        Who leaves the loop early should `aclose` the generator, which cancels what is under way.
+        """
+        check_stream(batch_size, concurrency)
+        return self._stream(numbered_async(queries, batch_size), concurrency, fields)
+
+    async def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
+        """Give a text as the legs see it: an EncodeRequest, or a text with its other fields as keywords."""
+        return await self.call(encode_call(request, fields))
+
+    async def document(self, document_id: str, /) -> Document:
+        """Give a stored document. AnswerError of kind `document_not_found` if there is none."""
+        return await self.call(document_call(document_id))
+
+    async def info(self) -> Info:
+        """Tell what is served, and within which limits."""
+        return await self.call(info_call())
+
+    async def ready(self) -> bool:
+        """Tell whether the service wants requests; false also where there is none. Asks once."""
+        try:
+            await self.call(ready_call())
+        except UnreachableError:
+            return False
+        except AnswerError as error:
+            if error.passing:
+                return False
+            raise
+        return True
+
+    async def reload(self) -> Reloaded:
+        """Let the service take over what its folder has now; needs a key with the scope `admin`, and some time."""
+        return await self.call(reload_call())
+
+    async def call(self, call: Call[T]) -> T:
+        """Make one of the calls of `service.client.calls`, again where that helps."""
+        attempts = self._connection.attempts(once=call.once)
+        while True:
+            try:
+                return await self._attempt(call, attempts.begin())
+            except ClientError as error:
+                wait_s = attempts.wait_s(error)
+            await asyncio.sleep(wait_s)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Give the client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        await self.aclose()
+
+    async def _attempt(self, call: Call[T], left_s: float) -> T:
+        try:
+            async with asyncio.timeout(left_s):
+                response = await self._http.request(call.method, call.path, content=call.body, headers=call.headers)
+        except TimeoutError as error:
+            raise UnreachableError.late(self._connection.address, self._connection.timeout_s) from error
+        except httpx2.HTTPError as error:
+            raise self._connection.failed(error) from error
+        return call.answer(response.status_code, response.headers, response.content)
+
+    async def _stream(
+        self, batches: AsyncIterator[Numbered], concurrency: int, fields: dict[str, Any]
+    ) -> AsyncGenerator[SearchResponse]:
+        gate = asyncio.Semaphore(concurrency)
+
+        async def answered(batch: list[Query], first: int) -> BatchResponse:
+            async with gate:
+                return await self.call(batch_call(batch, fields, first=first))
+
+        pending: deque[asyncio.Task[BatchResponse]] = deque()
+        try:
+            async for first, batch in batches:
+                pending.append(asyncio.create_task(answered(batch, first)))
+                # One more than are worked on, so that there is something to do while answers are taken.
+                if len(pending) > concurrency:
+                    for response in (await pending.popleft()).results:
+                        yield response
+            while pending:
+                for response in (await pending.popleft()).results:
+                    yield response
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)

@@ -1,0 +1,199 @@
+"""The calls that the service answers, without input and output: what is sent, and how the answer is read."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from service.client.errors import AnswerError, ClientError
+from service.schemas import (
+    BatchRequest,
+    BatchResponse,
+    Document,
+    EncodeRequest,
+    EncodeResponse,
+    Info,
+    Reloaded,
+    SearchRequest,
+    SearchResponse,
+    Status,
+)
+
+__all__ = [
+    "Call",
+    "Numbered",
+    "Query",
+    "batch_call",
+    "check_stream",
+    "document_call",
+    "encode_call",
+    "info_call",
+    "numbered",
+    "numbered_async",
+    "ready_call",
+    "reload_call",
+    "search_call",
+]
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+Query = str | SearchRequest
+Numbered = tuple[int, list[Query]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and how its answer is read. All of them are safe to repeat; `once` says that there is no use in it.
+
+    `first` is the place of a batch's first search among all of them.
+    """
+
+    method: str
+    path: str
+    read: Callable[[bytes], T]
+    body: bytes | None = None
+    once: bool = False
+    first: int = 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the body is."""
+        return {} if self.body is None else {"content-type": "application/json"}
+
+    def raw(self) -> "Call[bytes]":
+        """The same call, with its answer's JSON as it came."""
+        return Call(self.method, self.path, bytes, self.body, self.once, self.first)
+
+    def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> T:
+        """Read the answer; AnswerError if it is an error."""
+        if status != 200:
+            raise AnswerError.of_answer(status, headers, body, first=self.first)
+        return self.read(body)
+
+
+def search_call(request: Query, fields: Mapping[str, Any]) -> Call[SearchResponse]:
+    """One search. AnswerError if the request doesn't fit the schema."""
+    model = _request(SearchRequest, "query", request, fields)
+    return Call("POST", "/search", _reader(SearchResponse), _json(model))
+
+
+def batch_call(
+    searches: BatchRequest | Iterable[Query], fields: Mapping[str, Any], *, first: int = 0
+) -> Call[BatchResponse]:
+    """Several searches; the fields are those of each that is given as a text. AnswerError names a bad one's place."""
+    if isinstance(searches, BatchRequest):
+        requests: Sequence[SearchRequest] = searches.searches
+        if fields:
+            raise _both("BatchRequest", fields)
+    else:
+        requests = [
+            _request(SearchRequest, "query", search, {} if isinstance(search, SearchRequest) else fields, place)
+            for place, search in ((f"searches.{number}", search) for number, search in enumerate(searches, first))
+        ]
+    body = b'{"searches":[' + b",".join(map(_json, requests)) + b"]}"
+    return Call("POST", "/search/batch", _reader(BatchResponse), body, first=first)
+
+
+def encode_call(request: str | EncodeRequest, fields: Mapping[str, Any]) -> Call[EncodeResponse]:
+    """A text as the legs see it. AnswerError if the request doesn't fit the schema."""
+    model = _request(EncodeRequest, "text", request, fields)
+    return Call("POST", "/encode", _reader(EncodeResponse), _json(model))
+
+
+def document_call(document_id: str) -> Call[Document]:
+    """A stored document. ClientError if the id can't be written in UTF-8."""
+    try:
+        # Dots stay as they are in quoting, but "." and ".." would be taken for steps in the path.
+        written = quote(document_id, safe="").replace(".", "%2E")
+    except UnicodeEncodeError as error:
+        raise ClientError(
+            f"The document id {document_id!r} is no text that UTF-8 can express.", remedy="Remove lone surrogates."
+        ) from error
+    return Call("GET", f"/documents/{written}", _reader(Document))
+
+
+def info_call() -> Call[Info]:
+    """What is served."""
+    return Call("GET", "/info", _reader(Info))
+
+
+def ready_call() -> Call[Status]:
+    """Whether the service wants requests."""
+    return Call("GET", "/readyz", _reader(Status), once=True)
+
+
+def reload_call() -> Call[Reloaded]:
+    """Serve what the folder has now."""
+    return Call("POST", "/admin/reload", _reader(Reloaded))
+
+
+def check_stream(batch_size: int, concurrency: int) -> None:
+    """ClientError unless there can be such batches."""
+    for name, value in (("batch_size", batch_size), ("concurrency", concurrency)):
+        if value < 1:
+            raise ClientError(f"{name} is {value}.", remedy="Name 1 or more.")
+
+
+def numbered(queries: Iterable[Query], size: int) -> Iterator[Numbered]:
+    """Cut into batches, each with the place of its first query among all."""
+    iterator, first = iter(queries), 0
+    while batch := list(islice(iterator, size)):
+        yield first, batch
+        first += len(batch)
+
+
+async def numbered_async(queries: Iterable[Query] | AsyncIterable[Query], size: int) -> AsyncIterator[Numbered]:
+    """Cut into batches, each with the place of its first query among all."""
+    if not isinstance(queries, AsyncIterable):
+        for item in numbered(queries, size):
+            yield item
+        return
+    first, batch = 0, list[Query]()
+    async for query in queries:
+        batch.append(query)
+        if len(batch) == size:
+            yield first, batch
+            first, batch = first + size, []
+    if batch:
+        yield first, batch
+
+
+def _request(model: type[M], name: str, value: object, fields: Mapping[str, Any], place: str = "") -> M:
+    if isinstance(value, model):
+        if fields:
+            raise _both(model.__name__, fields)
+        return value
+    if name in fields:
+        raise ClientError(f"The field {name!r} is given twice.", remedy="It is the first argument.")
+    try:
+        return model.model_validate({name: value, **fields})
+    except ValidationError as error:
+        raise AnswerError.of_request(error, place=place) from error
+
+
+def _both(model: str, fields: Mapping[str, Any]) -> ClientError:
+    return ClientError(
+        f"There is a {model}, and fields beside it: {', '.join(fields)}.",
+        remedy=f"Name them in the {model}, or give the text in its place.",
+    )
+
+
+def _json(request: BaseModel) -> bytes:
+    """The fields that were set. Those with their default stay away, so a service that doesn't know them yet answers."""
+    return request.model_dump_json(include=request.model_fields_set).encode()
+
+
+def _reader(model: type[M]) -> Callable[[bytes], M]:
+    return partial(_read, model)
+
+
+def _read(model: type[M], body: bytes) -> M:
+    """Fields that this version doesn't know are left out: a newer service may tell more."""
+    try:
+        return model.model_validate_json(body, extra="ignore")
+    except ValidationError as error:
+        raise AnswerError.unreadable(model.__name__, error) from error

@@ -1,0 +1,74 @@
+"""Where the service is and how it is spoken to: what both clients have in common."""
+
+import re
+from functools import cache
+from ssl import SSLContext
+from typing import Final, TypedDict
+
+import httpx2
+
+from service.client.errors import AnswerError, ClientError, UnreachableError
+from service.client.retries import Attempts, Retries
+
+__all__ = ["Connection", "HttpOptions"]
+
+_KEY: Final = re.compile(r"[!-~]+")
+
+
+class HttpOptions(TypedDict):
+    """What httpx2's clients are made with."""
+
+    base_url: str
+    headers: dict[str, str]
+    verify: SSLContext
+
+
+class Connection:
+    """Address, headers, time and retries of a client. ClientError for what can't be used."""
+
+    def __init__(self, base_url: str, *, api_key: str | None, timeout_s: float, retries: Retries | None) -> None:
+        self.address = _address(base_url)
+        self.headers = {"accept": "application/json", "user-agent": "lightretriever-client"}
+        if api_key is not None:
+            if not _KEY.fullmatch(api_key):
+                raise ClientError("The API key has characters that no key has.", remedy="Look for spaces around it.")
+            self.headers["authorization"] = f"Bearer {api_key}"
+        if not timeout_s > 0:
+            raise ClientError(f"timeout_s is {timeout_s:g}.", remedy="Name a number of seconds above 0.")
+        self.timeout_s = timeout_s
+        self.retries = retries or Retries()
+
+    def http_options(self) -> HttpOptions:
+        """Give what httpx2's clients are made with."""
+        return {"base_url": self.address, "headers": self.headers, "verify": _tls()}
+
+    def attempts(self, *, once: bool) -> Attempts:
+        """Begin a call."""
+        return Attempts(Retries(attempts=1) if once else self.retries, self.timeout_s)
+
+    def failed(self, error: httpx2.HTTPError) -> ClientError:
+        """Say in our words what went wrong below."""
+        if isinstance(error, httpx2.TimeoutException):
+            return UnreachableError.late(self.address, self.timeout_s)
+        if isinstance(error, httpx2.DecodingError):
+            return AnswerError(status=200, kind="unexpected_answer", detail=f"The answer can't be decoded: {error}.")
+        return UnreachableError.broken(self.address, error)
+
+
+@cache
+def _tls() -> SSLContext:
+    """The certificates that the system trusts; reading them takes longer than a search."""
+    return httpx2.create_ssl_context()
+
+
+def _address(base_url: str) -> str:
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise ClientError(f"The base URL {base_url!r} is no address: {error}.", remedy=_EXAMPLE) from error
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        raise ClientError(f"The base URL {base_url!r} is no address of a service.", remedy=_EXAMPLE)
+    return base_url.rstrip("/")
+
+
+_EXAMPLE: Final = "Write it as in http://127.0.0.1:8080."

@@ -1,0 +1,164 @@
+"""What can go wrong when the service is called.
+
+LightRetrieverError
+└── ClientError               the client can't be used like this
+    ├── AnswerError           the service, or who answered in its place, answered with an error
+    └── UnreachableError      there was no answer
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Final, Self
+
+from pydantic import ValidationError
+
+from artifacts.errors import LightRetrieverError
+from service.errors import InvalidRequestError, shortened
+from service.problems import field_errors
+from service.schemas import FieldProblem, Problem
+
+__all__ = ["AnswerError", "ClientError", "UnreachableError"]
+
+# Refused for now: too many requests, a proxy whose service is away, and a service that is not ready or overloaded.
+_PASSING: Final = frozenset({429, 502, 503})
+_LONGEST_ANSWER: Final = 200
+_POSITION: Final = re.compile(r"^searches\.(\d+)")
+
+
+class ClientError(LightRetrieverError):
+    """Base class. `passing` says whether the same call may succeed a little later."""
+
+    passing = False
+    retry_after_s = 0.0
+
+
+class UnreachableError(ClientError):
+    """There was no answer: nobody listens, the connection broke, or the time was over (`passing` is false then)."""
+
+    def __init__(self, message: str, *, remedy: str, passing: bool = True) -> None:
+        super().__init__(message, remedy=remedy)
+        self.passing = passing
+
+    @classmethod
+    def late(cls, address: str, timeout_s: float) -> Self:
+        """The time of the whole call is over."""
+        message = f"No answer from {address} within {timeout_s:g} s."
+        return cls(message, remedy="Allow more time with timeout_s.", passing=False)
+
+    @classmethod
+    def broken(cls, address: str, error: Exception) -> Self:
+        """Nobody listens, or the connection broke."""
+        reason = str(error) or type(error).__name__
+        return cls(f"{address} can't be reached: {reason}.", remedy="Does the service run there?")
+
+
+class AnswerError(ClientError):
+    """An answer that is an error, with all that the problem of RFC 9457 says.
+
+    `status` is that of HTTP and `kind` the stable name (docs/service.md). A request that doesn't fit the schema is not
+    sent; its error is the one with which the service would answer (`invalid_request`, 422). What is no answer of this
+    service has the kind `unexpected_answer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        status: int,
+        kind: str,
+        detail: str,
+        title: str = "",
+        errors: Iterable[FieldProblem] = (),
+        request_id: str = "",
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(f"{detail} ({status} {kind})")
+        self.status = status
+        self.kind = kind
+        self.title = title
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+        self.passing = status in _PASSING
+
+    @classmethod
+    def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, *, first: int = 0) -> Self:
+        """Read the answer of a request that failed; `first` is the place of a batch's first search among all."""
+        wait_s = _retry_after_s(headers.get("retry-after", ""))
+        try:
+            problem = Problem.model_validate_json(body, extra="ignore")
+        except ValidationError:
+            detail = _unknown_answer(status, headers, body)
+            return cls(status=status, kind="unexpected_answer", detail=detail, retry_after_s=wait_s)
+        return cls(
+            status=status,
+            kind=problem.kind,
+            title=problem.title,
+            detail=_moved(problem.detail, first),
+            errors=[error.model_copy(update={"field": _moved(error.field, first)}) for error in problem.errors],
+            request_id=problem.request_id,
+            retry_after_s=wait_s,
+        )
+
+    @classmethod
+    def of_request(cls, error: ValidationError, *, place: str = "") -> Self:
+        """Tell what is wrong with a request that was not sent; `place` is where in a batch it stands."""
+        refused = InvalidRequestError.of(*field_errors(error), count=error.error_count())
+        if place:
+            refused = refused.within(place)
+        errors = [
+            FieldProblem(field=_sendable(item.field), message=item.message, value=_echo(item.value))
+            for item in refused.errors
+        ]
+        return cls(
+            status=refused.status,
+            kind=refused.kind,
+            title=refused.title,
+            detail=_sendable(refused.detail),
+            errors=errors,
+        )
+
+    @classmethod
+    def unreadable(cls, model: str, error: ValidationError) -> Self:
+        """An answer with status 200 that is not what was asked for."""
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "body"
+        detail = f"The answer is no {model} of this version: {place}: {first['msg']}. Is this the search service?"
+        return cls(status=HTTPStatus.OK, kind="unexpected_answer", detail=detail)
+
+
+def _unknown_answer(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    if 300 <= status < 400:
+        return f"The address leads to {headers.get('location', 'another place')!r}. Name that one as the base URL."
+    text = " ".join(body.decode("utf-8", "replace").split())
+    return f"No answer of the search service: {shortened(text, _LONGEST_ANSWER) or 'an empty body'}"
+
+
+def _retry_after_s(header: str) -> float:
+    """Seconds to wait, from a number of seconds or a date; 0 for anything else."""
+    text = header.strip()
+    if text.isascii() and text.isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _moved(text: str, first: int) -> str:
+    """Let `searches.3.query` of a batch be `searches.67.query` where the batch's first search is the 64th."""
+    return _POSITION.sub(lambda found: f"searches.{int(found[1]) + first}", text)
+
+
+def _echo(value: str | int | float | bool | None) -> str | int | float | bool | None:
+    return _sendable(value) if isinstance(value, str) else value
+
+
+def _sendable(text: str) -> str:
+    """The text with lone surrogates spelled out, which can neither be sent nor printed."""
+    return text.encode("utf-8", "backslashreplace").decode()

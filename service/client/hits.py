@@ -1,0 +1,39 @@
+"""A hit as the retrievers of other libraries have documents: a text, and metadata beside it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from service.schemas import Hit, SearchResponse
+
+__all__ = ["SCORES", "hit_metadata", "hit_text"]
+
+SCORES: Final = ("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank", "degraded")
+"""What `hit_metadata` tells of the search; everything else in it is a field of the document."""
+
+
+def hit_text(fields: Mapping[str, Any], text_field: str) -> str:
+    """Give the document's text, or its title where the text is empty: some documents are a title alone."""
+    text = fields.get(text_field) or fields.get("title") or ""
+    return text if isinstance(text, str) else str(text)
+
+
+def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
+    """Give the document's fields without its text, and `SCORES`, null where a leg says nothing.
+
+    A field of the document that has one of these names is called `document_NAME`.
+    """
+    fields = {
+        f"document_{name}" if name in SCORES else name: value
+        for name, value in hit.fields.items()
+        if name != text_field
+    }
+    return fields | {
+        "id": hit.id,
+        "rank": hit.rank,
+        "score": hit.score,
+        "dense_score": hit.dense.score if hit.dense else None,
+        "dense_rank": hit.dense.rank if hit.dense else None,
+        "sparse_score": hit.sparse.score if hit.sparse else None,
+        "sparse_rank": hit.sparse.rank if hit.sparse else None,
+        "degraded": ", ".join(response.degraded),
+    }

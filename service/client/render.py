@@ -1,0 +1,96 @@
+"""Hits for people: how the command `search` shows an answer in the terminal, with and without colours."""
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from service.schemas import Hit, LegScore, SearchResponse, Timings
+
+__all__ = ["show"]
+
+_INDENT: Final = 5
+_LONGEST_SNIPPET: Final = 300
+_LONGEST_NAME: Final = 100
+_LONGEST_VALUE: Final = 60
+# Kept of the characters that are not printed: they join those around them.
+_JOINERS: Final = "\u200c\u200d"
+
+
+def show(console: Console, response: SearchResponse) -> None:
+    """Print the hits, best first, and below them what the search took. Degraded legs come first.
+
+    In a terminal long lines are wrapped below their beginning; in a pipe or a file every line stays whole.
+    """
+    for leg in response.degraded:
+        _print(console, Text(f"degraded: the {leg} leg failed or was late and is missing here", "bold red"))
+    for hit in response.hits:
+        _show_hit(console, hit)
+    if not response.hits:
+        _print(console, Text("no hits", "yellow"))
+    _print(console, Text(_summary(response), "dim"))
+
+
+def _print(console: Console, line: Text, indent: int = 0) -> None:
+    if console.is_terminal:
+        console.print(Padding(line, (0, 0, 0, indent), expand=False))
+    else:
+        console.print(Text(" " * indent).append_text(line), soft_wrap=True)
+
+
+def _show_hit(console: Console, hit: Hit) -> None:
+    name, title = _clean(hit.id, _LONGEST_NAME), _clean(hit.fields.get("title"), _LONGEST_NAME)
+    _print(console, Text.assemble((f"{hit.rank:>3}. ", "dim"), (title or name, "bold cyan")))
+    scores = Text.assemble((f"{hit.score:.4f}", "bold"), *_legs(hit))
+    if title:
+        scores.append(f"  id {name}", "dim")
+    _print(console, scores, _INDENT)
+    if snippet := _clean(hit.fields.get("text"), _LONGEST_SNIPPET):
+        _print(console, Text(snippet), _INDENT)
+    if others := _others(hit.fields):
+        _print(console, Text(others, "dim"), _INDENT)
+
+
+def _legs(hit: Hit) -> Iterator[tuple[str, str]]:
+    for name, leg, colour in (("dense", hit.dense, "green"), ("sparse", hit.sparse, "magenta")):
+        yield f"  {name} {_leg(leg)}", colour if leg else "dim"
+
+
+def _leg(leg: LegScore | None) -> str:
+    if leg is None:
+        return "–"
+    return f"{leg.score:.4g} " + ("not proposed" if leg.rank is None else f"#{leg.rank}")
+
+
+def _others(fields: Mapping[str, Any]) -> str:
+    """The document's other fields that fit on a line."""
+    named = ((name, value) for name, value in fields.items() if name not in ("title", "text"))
+    plain = ((name, value) for name, value in named if isinstance(value, str | int | float))
+    return "  ".join(f"{_clean(name, _LONGEST_VALUE)}: {_clean(value, _LONGEST_VALUE)}" for name, value in plain)
+
+
+def _summary(response: SearchResponse) -> str:
+    count = len(response.hits)
+    hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates} candidates"
+    return f"{hits}, {response.mode}, task {response.task}; {_timings(response.timings_ms)}"
+
+
+def _timings(timings: Timings) -> str:
+    stages = {name: ms for name, ms in timings.model_dump().items() if ms is not None}
+    total = stages.pop("total")
+    return f"{total:.1f} ms ({', '.join(f'{name} {ms:.2f}' for name, ms in stages.items())})"
+
+
+def _clean(value: object, length: int) -> str:
+    """A value as one line of at most `length` characters, without any that could command the terminal."""
+    if value is None:
+        return ""
+    text = str(value)
+    visible = "".join(
+        character if character in _JOINERS or unicodedata.category(character)[0] != "C" else " " for character in text
+    )
+    line = " ".join(visible.split())
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"

@@ -1,0 +1,172 @@
+"""The client for ordinary Python."""
+
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+
+from service.client.calls import (
+    Call,
+    Numbered,
+    Query,
+    batch_call,
+    check_stream,
+    document_call,
+    encode_call,
+    info_call,
+    numbered,
+    ready_call,
+    reload_call,
+    search_call,
+)
+from service.client.connection import Connection
+from service.client.errors import AnswerError, ClientError, UnreachableError
+from service.client.retries import Retries
+from service.schemas import (
+    BatchRequest,
+    BatchResponse,
+    Document,
+    EncodeRequest,
+    EncodeResponse,
+    Info,
+    Reloaded,
+    SearchResponse,
+)
+
+__all__ = ["SearchClient"]
+
+T = TypeVar("T")
+
+
+class SearchClient:
+    """Calls a search service. Threads may share one; `close` it, or use it in a `with` statement.
+
+    `base_url` is the service's address, with a path where it stands below one. `api_key` is sent with every request.
+    `timeout_s` is the time of a whole call in seconds, all attempts and the waits between them included.
+
+    Every call raises AnswerError for an answer that is an error, UnreachableError where there is no answer, and
+    ClientError for arguments that make no sense. What may pass (429, 502, 503, a broken connection) is tried again as
+    `retries` says; nothing that this client calls does harm when it is called twice.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        retries: Retries | None = None,
+    ) -> None:
+        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
+        self._http = httpx2.Client(**self._connection.http_options())
+
+    def search(self, request: Query, /, **fields: Any) -> SearchResponse:
+        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords."""
+        return self.call(search_call(request, fields))
+
+    def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
+        """Make several searches in one request. The keywords are the fields of each that is given as a text."""
+        return self.call(batch_call(searches, fields))
+
+    def search_many(
+        self, queries: Iterable[Query], /, *, batch_size: int = 32, concurrency: int = 4, **fields: Any
+    ) -> Generator[SearchResponse]:
+        """Give the answers of any number of queries, in their order.
+
+        They are read as answers are taken: `batch_size` to a request, `concurrency` requests at a time, and at most
+        two batches more in memory. The error of a batch is raised where its first answer would stand; a bad query's
+        names its place among all queries, from 0. Keywords as in `search_batch`; each batch has the time of a call.
+        """
+        check_stream(batch_size, concurrency)
+        return self._stream(numbered(queries, batch_size), concurrency, fields)
+
+    def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
+        """Give a text as the legs see it: an EncodeRequest, or a text with its other fields as keywords."""
+        return self.call(encode_call(request, fields))
+
+    def document(self, document_id: str, /) -> Document:
+        """Give a stored document. AnswerError of kind `document_not_found` if there is none."""
+        return self.call(document_call(document_id))
+
+    def info(self) -> Info:
+        """Tell what is served, and within which limits."""
+        return self.call(info_call())
+
+    def ready(self) -> bool:
+        """Tell whether the service wants requests; false also where there is none. Asks once."""
+        try:
+            self.call(ready_call())
+        except UnreachableError:
+            return False
+        except AnswerError as error:
+            if error.passing:
+                return False
+            raise
+        return True
+
+    def reload(self) -> Reloaded:
+        """Let the service take over what its folder has now; needs a key with the scope `admin`, and some time."""
+        return self.call(reload_call())
+
+    def call(self, call: Call[T]) -> T:
+        """Make one of the calls of `service.client.calls`, again where that helps."""
+        attempts = self._connection.attempts(once=call.once)
+        while True:
+            try:
+                return self._attempt(call, attempts.begin())
+            except ClientError as error:
+                wait_s = attempts.wait_s(error)
+            sleep(wait_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        """Give the client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    def _attempt(self, call: Call[T], left_s: float) -> T:
+        """One attempt. No wait for the service is longer than `left_s`, and the clock is watched while a body comes."""
+        until, body = monotonic() + left_s, bytearray()
+        try:
+            with self._http.stream(
+                call.method, call.path, content=call.body, headers=call.headers, timeout=left_s
+            ) as response:
+                for piece in response.iter_bytes():
+                    body += piece
+                    if monotonic() > until:
+                        raise UnreachableError.late(self._connection.address, self._connection.timeout_s)
+        except httpx2.HTTPError as error:
+            raise self._connection.failed(error) from error
+        return call.answer(response.status_code, response.headers, bytes(body))
+
+    def _stream(
+        self, batches: Iterable[Numbered], concurrency: int, fields: dict[str, Any]
+    ) -> Generator[SearchResponse]:
+        pending: deque[Future[BatchResponse]] = deque()
+        with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
+            try:
+                for first, batch in batches:
+                    pending.append(pool.submit(self._batch, batch, fields, first))
+                    # One more than are worked on, so that no thread waits while answers are taken.
+                    if len(pending) > concurrency:
+                        yield from pending.popleft().result().results
+                while pending:
+                    yield from pending.popleft().result().results
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _batch(self, batch: list[Query], fields: dict[str, Any], first: int) -> BatchResponse:
+        return self.call(batch_call(batch, fields, first=first))

@@ -1,0 +1,33 @@
+"""Shared by the tests of the client: a real server, and both clients."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# Read when the library is imported: without it Haystack reports its use to its makers.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
+
+from artifacts.bundle import Bundle
+from tests.client.both import BOTH, Client, Maker
+from tests.service.process import serving
+
+
+@pytest.fixture(scope="session")
+def url(tiny_bundle: Bundle) -> Iterator[str]:
+    """The address of a real server."""
+    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+@pytest.fixture(params=BOTH)
+def make(request: pytest.FixtureRequest) -> Maker:
+    """Either class of client."""
+    return BOTH[request.param]
+
+
+@pytest.fixture
+def client(make: Maker, url: str) -> Iterator[Client]:
+    """Either client, of the real server."""
+    with make(url, timeout_s=120) as client:
+        yield client

@@ -1,0 +1,165 @@
+"""Every call, made to a real server by both clients."""
+
+import json
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from artifacts.bundle import Bundle
+from service.client import AnswerError, ClientError
+from service.keys import new_key
+from service.schemas import (
+    BatchRequest,
+    EncodeRequest,
+    Info,
+    LinearFusion,
+    RrfFusion,
+    SearchRequest,
+    SearchResponse,
+    Weights,
+)
+from tests.client.both import Client, Maker
+from tests.client.scripted import FOUND, Scripted, answer
+from tests.service.process import serving
+
+ODD_IDS = ("music", 'odd id/with "quotes" & ünï', ".", "..", "../info", "a%2Fb", "50%", "?k=1", "#x", "a\nb", "🎵")
+KEY, ENTRY = new_key("both", ["search", "admin"])
+SEARCH_KEY, SEARCH_ENTRY = new_key("searcher", ["search"])
+
+
+def untimed(response: SearchResponse) -> dict[str, object]:
+    return response.model_dump(exclude={"timings_ms"})
+
+
+def test_a_search_is_that_of_the_service(client: Client, url: str) -> None:
+    body = {"query": "play music", "k": 3, "mode": "sparse", "fields": ["title"]}
+    plain = SearchResponse.model_validate_json(httpx2.post(f"{url}/search", json=body, timeout=90).content)
+    found = client.search("play music", k=3, mode="sparse", fields=["title"])
+    assert len(found.hits) == 3
+    assert untimed(found) == untimed(plain)
+    assert untimed(client.search(SearchRequest.model_validate(body))) == untimed(plain)
+
+
+@pytest.mark.parametrize(
+    "fusion",
+    [
+        RrfFusion(method="rrf"),
+        LinearFusion(),
+        LinearFusion(weights=Weights(dense=1, sparse=0)),
+        {"method": "linear", "weights": {"dense": 1.0, "sparse": 0.0}},
+    ],
+)
+def test_nested_fields_arrive_whole(client: Client, url: str, fusion: object) -> None:
+    request = SearchRequest.model_validate({"query": "music", "fusion": fusion})
+    plain = httpx2.post(f"{url}/search", content=request.model_dump_json(), headers=JSON, timeout=90)
+    found = client.search("music", fusion=fusion)
+    assert untimed(found) == untimed(SearchResponse.model_validate_json(plain.content))
+
+
+JSON = {"content-type": "application/json"}
+
+
+def test_only_what_was_set_is_sent(make: Maker) -> None:
+    """So a service that doesn't know a field yet answers those who don't use it."""
+    with Scripted(answer()) as server, make(server.url) as client:
+        client.search("music", k=7)
+        client.search(SearchRequest(query="music", fusion=LinearFusion()))
+    first, second = (json.loads(request["body"]) for request in server.seen)
+    assert first == {"query": "music", "k": 7}
+    assert second["fusion"]["method"] == "linear"
+
+
+def test_what_a_newer_service_tells_is_passed_over(make: Maker) -> None:
+    hit = {**FOUND["hits"][0], "explain": {"music": 1}}  # type: ignore[index]
+    newer = {**FOUND, "hits": [hit], "facets": {"year": []}, "timings_ms": {"total": 1.0, "facets": 0.1}}
+    with Scripted(answer(newer)) as server, make(server.url) as client:
+        assert client.search("music").hits[0].id == "a"
+
+
+def test_a_batch(client: Client) -> None:
+    searches: list[str | SearchRequest] = ["play music", SearchRequest(query="text editor", k=1), "Ελληνικά"]
+    results = client.search_batch(searches, k=2).results
+    assert [len(response.hits) for response in results] == [2, 1, 2]
+    for search, response in zip(searches, results, strict=True):
+        alone = client.search(search) if isinstance(search, SearchRequest) else client.search(search, k=2)
+        assert untimed(alone) == untimed(response)
+    whole = BatchRequest(searches=[SearchRequest(query="music")])
+    assert untimed(client.search_batch(whole).results[0]) == untimed(client.search("music"))
+
+
+def test_encode(client: Client) -> None:
+    encoded = client.encode("play music", task="fact")
+    assert encoded.task == "fact"
+    assert len(encoded.dense) == encoded.dimension
+    assert client.encode(EncodeRequest(text="play music", task="fact")).tokens == encoded.tokens
+
+
+def test_a_document(client: Client) -> None:
+    assert client.document("music").fields["title"] == "Terminal music player"
+    assert client.document(ODD_IDS[1]).id == ODD_IDS[1]
+
+
+@pytest.mark.parametrize("document_id", [*ODD_IDS[2:], "", "x" * 3000])
+def test_an_id_is_asked_for_as_it_is(client: Client, document_id: str) -> None:
+    with pytest.raises(AnswerError) as error:
+        client.document(document_id)
+    assert (error.value.status, error.value.kind) == (404, "document_not_found")
+    assert error.value.detail.startswith(f"No document has the id {document_id[:50]!r}"[:-1])
+
+
+def test_info_and_readiness(client: Client, url: str, tiny_bundle: Bundle) -> None:
+    assert client.info() == Info.model_validate_json(httpx2.get(f"{url}/info", timeout=90).content)
+    assert client.info().bundle.documents == tiny_bundle.manifest.documents
+    assert client.ready()
+
+
+def test_reload_and_keys(make: Maker, tiny_bundle: Bundle, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps([ENTRY.model_dump(), SEARCH_ENTRY.model_dump()]))
+    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
+        with make(url, api_key=KEY, timeout_s=120) as client:
+            reloaded = client.reload()
+            assert not reloaded.swapped
+            assert reloaded.bundle.version == tiny_bundle.manifest.digest
+            assert client.search("music").hits
+        for key, status, kind in ((None, 401, "unauthorized"), ("wrong", 401, "unauthorized")):
+            with make(url, api_key=key, timeout_s=120) as client, pytest.raises(AnswerError) as error:
+                client.search("music")
+            assert (error.value.status, error.value.kind) == (status, kind)
+            assert "wrong" not in str(error.value)
+        with make(url, api_key=SEARCH_KEY, timeout_s=120) as client, pytest.raises(AnswerError) as error:
+            client.reload()
+        assert (error.value.status, error.value.kind) == (403, "forbidden")
+        assert error.value.request_id
+
+
+def test_a_base_url_may_have_a_path(make: Maker) -> None:
+    with Scripted(answer()) as server:
+        for base in (f"{server.url}/search-api", f"{server.url}/search-api/"):
+            with make(base) as client:
+                client.search("music")
+                with pytest.raises(AnswerError):  # a search's answer is no document
+                    client.document("..")
+    assert {request["path"] for request in server.seen} == {"/search-api/search", "/search-api/documents/%2E%2E"}
+
+
+@pytest.mark.parametrize(
+    "base_url", ["", "localhost:8080", "ftp://h", "http://", "http://h:x", "http://h?a=b", "http://[::1"]
+)
+def test_what_is_no_address_is_named(make: Maker, base_url: str) -> None:
+    with pytest.raises(ClientError, match="Write it as in http://127"):
+        make(base_url)
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "ключ", "a\r\nx: y", "a\n"])
+def test_what_is_no_key_is_refused_and_not_told(make: Maker, key: str) -> None:
+    with pytest.raises(ClientError, match="characters that no key has") as error:
+        make("http://127.0.0.1:1", api_key=key)
+    assert not key.strip() or key not in str(error.value)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_a_time_that_is_none_is_refused(make: Maker, timeout_s: float) -> None:
+    with pytest.raises(ClientError, match="timeout_s is"):
+        make("http://127.0.0.1:1", timeout_s=timeout_s)
