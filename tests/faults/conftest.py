@@ -9,6 +9,8 @@ import pytest
 from loadtest.promises import PROMISES
 from loadtest.record import record
 from tests.faults.commands import Commands
+from tests.faults.place import DOCUMENTS, Place
+from tests.support.tiny import make_tiny_bundle
 
 COMMAND = "make faults"
 
@@ -46,3 +48,17 @@ def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
     file: Path | None = request.config.getoption("record_faults")
     if file is not None and rows and request.session.testsfailed == failed:
         record(file, rows, COMMAND, PROMISES)
+
+
+@pytest.fixture(scope="session")
+def two_versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two bundles of the same ids, with other texts and vectors. Read only."""
+    folder = tmp_path_factory.mktemp("two")
+    first, second = (make_tiny_bundle(folder / f"v{seed}", documents=DOCUMENTS, seed=seed).path for seed in (1, 2))
+    return first, second
+
+
+@pytest.fixture
+def place(two_versions: tuple[Path, Path], tmp_path: Path) -> Place:
+    """A place to serve them from."""
+    return Place.make(tmp_path, two_versions)

@@ -11,7 +11,6 @@ import httpx2
 from service.keys import new_key
 from tests.service.process import Server
 from tests.service.test_swap import flip
-from tests.support.tiny import make_tiny_bundle
 
 __all__ = ["DOCUMENTS", "Place", "held"]
 
@@ -28,15 +27,14 @@ class Place:
     key: str
 
     @classmethod
-    def make(cls, folder: Path) -> Self:
-        """Make two bundles of the same documents with other vectors, and lead the link to the first."""
-        versions = [make_tiny_bundle(folder / f"v{seed}", documents=DOCUMENTS, seed=seed).path for seed in (1, 2)]
+    def make(cls, folder: Path, versions: tuple[Path, Path]) -> Self:
+        """Lead a link in the folder to the first of two versions, and make a key."""
         link = folder / "current"
         link.symlink_to(versions[0])
         key, entry = new_key("all", ["search", "admin"])
         keys = folder / "keys.json"
         keys.write_text(f"[{entry.model_dump_json()}]")
-        return cls((versions[0], versions[1]), link, keys, key)
+        return cls(versions, link, keys, key)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -68,9 +68,8 @@ def kill_in_a_swap(place: Place, server: Server, url: str, version: int, after_s
 
 
 def test_a_server_killed_in_a_swap_starts_again_with_one_whole_version(
-    full: bool, figure: Figure, tmp_path: Path
+    full: bool, figure: Figure, place: Place
 ) -> None:
-    place = Place.make(tmp_path)
     kills, chance = 100 if full else 3, random.Random(3)
     with place.served(deadline_ms=60_000, warm_up_queries=1) as (_, url):
         whole = {0: answers(place, url)}
@@ -193,10 +192,7 @@ def kill_a_worker(place: Place, server: Server, url: str, victim: int) -> list[T
     return died
 
 
-def test_a_worker_killed_under_load_is_replaced_and_the_other_answers(
-    full: bool, figure: Figure, tmp_path: Path
-) -> None:
-    place = Place.make(tmp_path)
+def test_a_worker_killed_under_load_is_replaced_and_the_other_answers(full: bool, figure: Figure, place: Place) -> None:
     kills = 10 if full else 1
     with place.served(workers=2, deadline_ms=60_000, warm_up_queries=50) as (server, url):
         died = [len(kill_a_worker(place, server, url, number % 2)) for number in range(kills)]

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
 
@@ -71,14 +70,13 @@ def wrong(
     return found
 
 
-def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, tmp_path: Path) -> None:
-    place = Place.make(tmp_path)
-    asks = mix(place.key)
+def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place: Place) -> None:
+    asks = mix(place.key, 400 if full else 200)
     # Another process may take a processor from the short form at any time, so it asks for less.
-    seconds, share, pause_s = (1800, 0.7, 120) if full else (24, 0.35, 6)
+    seconds, share, pause_s = (1800, 0.7, 120) if full else (16, 0.35, 5)
     with place.served(deadline_ms=5000, warm_up_s=2) as (server, url):
         right = [right_answers(place, url, asks, version) for version in (1, 0)]
-        rate = share * capacity(url, asks, 10 if full else 5)
+        rate = share * capacity(url, asks, 10 if full else 3)
         before = held(server.process.pid)
         with elsewhere(constant_rate, url, asks, rate, seconds) as traffic:
             found, swaps = watch(place, server.process.pid, url, traffic, pause_s)
