@@ -22,6 +22,7 @@ PROMISES: Final[Goals] = {
     "overload_recovery_s": ("from the last arrival until all is answered, and one more request as ever", "≤ 5"),
     "kills_in_a_swap_failed": ("starts after kill -9 in a swap that don't serve one whole version", "0"),
     "workers_killed_other_failures": ("requests that fail with a killed worker, but were not under way there", "0"),
+    "concurrent_differences": ("answers to 16 clients at once that differ from those to one, times left out", "0"),
     "corruptions_served": (
         "damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone",
         "0",
