@@ -25,6 +25,9 @@ class DocumentIndex(Protocol):
     def ordinal(self, document_id: str) -> int | None:
         """Find the ordinal of an id."""
 
+    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Give the terms of a document (n,) and their impacts (n,)."""
+
 
 class Documents:
     """Reads documents. A document's fields are the keys of its JSON object without `_id`."""
@@ -50,6 +53,15 @@ class Documents:
         """Give the fields of one document, or None if no document has this id."""
         ordinal = self._index.ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
+
+    def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
+        """Give the impacts of one document by term, and its fields, or None if no document has this id."""
+        ordinal = self._index.ordinal(document_id)
+        if ordinal is None:
+            return None
+        terms, impacts = self._index.terms(ordinal)
+        fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
+        return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
 
     def probes(self, count: int) -> list[str]:
         """Give up to `count` texts that look like queries: the first words of documents all over the index."""

@@ -6,7 +6,7 @@ sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF we
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -30,7 +30,7 @@ class EncodedQuery:
 
     ids: (n,) int32, tokens in order. terms: (t,) int32, different tokens ascending. counts: (t,) int64.
     weights: (t,) float32, what each of them weighs in the sparse leg. dense: (D,) float32 of length 1, None where it
-    was not asked for.
+    was not asked for. parts: (t, D) float32, what each of the terms adds to it, None where it was not asked for.
     """
 
     ids: npt.NDArray[np.int32]
@@ -38,6 +38,7 @@ class EncodedQuery:
     counts: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32] | None
+    parts: npt.NDArray[np.float32] | None = None
 
 
 class QueryEncoder:
@@ -84,6 +85,12 @@ class QueryEncoder:
         mean /= np.float32(length)
         clock.add("encode", started)
         return EncodedQuery(ids, terms, counts, weights, mean)
+
+    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
+        """The same query with what each of its terms adds to its dense vector."""
+        rows = self.tables[task].rows(query.terms) * query.counts[:, None].astype(np.float32)
+        parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
+        return replace(query, parts=parts)
 
 
 def _counted(ids: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

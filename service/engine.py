@@ -5,24 +5,26 @@ with SearchEngine.open(Bundle.open(path)) as engine:
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
 from time import perf_counter
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from artifacts.bundle import Bundle
 from artifacts.lucene.search import ImpactIndex
 from service.documents import Documents
 from service.encoder import QueryEncoder
-from service.errors import DeadlineError, DocumentNotFoundError, NotReadyError, SearchFailedError, ServiceError
-from service.lanes import Lane, LateError, StuckError
+from service.errors import DeadlineError, NotReadyError, ServiceError
+from service.lanes import Lane
 from service.legs import DenseLeg, SparseLeg
 from service.limits import RequestLimits
+from service.reading import list_terms, read_one
 from service.schemas import (
     Document,
+    DocumentTerms,
     EncodeRequest,
     EncodeResponse,
     EncodeTimings,
@@ -38,6 +40,7 @@ __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
+T = TypeVar("T")
 
 
 class SearchEngine:
@@ -140,23 +143,15 @@ class SearchEngine:
 
     def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
         """Read a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
-        clock = StageClock(arrived, marks)
-        self._require_open()
-        self._require_time(clock)
-        try:
-            call = self.parts.lanes["documents"].call(self.parts.documents.get, document_id)
-            fields, started, ended = call.result(self._until(clock))
-        except StuckError as error:
-            raise DeadlineError("The document can't be read: all threads for it are held. Try later.") from error
-        except LateError as error:
-            raise DeadlineError(f"The document was not read within {self.settings.deadline_ms:g} ms.") from error
-        except Exception as error:
-            _log.exception("document failed")
-            raise SearchFailedError("The document could not be read. The reason is in the log.") from error
-        clock.took("fetch", started, ended)
-        if fields is None:
-            raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
+        fields = self._read(self.parts.documents.get, document_id, StageClock(arrived, marks))
         return Document(id=document_id, fields=fields)
+
+    def terms(
+        self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
+    ) -> DocumentTerms:
+        """Give what the sparse side has of a document, by descending impact. Errors as in `document`."""
+        impacts, fields = self._read(self.parts.documents.terms, document_id, StageClock(arrived, marks))
+        return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
     def warm_up(self, stop: Event | None = None) -> None:
         """Search with words of the documents until the JVM is fast; the engine is ready when both legs answered.
@@ -254,6 +249,11 @@ class SearchEngine:
             candidates=self.settings.candidates if request.candidates is None else request.candidates,
             deadline_ms=self.settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
         )
+
+    def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
+        self._require_open()
+        self._require_time(clock)
+        return read_one(self.parts.lanes["documents"], read, document_id, clock, self._until(clock))
 
     def _until(self, clock: StageClock) -> float:
         return clock.arrived + self.settings.deadline_ms / 1e3

@@ -8,6 +8,7 @@ from service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    DocumentTerms,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -83,6 +84,10 @@ REQUESTS: Final[dict[type[BaseModel], dict[str, Any]]] = {
                 "fusion": {"method": "rrf", "weights": {"dense": 1, "sparse": 1}, "rank_constant": 60},
             },
         },
+        "explain": {
+            "summary": "Why each hit has its scores",
+            "value": {"query": "play music", "k": 3, "explain": True},
+        },
         "dense": {
             "summary": "The dense leg alone",
             "value": {"query": "play music from the terminal", "mode": "dense"},
@@ -112,6 +117,13 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
         "timings_ms": {"tokenize": 0.037, "encode": 0.026, "total": 0.071},
     },
     Document: {"id": "mpv", "fields": {"title": "mpv", "text": "Video and music player for the terminal."}},
+    DocumentTerms: {
+        "id": "mpv",
+        "terms": [
+            {"id": 2309, "token": "play", "impact": 214, "in_text": True},
+            {"id": 5120, "token": "Ġlisten", "impact": 87, "in_text": False},
+        ],
+    },
     Status: {"status": "ready"},
     Reloaded: {"swapped": True, "bundle": _BUNDLE},
     Info: {

@@ -67,9 +67,11 @@ class CandidateTable:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A fused ranking. order: (m,) columns of the table, best first, m <= u; scores: (u,) float64 of all columns."""
+    """A fused ranking. order: (m,) columns of the table, best first, m <= u; shares: (legs, u) float64, what each leg
+    adds to the score of each column; scores: (u,) float64, the sums."""
 
     order: npt.NDArray[np.intp]
+    shares: Scores
     scores: Scores
 
 
@@ -104,8 +106,7 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     """
     checked = _check_weights(table, weights)
     normalised = _range_normalised(table) if normalization == "range" else _paper_normalised(table)
-    fused: Scores = (checked[:, None] * normalised).sum(axis=0)  # not `@`: BLAS may wake its threads
-    return Fused(_order(table, checked, fused), fused)
+    return _fused(table, checked, checked[:, None] * normalised)
 
 
 def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:
@@ -117,8 +118,12 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
         raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
     checked = _check_weights(table, weights)
     shares = np.where(table.ranks > 0, 1.0 / (rank_constant + np.maximum(table.ranks, 1)), 0.0)
-    fused: Scores = (checked[:, None] * shares).sum(axis=0)
-    return Fused(_order(table, checked, fused), fused)
+    return _fused(table, checked, checked[:, None] * shares)
+
+
+def _fused(table: CandidateTable, weights: Scores, shares: Scores) -> Fused:
+    scores: Scores = shares.sum(axis=0)
+    return Fused(_order(table, weights, scores), shares, scores)
 
 
 def _union(arrays: Sequence[Ordinals]) -> Ordinals:

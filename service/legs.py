@@ -24,6 +24,9 @@ class Leg(Protocol):
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Score given documents (m,) as `search` would: (m,) float32."""
 
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """What each of the query's terms adds to the scores of given documents: (m, t) float32."""
+
 
 class DenseLeg:
     """Cosine of the query's and the document's vector. Needs a query with a dense vector."""
@@ -39,6 +42,13 @@ class DenseLeg:
         """Score given documents."""
         return self._index.scores(_vector(query), ordinals)
 
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """What each term adds; needs a query with its parts."""
+        if query.parts is None:
+            raise ValueError("the query was encoded without the parts of its dense vector")
+        shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._index.vectors(ordinals), query.parts)
+        return shares
+
 
 class SparseLeg:
     """Sum over the query's tokens of weight times impact. Documents that share no token are not found."""
@@ -53,6 +63,11 @@ class SparseLeg:
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Score given documents, 0.0 where no token is shared."""
         return self._index.scores(query.terms, query.weights, ordinals)
+
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """What each term adds: its weight times its impact in the document."""
+        shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals) * query.weights
+        return shares
 
 
 def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:

@@ -28,6 +28,7 @@ from service.schemas import (
     BatchResponse,
     BundleFacts,
     Document,
+    DocumentTerms,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -109,6 +110,21 @@ async def document(request: Request) -> Response:
     _enter(request, "search")
     when, document_id = request.state.when, request.path_params["id"]
     return await _work(request, lambda engine: json_response(engine.document(document_id, **when)))
+
+
+@router.get(
+    "/terms/{id:any}",
+    **describe("The terms of a document", answer=DocumentTerms, errors=DOCUMENT_ERRORS, path_parameter="id"),
+    tags=["search"],
+)
+async def terms(request: Request) -> Response:
+    """Give the terms that the sparse side has of a document, those that its text lacks among them.
+
+    An inverted index is asked for all of its terms to answer this, which takes milliseconds.
+    """
+    _enter(request, "search")
+    when, document_id = request.state.when, request.path_params["id"]
+    return await _work(request, lambda engine: json_response(engine.terms(document_id, **when)))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])

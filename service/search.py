@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isnan
 from time import perf_counter
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -14,10 +13,12 @@ from artifacts.manifest import Manifest
 from service.documents import Documents
 from service.encoder import EncodedQuery, QueryEncoder
 from service.errors import DeadlineError, SearchFailedError
+from service.explain import explained
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
+from service.hits import Fetched, list_hits
 from service.lanes import Call, Lane, LateError, StuckError
 from service.legs import Found, Leg
-from service.schemas import Hit, LegName, LegScore, LinearFusion, SearchRequest, SearchResponse, Timings, Weights
+from service.schemas import Hit, LegName, LinearFusion, SearchRequest, SearchResponse, Timings, Weights
 from service.telemetry import StageClock
 
 __all__ = ["Parts", "Plan", "Reason", "Search", "fusion_weights"]
@@ -29,8 +30,6 @@ Reason = Literal["late", "stuck", "failed"]
 """Why a leg is missing: too slow, without a free thread, or with an error."""
 
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
-
-_Documents = list[tuple[str, dict[str, Any]]]
 
 # Shares of the deadline, from the arrival: what comes later keeps its time.
 _LEGS_UNTIL: Final = 0.8
@@ -120,9 +119,14 @@ class Search:
             fused = self._fuse(table, names)
         page = fused.order[self._plan.request.offset :][: self._plan.request.k]
         documents = self._begin_fetch(table.ordinals[page])
+        explaining = self._begin_explain(table.ordinals[page], names)
         self._end_rescore(table, names, rescoring)
         fetched = self._end_fetch(documents)
-        return self._answer(table, self._hits(table, names, fused, page, fetched))
+        hits = list_hits(table, names, fused, page, fetched, self._plan.request.offset)
+        if self._plan.request.explain:
+            shares = self._end_explain(explaining)
+            hits = explained(hits, self._query, self._parts.encoder.tokenizer, fused.shares[:, page], names, shares)
+        return self._answer(table, hits)
 
     def cancel(self) -> None:
         """Give up every call that still runs or waits."""
@@ -181,13 +185,13 @@ class Search:
     def _fuse(self, table: CandidateTable, names: list[LegName]) -> Fused:
         request = self._plan.request
         if request.mode != "hybrid":
-            return Fused(np.argsort(table.ranks[0]), table.scores[0])
+            return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
         weights = [self._weights[name] for name in names]
         if isinstance(request.fusion, LinearFusion):
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
-    def _begin_fetch(self, ordinals: npt.NDArray[np.int64]) -> Call[_Documents] | None:
+    def _begin_fetch(self, ordinals: npt.NDArray[np.int64]) -> Call[Fetched] | None:
         if ordinals.size == 0:
             return None
         try:
@@ -197,7 +201,7 @@ class Search:
         self._begun.append(call)
         return call
 
-    def _end_fetch(self, call: Call[_Documents] | None) -> _Documents:
+    def _end_fetch(self, call: Call[Fetched] | None) -> Fetched:
         if call is None:
             return []
         try:
@@ -210,23 +214,20 @@ class Search:
         self.clock.took("fetch", started, ended)
         return documents
 
-    def _hits(
-        self,
-        table: CandidateTable,
-        names: list[LegName],
-        fused: Fused,
-        page: npt.NDArray[np.intp],
-        documents: _Documents,
-    ) -> list[Hit]:
-        cells = zip(names, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
-        legs = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
-        nothing: list[LegScore | None] = [None] * len(page)
-        dense, sparse = legs.get("dense", nothing), legs.get("sparse", nothing)
-        rows = zip(documents, fused.scores[page].tolist(), dense, sparse, strict=True)
-        return [
-            Hit(id=document[0], rank=rank, score=score, dense=dense, sparse=sparse, fields=document[1])
-            for rank, (document, score, dense, sparse) in enumerate(rows, start=self._plan.request.offset + 1)
-        ]
+    def _begin_explain(self, ordinals: npt.NDArray[np.int64], names: list[LegName]) -> dict[LegName, Call[Any]]:
+        if not self._plan.request.explain or ordinals.size == 0:
+            return {}
+        if "dense" in names:
+            self._query = self._parts.encoder.with_parts(self._query, self._plan.task)
+        return self._ask({name: (self._parts.legs[name].shares, ordinals) for name in names}, {})
+
+    def _end_explain(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:
+        """What each leg's scores of the hits are made of; a leg that does not say so in time is left out."""
+        shares: dict[LegName, npt.NDArray[np.float32]] = {}
+        for name, (value, started, ended) in self._wait(calls, 1.0, {}).items():
+            shares[name] = value
+            self.clock.took("explain", started, ended)
+        return shares
 
     def _answer(self, table: CandidateTable, hits: list[Hit]) -> SearchResponse:
         return SearchResponse(
@@ -254,7 +255,3 @@ class Search:
 
 def _named(missing: Mapping[LegName, Reason], reason: Reason) -> str:
     return " and ".join(sorted(name for name, why in missing.items() if why == reason))
-
-
-def _leg_score(score: float, rank: int) -> LegScore | None:
-    return None if isnan(score) else LegScore(score=score, rank=rank or None)

@@ -59,6 +59,10 @@ class FullQueryEncoder(QueryEncoder):
             raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
         return query
 
+    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
+        """The query as it is: a model's vector of a text is no sum over its tokens."""
+        return query
+
 
 def encode_fully(
     model: QueryModel, bundle: Bundle, task: str, queries: Sequence[str]

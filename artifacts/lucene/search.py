@@ -145,6 +145,32 @@ class ImpactIndex(LuceneIndex):
         packed = from_java(java_call(self._impacts.scores, self._handle, *arguments))
         return np.frombuffer(packed, dtype="<f4").astype(np.float32)
 
+    def impacts(
+        self, terms: npt.NDArray[np.integer[Any]], ordinals: npt.NDArray[np.integer[Any]]
+    ) -> npt.NDArray[np.int32]:
+        """The impact of each term (t,) in each document (m,), (m, t) int32: 0 where the document lacks the term.
+
+        Raises ValueError on bad arguments, such as a term that comes twice.
+        """
+        _check_query(terms, np.ones(terms.shape, np.float32))
+        if np.unique(terms).size < terms.size:
+            raise ValueError("a term comes twice; ask for each once.")
+        wanted = self._packed_ordinals(ordinals)
+        if len(terms) == 0 or not wanted:
+            return np.zeros((len(ordinals), len(terms)), np.int32)
+        packed = from_java(java_call(self._impacts.impacts, self._handle, pack_ints(terms), wanted))
+        return np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(len(ordinals), len(terms))
+
+    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """All terms of a document: ids (n,) int32 ascending, and their impacts (n,) int32.
+
+        An inverted index has to ask every term for it, which takes milliseconds. Raises ValueError on a bad ordinal.
+        """
+        self._packed_ordinals(np.array([ordinal]))
+        packed = from_java(java_call(self._impacts.terms, self._handle, ordinal))
+        ids, impacts = np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(2, -1)
+        return ids, impacts
+
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
         wanted = self._packed_ordinals(ordinals)

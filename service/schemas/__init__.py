@@ -3,15 +3,20 @@
 from service.schemas.answers import (
     BatchResponse,
     Document,
+    DocumentTerm,
+    DocumentTerms,
     EncodeResponse,
     EncodeTimings,
+    Explanation,
     FieldProblem,
+    FusionShares,
     Hit,
     LegScore,
     Problem,
     SearchResponse,
     Timings,
     TokenCount,
+    TokenShares,
 )
 from service.schemas.base import LegName, Mode
 from service.schemas.facts import BundleFacts, Info, Limits, Reloaded, Status
@@ -29,10 +34,14 @@ __all__ = [
     "BatchResponse",
     "BundleFacts",
     "Document",
+    "DocumentTerm",
+    "DocumentTerms",
     "EncodeRequest",
     "EncodeResponse",
     "EncodeTimings",
+    "Explanation",
     "FieldProblem",
+    "FusionShares",
     "Hit",
     "Info",
     "LegName",
@@ -48,5 +57,6 @@ __all__ = [
     "Status",
     "Timings",
     "TokenCount",
+    "TokenShares",
     "Weights",
 ]

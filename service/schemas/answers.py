@@ -9,15 +9,20 @@ from service.schemas.base import LegName, Mode, Model
 __all__ = [
     "BatchResponse",
     "Document",
+    "DocumentTerm",
+    "DocumentTerms",
     "EncodeResponse",
     "EncodeTimings",
+    "Explanation",
     "FieldProblem",
+    "FusionShares",
     "Hit",
     "LegScore",
     "Problem",
     "SearchResponse",
     "Timings",
     "TokenCount",
+    "TokenShares",
 ]
 
 
@@ -26,6 +31,39 @@ class LegScore(Model):
 
     score: float = Field(description="Dense: cosine. Sparse: sum of the token's weight times the document's impact.")
     rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
+
+
+class TokenShares(Model):
+    """What a token of the query adds to a hit's scores."""
+
+    id: int
+    token: str = Field(description="The tokenizer's own spelling.")
+    count: int = Field(description="How often it occurs in the query.")
+    weight: float = Field(description="Its weight in the sparse query.")
+    impact: int | None = Field(description="Its impact in the document, 0 where the document lacks it.")
+    dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
+    sparse: float | None = Field(description="Its share of the sparse score: weight times impact.")
+
+
+class FusionShares(Model):
+    """What each leg adds to a hit's score; null for a leg that was not searched. They sum to the score."""
+
+    dense: float | None = None
+    sparse: float | None = None
+
+
+class Explanation(Model):
+    """Why a hit has its scores."""
+
+    fusion: FusionShares
+    tokens: list[TokenShares] = Field(
+        description="By id. The shares of a leg sum to its score; null where the leg was not searched, or did not say "
+        "in time."
+    )
+
+
+def _absent(value: object) -> bool:
+    return value is None
 
 
 class Hit(Model):
@@ -37,6 +75,9 @@ class Hit(Model):
     dense: LegScore | None = Field(description="Null where the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or gave no score in time.")
     fields: dict[str, Any] = Field(description="The document's fields, those that were asked for.")
+    explanation: Explanation | None = Field(
+        default=None, exclude_if=_absent, description="There if the request has `explain`."
+    )
 
 
 class Timings(Model):
@@ -49,6 +90,7 @@ class Timings(Model):
     rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
     fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")
+    explain: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `explain`.")
     total: float = Field(description="From the arrival of the request, waiting included.")
 
 
@@ -101,6 +143,22 @@ class Document(Model):
 
     id: str
     fields: dict[str, Any]
+
+
+class DocumentTerm(Model):
+    """A term of a document in the sparse index."""
+
+    id: int
+    token: str = Field(description="The tokenizer's own spelling.")
+    impact: int
+    in_text: bool = Field(description="Whether title and text have it; where not, the encoder added it.")
+
+
+class DocumentTerms(Model):
+    """What the sparse side knows of a document."""
+
+    id: str
+    terms: list[DocumentTerm] = Field(description="By descending impact.")
 
 
 class FieldProblem(Model):

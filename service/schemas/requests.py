@@ -97,6 +97,10 @@ class SearchRequest(Model):
         "(true), or answer with an error (false).",
     )
 
+    explain: bool = Field(
+        default=False, description="Say of each hit what each token of the query adds to its scores, and each leg."
+    )
+
     _blank = field_validator("query")(_not_blank)
 
 

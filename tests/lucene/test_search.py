@@ -186,6 +186,38 @@ def test_bad_ordinals_are_refused(index: ImpactIndex, ordinals: list[int]) -> No
         index.documents(np.array(ordinals, np.float64))
 
 
+def test_impacts_of_given_terms_in_given_documents(index: ImpactIndex, collection: Collection) -> None:
+    random = np.random.default_rng(4)
+    terms = np.append(random.permutation(200)[:50], 5000)  # the last one has no document
+    ordinals = np.array([1499, 0, 7, 7, 3, 0])
+    expected = np.zeros((6, 51), np.int64)
+    expected[:, :50] = collection.matrix[np.ix_(ordinals, terms[:50])]
+    found = index.impacts(terms, ordinals)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, expected)
+    assert index.impacts(NONE, ordinals).shape == (6, 0)
+    assert index.impacts(terms, NONE).shape == (0, 51)
+    with pytest.raises(ValueError, match="comes twice"):
+        index.impacts(np.array([3, 3]), ordinals)
+
+
+@pytest.mark.parametrize("ordinal", [0, 17, 1499])
+def test_all_terms_of_a_document(index: ImpactIndex, collection: Collection, ordinal: int) -> None:
+    terms, impacts = index.terms(ordinal)
+    np.testing.assert_array_equal(terms, np.flatnonzero(collection.matrix[ordinal]))
+    np.testing.assert_array_equal(impacts, collection.matrix[ordinal][terms])
+
+
+def test_a_document_without_terms_and_one_that_is_not_there(tmp_path: Path) -> None:
+    with opened(tmp_path / "index", {1: 5}, {}) as index:
+        assert [part.tolist() for part in index.terms(1)] == [[], []]
+        with pytest.raises(ValueError, match="ordinals must be 0 to 1"):
+            index.terms(2)
+    with opened(tmp_path / "bare", {}) as index:
+        assert [part.tolist() for part in index.terms(0)] == [[], []]
+        assert index.impacts(np.array([1]), np.array([0])).tolist() == [[0]]
+
+
 def test_many_threads_on_two_indexes(index: ImpactIndex, collection: Collection, tmp_path: Path) -> None:
     other = random_collection(count=400, vocabulary=200, seed=2)
     other.write(tmp_path / "other")

@@ -39,6 +39,9 @@ class FailingLeg:
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         raise OSError("broken leg")
 
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return self._leg.shares(query, ordinals)
+
 
 class StuckLeg(FailingLeg):
     """Hangs until the gate opens."""

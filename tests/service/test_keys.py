@@ -31,6 +31,7 @@ GUARDED = (
     ("POST", "/search/batch", {"searches": [{"query": "music"}]}),
     ("POST", "/encode", {"text": "music"}),
     ("GET", "/documents/music", None),
+    ("GET", "/terms/music", None),
     ("POST", "/admin/reload", None),
 )
 OPEN = ("/livez", "/readyz", "/info", "/metrics", "/", "/docs", "/openapi.json")

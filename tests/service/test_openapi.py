@@ -55,7 +55,7 @@ def test_every_route_is_described_with_examples(description: dict[str, Any]) -> 
         assert operation["summary"]
         assert operation["description"]
         assert "500" in operation["responses"]
-        can_be_refused = path.startswith(("/search", "/documents", "/encode", "/readyz", "/admin"))
+        can_be_refused = path.startswith(("/search", "/documents", "/terms", "/encode", "/readyz", "/admin"))
         assert ("503" in operation["responses"]) == can_be_refused
         for status, response in operation["responses"].items():
             ((media, content),) = response["content"].items()
@@ -103,7 +103,9 @@ def test_answers_have_the_documented_shape(client: TestClient) -> None:
         (client.post("/search", json={"query": "music", "mode": "dense"}), schemas.SearchResponse),
         (client.post("/search/batch", json={"searches": [{"query": "music"}]}), schemas.BatchResponse),
         (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
+        (client.post("/search", json={"query": "music", "explain": True}), schemas.SearchResponse),
         (client.get("/documents/music"), schemas.Document),
+        (client.get("/terms/music"), schemas.DocumentTerms),
         (client.get("/info"), schemas.Info),
         (client.get("/livez"), schemas.Status),
         (client.get("/readyz"), schemas.Status),

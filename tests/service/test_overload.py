@@ -42,6 +42,9 @@ class Gated:
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self._leg.scores(query, ordinals)
 
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return self._leg.shares(query, ordinals)
+
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:

@@ -163,6 +163,9 @@ class GatedLeg:
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self._leg.scores(query, ordinals)
 
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return self._leg.shares(query, ordinals)
+
 
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     client: TestClient, current: Path, versions: dict[str, Path]

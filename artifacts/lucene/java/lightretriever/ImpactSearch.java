@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.util.Arrays;
+import java.util.TreeMap;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Terms;
@@ -26,12 +27,7 @@ public final class ImpactSearch {
     WeightedTerms query = WeightedTerms.of(terms, weights);
     return index.reading(
         () -> {
-          IntBuffer wanted = Packed.ints(ordinals);
-          long[] ordered = new long[wanted.limit()];
-          for (int i = 0; i < ordered.length; i++) {
-            ordered[i] = ((long) wanted.get(i) << 32) | i;
-          }
-          Arrays.sort(ordered);
+          long[] ordered = ordered(ordinals);
           double[] sums = new double[ordered.length];
           PostingsEnum[] lists = postings(index.leaf(), query);
           for (int i = 0; i < lists.length; i++) {
@@ -47,16 +43,81 @@ public final class ImpactSearch {
         });
   }
 
+  /** The impact of each given term, which are distinct, in each given ordinal: one int32 each, 0 for none; by ordinal. */
+  public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ordinals) throws IOException {
+    IntBuffer ids = Packed.ints(terms);
+    return index.reading(
+        () -> {
+          long[] ordered = ordered(ordinals);
+          int width = ids.limit();
+          ByteBuffer packed = ByteBuffer.allocate(4 * width * ordered.length).order(ByteOrder.LITTLE_ENDIAN);
+          TermsEnum each = terms(index.leaf());
+          for (int i = 0; i < width && each != null; i++) {
+            if (each.seekExact(new BytesRef(Integer.toString(ids.get(i))))) {
+              PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
+              for (long entry : ordered) {
+                if (reaches(postings, (int) (entry >> 32))) {
+                  packed.putInt(4 * (width * (int) entry + i), postings.freq());
+                }
+              }
+            }
+          }
+          return packed.array();
+        });
+  }
+
+  /** All terms of a document: n int32 ids and n int32 impacts, by id. Asks every term of the index for the document. */
+  public static byte[] terms(OpenIndex index, int ordinal) throws IOException {
+    return index.reading(
+        () -> {
+          TreeMap<Integer, Integer> impacts = new TreeMap<>();
+          TermsEnum each = terms(index.leaf());
+          PostingsEnum postings = null;
+          while (each != null && each.next() != null) {
+            postings = each.postings(postings, PostingsEnum.FREQS);
+            if (reaches(postings, ordinal)) {
+              impacts.put(Integer.parseInt(each.term().utf8ToString()), postings.freq());
+            }
+          }
+          ByteBuffer packed = ByteBuffer.allocate(8 * impacts.size()).order(ByteOrder.LITTLE_ENDIAN);
+          impacts.keySet().forEach(packed::putInt);
+          impacts.values().forEach(packed::putInt);
+          return packed.array();
+        });
+  }
+
+  /** The ordinals in ascending order, each with its place among those given in the lower half. */
+  private static long[] ordered(byte[] ordinals) {
+    IntBuffer wanted = Packed.ints(ordinals);
+    long[] ordered = new long[wanted.limit()];
+    for (int i = 0; i < ordered.length; i++) {
+      ordered[i] = ((long) wanted.get(i) << 32) | i;
+    }
+    Arrays.sort(ordered);
+    return ordered;
+  }
+
+  /** Every term of the index; null when it has none. */
+  private static TermsEnum terms(LeafReader leaf) throws IOException {
+    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
+    return terms == null ? null : terms.iterator();
+  }
+
+  /** Goes to a document, unless the list is there or beyond already; whether the list has it. */
+  private static boolean reaches(PostingsEnum postings, int document) throws IOException {
+    if (postings.docID() < document) {
+      postings.advance(document);
+    }
+    return postings.docID() == document;
+  }
+
   /** The posting list of every term, before its first document; null for a term that no document has. */
   private static PostingsEnum[] postings(LeafReader leaf, WeightedTerms query) throws IOException {
     PostingsEnum[] lists = new PostingsEnum[query.ids.length];
-    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
-    if (terms != null) {
-      TermsEnum each = terms.iterator();
-      for (int i = 0; i < lists.length; i++) {
-        if (each.seekExact(new BytesRef(Integer.toString(query.ids[i])))) {
-          lists[i] = each.postings(null, PostingsEnum.FREQS);
-        }
+    TermsEnum each = terms(leaf);
+    for (int i = 0; i < lists.length && each != null; i++) {
+      if (each.seekExact(new BytesRef(Integer.toString(query.ids[i])))) {
+        lists[i] = each.postings(null, PostingsEnum.FREQS);
       }
     }
     return lists;
@@ -64,13 +125,8 @@ public final class ImpactSearch {
 
   private static void addProducts(PostingsEnum postings, float weight, long[] ordered, double[] sums)
       throws IOException {
-    int document = postings.docID();
     for (long entry : ordered) {
-      int ordinal = (int) (entry >> 32);
-      if (document < ordinal) {
-        document = postings.advance(ordinal);
-      }
-      if (document == ordinal) {
+      if (reaches(postings, (int) (entry >> 32))) {
         // A float product and a double sum, term by term as in ImpactScan, so that both ways give the same bits.
         sums[(int) entry] += weight * postings.freq();
       }

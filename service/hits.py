@@ -1,0 +1,40 @@
+"""The hits of a page, out of the candidates' table and the documents read."""
+
+from math import isnan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from service.fusion import CandidateTable, Fused
+from service.schemas import Hit, LegName, LegScore
+
+__all__ = ["Fetched", "list_hits"]
+
+Fetched = list[tuple[str, dict[str, Any]]]
+"""Ids and fields of documents."""
+
+
+def list_hits(
+    table: CandidateTable,
+    legs: list[LegName],
+    fused: Fused,
+    page: npt.NDArray[np.intp],
+    documents: Fetched,
+    offset: int,
+) -> list[Hit]:
+    """Give the hits of a page: columns (k,) of the table, best first, of which `offset` come before. `legs` names the
+    table's rows, `documents` are those of the page."""
+    cells = zip(legs, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
+    found = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
+    nothing: list[LegScore | None] = [None] * len(page)
+    dense, sparse = found.get("dense", nothing), found.get("sparse", nothing)
+    rows = zip(documents, fused.scores[page].tolist(), dense, sparse, strict=True)
+    return [
+        Hit(id=document[0], rank=rank, score=score, dense=dense, sparse=sparse, fields=document[1])
+        for rank, (document, score, dense, sparse) in enumerate(rows, start=offset + 1)
+    ]
+
+
+def _leg_score(score: float, rank: int) -> LegScore | None:
+    return None if isnan(score) else LegScore(score=score, rank=rank or None)
