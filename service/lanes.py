@@ -1,21 +1,21 @@
 """Bounded threads with deadlines.
 
 Each leg, and the document store, works in a lane of its own: a stuck leg can take all threads of its lane, but none of
-the others'. The standard library's executor would do but for two things: it has no notion of a call that nobody waits
-for any more, and its threads keep the process from ending while such a call runs. These are daemon threads.
+the others'. The standard library's executor would do but for three things: it has no notion of a call that nobody waits
+for any more, its threads keep the process from ending while such a call runs, and its futures cost several times what
+handing a call over and back does. These are daemon threads, and a call is waited for at a lock.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 __all__ = ["Call", "Lane", "LateError", "StuckError"]
 
 T = TypeVar("T")
+_State = Literal["waiting", "running", "done", "cancelled", "abandoned"]
 
 
 class LateError(Exception):
@@ -24,13 +24,6 @@ class LateError(Exception):
 
 class StuckError(LateError):
     """A call was not begun, because every thread is held by one that doesn't end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    future: "Future[tuple[Any, float, float]]"
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
 
 
 class Lane:
@@ -46,8 +39,8 @@ class Lane:
         """Calls that nobody waits for any more and that still run."""
         self._limit = threads
         self._patience = patience
-        self._started: dict[Future[Any], float] = {}
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._running: set[Call[Any]] = set()
+        self._queue: SimpleQueue[Call[Any] | None] = SimpleQueue()
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._unfinished = 0
@@ -61,7 +54,7 @@ class Lane:
 
     def call(self, function: Callable[..., T], *arguments: Any) -> "Call[T]":
         """Let a thread of this lane call `function`. StuckError if the lane is stuck, RuntimeError if closed."""
-        future: Future[tuple[T, float, float]] = Future()
+        call = Call(self, function, arguments)
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the lane {self.name!r} is closed")
@@ -70,8 +63,8 @@ class Lane:
             self._unfinished += 1
             if self._unfinished > len(self._threads) < self._limit:
                 self._start_thread()
-        self._queue.put(_Job(future, function, arguments))
-        return Call(self, future)
+        self._queue.put(call)
+        return call
 
     def close(self, timeout: float = 5.0) -> bool:
         """Refuse new calls, finish those that wait, end the threads. False if one is still busy after `timeout` s."""
@@ -85,21 +78,22 @@ class Lane:
             thread.join(max(0.0, until - perf_counter()))
         return not any(thread.is_alive() for thread in threads)
 
-    def abandon(self, future: "Future[Any]") -> None:
-        """Give up waiting. A call that has not begun never will; one that runs is counted until it ends."""
-        if future.cancel():
-            return
+    def abandon(self, call: "Call[Any]") -> bool:
+        """Give up waiting. A call that has not begun never will; one that runs is counted until it ends; one that has
+        ended is let alone, and False."""
         with self._lock:
-            self.abandoned += 1
-        future.add_done_callback(self._returned)
-
-    def _returned(self, _: "Future[Any]") -> None:
-        with self._lock:
-            self.abandoned -= 1
+            if call.state == "waiting":
+                call.state = "cancelled"
+            elif call.state == "running":
+                call.state = "abandoned"
+                self.abandoned += 1
+            return call.state != "done"
 
     def _all_stuck(self) -> bool:
+        if len(self._running) < self._limit:
+            return False
         begun_before = perf_counter() - self._patience
-        return sum(started < begun_before for started in self._started.values()) >= self._limit
+        return all(call.started < begun_before for call in self._running)
 
     def _start_thread(self) -> None:
         thread = Thread(target=self._work, name=f"{self.name}-{len(self._threads)}", daemon=True)
@@ -107,48 +101,73 @@ class Lane:
         thread.start()
 
     def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            if job.future.set_running_or_notify_cancel():
-                started = perf_counter()
-                with self._lock:
-                    self._started[job.future] = started
-                try:
-                    value = job.function(*job.arguments)
-                except BaseException as error:
-                    job.future.set_exception(error)
-                else:
-                    job.future.set_result((value, started, perf_counter()))
-            with self._lock:
-                self._unfinished -= 1
-                self._started.pop(job.future, None)
-            del job  # nothing of a request outlives it here
+        while (call := self._queue.get()) is not None:
+            if self._begun(call):
+                call.run()
+            self._ended(call)
+            del call  # nothing of a request outlives it here
+
+    def _begun(self, call: "Call[Any]") -> bool:
+        with self._lock:
+            if call.state == "cancelled":
+                return False
+            call.state = "running"
+            call.started = perf_counter()
+            self._running.add(call)
+            return True
+
+    def _ended(self, call: "Call[Any]") -> None:
+        with self._lock:
+            self._unfinished -= 1
+            self._running.discard(call)
+            if call.state == "abandoned":
+                self.abandoned -= 1
+            elif call.state == "running":
+                call.state = "done"
+        call.finished.release()
 
 
 class Call(Generic[T]):
     """A call under way in a lane."""
 
-    __slots__ = ("_abandoned", "_future", "_lane")
+    __slots__ = ("_arguments", "_ended", "_error", "_function", "_lane", "_value", "finished", "started", "state")
 
-    def __init__(self, lane: Lane, future: "Future[tuple[T, float, float]]") -> None:
+    def __init__(self, lane: Lane, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
         self._lane = lane
-        self._future = future
-        self._abandoned = False
+        self._function = function
+        self._arguments = arguments
+        self._value: T
+        self._error: BaseException | None = None
+        self._ended = 0.0
+        self.started = 0.0
+        self.state: _State = "waiting"
+        """The lane's alone to change."""
+        self.finished = Lock()
+        """Held until the call has ended."""
+        self.finished.acquire()
+
+    def run(self) -> None:
+        """Make the call; the lane's thread does."""
+        try:
+            self._value = self._function(*self._arguments)
+        except BaseException as error:
+            self._error = error
+        self._ended = perf_counter()
 
     def abandon(self) -> None:
         """Give up waiting for the call. Does nothing to a call that ended, nor a second time."""
-        if not self._abandoned and not self._future.done():
-            self._abandoned = True
-            self._lane.abandon(self._future)
+        self._lane.abandon(self)
 
     def result(self, until: float) -> tuple[T, float, float]:
         """Wait until the `perf_counter` time `until`; give the value and the times when the call began and ended.
 
-        Raises what the call raised, or LateError, after which the call is abandoned.
+        Raises what the call raised, or LateError, after which the call is abandoned. To be asked once.
         """
-        try:
-            return self._future.result(max(0.0, until - perf_counter()))
-        except TimeoutError:
-            if self._future.done() and not self._future.cancelled():
-                return self._future.result()  # it ended just now, or raised a TimeoutError of its own
-            self.abandon()
-            raise LateError(f"{self._lane.name!r} was not finished in time") from None
+        if not self.finished.acquire(timeout=max(0.0, until - perf_counter())) and self._lane.abandon(self):
+            raise LateError(f"{self._lane.name!r} was not finished in time")
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # an error holds the frames it went through, and so itself
+        return self._value, self.started, self._ended
