@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
+import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from artifacts.errors import BundleError
@@ -254,8 +255,8 @@ def read_manifest(bundle: Path) -> Manifest:
 def parse_manifest(content: bytes, path: Path) -> Manifest:
     """Validate the bytes of a manifest; `path` is for the messages. Raises BundleError."""
     try:
-        record = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        record = orjson.loads(content)  # unlike json it refuses half of a surrogate pair, which is no text
+    except orjson.JSONDecodeError as error:
         raise BundleError(f"{path}: not JSON: {error}.", remedy=_REBUILD) from error
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__

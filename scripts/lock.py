@@ -59,6 +59,16 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str] = ()) -> dic
     return {normalised(item["metadata"]["name"]): item["metadata"]["version"].split("+")[0] for item in installed}
 
 
+def marked(pins: Mapping[str, str], requirements: Iterable[str]) -> dict[str, str]:
+    """The pins, each with the marker that its requirement has, such as `; platform_machine == 'x86_64'`."""
+    found = dict(pins)
+    for requirement in requirements:
+        wanted, semicolon, marker = requirement.partition(";")
+        if semicolon:
+            found[normalised(re.split(r"[<>=!~\[ ]", wanted)[0])] += f";{marker}"
+    return found
+
+
 def write_list(name: str, what: str, pins: Mapping[str, str], extra: Sequence[str] = ()) -> None:
     """Write `requirements/NAME.txt`, sorted."""
     lines = sorted([f"{package}=={version}" for package, version in pins.items()] + list(extra))
@@ -80,7 +90,7 @@ def main() -> None:
         needed = resolve([*direct["runtime"], *direct[use]], pinned)
         added = {name: version for name, version in needed.items() if name not in done}
         what = "What `lightretriever serve` needs." if use == "runtime" else f"What the extra `{use}` adds."
-        write_list(use, what, added, WITHOUT_DEPENDENCIES if use == "runtime" else ())
+        write_list(use, what, marked(added, direct[use]), WITHOUT_DEPENDENCIES if use == "runtime" else ())
         done |= added
     alone = resolve([*direct["client"], *CLIENT], pinned)
     write_list("client", "What calling the service needs: complete, without the other lists.", alone)

@@ -76,3 +76,12 @@ def test_held_back_versions_are_those_pinned() -> None:
     everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
     for requirement in map(Requirement, lock.HELD):
         assert everything[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_a_pin_has_the_marker_of_its_requirement() -> None:
+    wanted = ["a-b>=1; python_version >= '3.12'", "c>=2"]
+    assert lock.marked({"a-b": "1.5", "c": "2.0"}, wanted) == {"a-b": "1.5; python_version >= '3.12'", "c": "2.0"}
+    lines = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
+    markers = {requirement.name: requirement.marker for requirement in map(Requirement, DIRECT["dev"])}
+    for pin in (Requirement(line) for line in lines if not line.startswith("#")):
+        assert pin.marker == markers.get(pin.name, pin.marker)

@@ -1,0 +1,95 @@
+"""Requests made from the API's description, and bytes at the two parsers that read what strangers send."""
+
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+
+from service.app import create_app
+from service.settings import Settings
+from tests.faults.conftest import Figure
+from tests.faults.targets import TARGETS, corpus
+from tests.service.process import ROOT, serving
+from tests.service.test_openapi import CONFIG
+
+SEED: Final = 20_262
+RUNS: Final = {"body": (3_000, 1_000_000), "manifest": (5_000, 4_000_000)}
+"""Iterations, short and in full; the latter are about ten minutes for both together on a free core."""
+
+
+def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure: Figure) -> None:
+    """Valid and invalid requests to every route of a real server: no 500, and every answer fits its schema."""
+    description = create_app(Path("no bundle"), Settings()).openapi()
+    schema = schemathesis.openapi.from_dict(description, config=schemathesis.Config.from_dict(CONFIG))
+    results: Any = schema.get_all_operations()
+    operations = [result.ok() for result in results]
+    varied = [operation for operation in operations if operation.body]
+    wanted = 10_000 if full else 300
+    asked = 0
+    with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+
+        def ask(case: Any) -> None:
+            nonlocal asked
+            asked += 1
+            case.call_and_validate(base_url=url)
+
+        for operation in operations:
+            if operation in varied:
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                    make_cases(operation, mode, -(-wanted // (2 * len(varied))), ask)
+            else:  # nothing in it can be varied
+                make_cases(operation, GenerationMode.POSITIVE, 1, ask)
+    assert asked >= wanted
+    figure("api_cases_failed", 0, f"of {asked:,}", routes=len(operations))
+
+
+def make_cases(operation: Any, mode: GenerationMode, count: int, ask: Callable[[Any], None]) -> None:
+    """Call `ask` with `count` requests to a route, either as its description has them, or not."""
+
+    @seed(SEED)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def cases(case: Any) -> None:
+        ask(case)
+
+    cases()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_inputs_that_were_found_before(target: str) -> None:
+    kept = corpus(target)
+    assert kept
+    for content in kept:
+        TARGETS[target](content)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_bytes_raise_what_is_no_error_of_the_project(
+    target: str, tmp_path: Path, full: bool, figure: Figure
+) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip(f"atheris is built for x86_64, this is {platform.machine()}; the inputs found before are tried")
+    runs = RUNS[target][full]
+    (tmp_path / "found").mkdir()
+    command = [sys.executable, "-m", "tests.faults.fuzz", target, str(tmp_path / "found"), f"-runs={runs}"]
+    run = subprocess.run([*command, f"-seed={SEED}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-4000:]
+    done = re.search(rf"Done {runs} runs in (\d+) second", run.stderr)
+    assert done, run.stderr[-1000:]
+    hourly = runs * 3600 // max(1, int(done[1]))
+    setting = {} if target == "body" else {"setting": target}
+    figure("fuzz_findings", 0, f"of {runs:,} inputs", **setting, per_hour=hourly)
