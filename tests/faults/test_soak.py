@@ -16,6 +16,7 @@ from tests.faults.traffic import Answer, Ask, clients, constant_rate, elsewhere
 CLIENTS = 16
 LEAST_SWAPS = 2
 GROWTH_MB = 16
+MAX_WAITING = 2000  # about what is answered within the deadline
 SLACK = 6  # Java opens a file now and then, and a lane starts a thread when it needs one
 
 
@@ -72,9 +73,9 @@ def wrong(
 
 def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place: Place) -> None:
     asks = mix(place.key, 400 if full else 200)
-    # Another process may take a processor from the short form at any time, so it asks for less.
-    seconds, share, pause_s = (1800, 0.7, 120) if full else (16, 0.35, 5)
-    with place.served(deadline_ms=5000, warm_up_s=2) as (server, url):
+    # Other processes may take the processors from the short form at any time, so it asks for less and waits for longer.
+    seconds, share, pause_s, deadline_s = (1800, 0.7, 120, 5) if full else (16, 0.35, 5, 20)
+    with place.served(deadline_ms=deadline_s * 1000, max_waiting=MAX_WAITING, warm_up_s=2) as (server, url):
         right = [right_answers(place, url, asks, version) for version in (1, 0)]
         rate = share * capacity(url, asks, 10 if full else 3)
         before = held(server.process.pid)
