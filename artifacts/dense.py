@@ -7,7 +7,7 @@ score instead of a guess.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import faiss
 import numpy as np
@@ -18,6 +18,11 @@ from artifacts.errors import BundleError
 __all__ = ["DenseIndex", "FaissIndex", "faiss_reason"]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
+
+_FEW: Final = 20_000
+"""So many documents are scored one by one as fast as an index is searched for the best of them."""
+
+_CHUNK: Final = 8192
 
 
 class DenseIndex:
@@ -65,8 +70,13 @@ class DenseIndex:
                 ) from error
         return cls(index)
 
-    def search(self, query: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def search(
+        self, query: npt.NDArray[np.float32], k: int, among: npt.NDArray[np.uint8] | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The best documents for a query vector, shape (D,): ordinals, int64 (m,), and scores, float32 (m,).
+
+        With `among`, uint8 with a bit for every ordinal, the lowest first, only those whose bit is set. They are all
+        scored where they are few or an approximate index does not reach `k` of them, so m = min(k, how many).
 
         Scores descend, equal scores by ordinal; m = min(k, N), or fewer where an approximate index reaches fewer.
         Which of several equal documents come last is by ordinal too where the index is exhaustive (Flat, SQ8).
@@ -76,18 +86,42 @@ class DenseIndex:
         query = self._checked(query)
         if k < 1:
             raise ValueError(f"k must be at least 1, found {k}")
+        if among is None:
+            return self._best(query, min(k, self.count), self.count, None)
+        size = int(np.bitwise_count(among).sum())
+        wanted = min(k, size)
+        if size > _FEW:
+            found = self._best(query, wanted, size, _restricted(self._index, among))
+            if found[0].size == wanted:
+                return found
+        ordinals = np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little"))
+        return self._best_of(query, ordinals, wanted)
+
+    def _best(
+        self, query: npt.NDArray[np.float32], wanted: int, size: int, parameters: Any
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Search the index, in which `size` documents may be found by these parameters, for the best `wanted`."""
         faiss.omp_set_num_threads(1)  # holds for the calling thread only, hence at every call (0.1 µs)
-        wanted, fetched = min(k, self.count), min(k + self._exhaustive, self.count)
+        fetched = min(wanted + self._exhaustive, size)
         while True:
-            scores, ordinals = self._index.search(query[None, :], fetched)
+            scores, ordinals = self._index.search(query[None, :], fetched, params=parameters)
             # Which of several equal documents make the last place is Faiss' whim: fetch until all of them are there.
-            if fetched == self.count or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
+            if fetched == size or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
-            fetched = min(2 * fetched, self.count)
+            fetched = min(2 * fetched, size)
         hits = ordinals[0][ordinals[0] >= 0]
         hit_scores = self.scores(query, hits)
         order = np.lexsort((hits, -hit_scores))[:wanted]
         return hits[order], hit_scores[order]
+
+    def _best_of(
+        self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64], wanted: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The best `wanted` of given documents (n,), ascending, all of which are scored."""
+        parts = [self.scores(query, ordinals[start : start + _CHUNK]) for start in range(0, ordinals.size, _CHUNK)]
+        scores = np.concatenate([np.empty(0, np.float32), *parts])
+        order = np.argsort(-scores, kind="stable")[:wanted]
+        return ordinals[order], scores[order]
 
     def scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
@@ -125,6 +159,23 @@ class DenseIndex:
         if not np.isfinite(query).all():
             raise ValueError("the query vector holds a value that is not finite")
         return np.ascontiguousarray(query, dtype=np.float32)
+
+
+def _restricted(index: FaissIndex, among: npt.NDArray[np.uint8]) -> Any:
+    """Search parameters that let an index find only documents whose bit is set, and change nothing else."""
+    swig: Any = faiss  # its type stubs lack most of these
+    selector = swig.IDSelectorBitmap(among.size, swig.swig_ptr(among))
+    if isinstance(index, faiss.IndexRefine):
+        base = _restricted(faiss.downcast_index(index.base_index), among)
+        return swig.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
+    if isinstance(index, faiss.IndexPreTransform):
+        base = _restricted(faiss.downcast_index(index.index), among)
+        return swig.SearchParametersPreTransform(index_params=base)
+    if isinstance(index, faiss.IndexIVF):
+        return swig.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
+    if isinstance(index, faiss.IndexHNSW):
+        return swig.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
+    return swig.SearchParameters(sel=selector)
 
 
 def _codes(index: FaissIndex) -> tuple[FaissIndex, npt.NDArray[np.uint8] | None]:

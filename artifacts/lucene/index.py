@@ -5,18 +5,20 @@ whose terms are decimal token ids and whose term frequencies are the impacts. Th
 their order.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from artifacts.errors import BundleError, JavaError
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import pack_ints, pack_texts, utf8
 from artifacts.lucene.search import MAX_IMPACT
+from artifacts.metadata import FieldKind, indexed_values
 
 __all__ = ["MAX_DOCUMENT_BYTES", "MAX_ID_BYTES", "MAX_TERM", "ImpactIndexWriter", "LuceneWriter"]
 
@@ -109,9 +111,14 @@ class LuceneWriter:
 class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails."""
+    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None) -> None:
+        """`fields` are the documents' declared fields, see `artifacts.metadata`.
+
+        Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
+        """
         super().__init__(path)
+        self._fields = dict(fields or {})
+        self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
 
     def add(
         self,
@@ -140,8 +147,24 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_ints(rows[1:] - first),
                 pack_ints(terms[first:last]),
                 pack_ints(impacts[first:last]),
+                *self._declared,
+                *self._values(ids[start:end], documents[start:end]),
             )
             self.count += end - start
+
+    def _values(self, ids: Sequence[str], documents: Sequence[bytes]) -> tuple[bytearray, ...]:
+        """The values of the declared fields: where those of each document end, their fields, and the values."""
+        found: list[tuple[int, str]] = []
+        rows = np.zeros(len(documents), np.int32)
+        if self._fields:
+            for row, (name, document) in enumerate(zip(ids, documents, strict=True)):
+                try:
+                    found += indexed_values(orjson.loads(document), self._fields)
+                except ValueError as error:
+                    raise ValueError(f'document "{name}", {error}') from error
+                rows[row] = len(found)
+        places = np.array([place for place, _ in found], np.int32)
+        return pack_ints(rows), pack_ints(places), *pack_texts([value.encode() for _, value in found])
 
 
 def _check_batch(

@@ -7,6 +7,8 @@ is rounded below 2^24; with others a score is off by at most 2^-23 of itself. A 
 the number of hits.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,9 +18,18 @@ import numpy.typing as npt
 
 from artifacts.errors import BundleError, JavaError
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
-from artifacts.lucene.packed import from_java, pack_floats, pack_ints, pack_text, unpack_hits, unpack_texts
+from artifacts.lucene.packed import (
+    from_java,
+    pack_floats,
+    pack_ints,
+    pack_text,
+    pack_texts,
+    unpack_hits,
+    unpack_texts,
+    utf8,
+)
 
-__all__ = ["MAX_IMPACT", "ImpactIndex", "LuceneIndex"]
+__all__ = ["MAX_IMPACT", "DocumentSet", "ImpactIndex", "LuceneIndex"]
 
 MAX_IMPACT: Final = 65_535
 """Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
@@ -103,6 +114,15 @@ class LuceneIndex:
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentSet:
+    """Some of an index' documents. bits: (b,) uint8, a bit for every ordinal, the lowest first; count: how many."""
+
+    handle: JavaObject
+    bits: npt.NDArray[np.uint8]
+    count: int
+
+
 class ImpactIndex(LuceneIndex):
     """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing."""
 
@@ -111,9 +131,13 @@ class ImpactIndex(LuceneIndex):
         self._impacts = java_class("lightretriever.ImpactSearch")
 
     def search(
-        self, terms: npt.NDArray[np.integer[Any]], weights: npt.NDArray[np.floating[Any]], k: int
+        self,
+        terms: npt.NDArray[np.integer[Any]],
+        weights: npt.NDArray[np.floating[Any]],
+        k: int,
+        among: DocumentSet | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """The exact best `k` documents that share a term with the query.
+        """The exact best `k` documents, of those `among`, that share a term with the query.
 
         `terms` (t,) are token ids, `weights` (t,) their weights, finite and not negative; a token that comes twice
         weighs the sum, and weight 0 is as if the token were not there. Returns ordinals (m,) int64 and scores (m,)
@@ -124,7 +148,8 @@ class ImpactIndex(LuceneIndex):
             raise ValueError(f"k is {k}; it must be 1 or more.")
         if len(terms) == 0 or self.count == 0:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        query = (pack_ints(terms), pack_floats(weights), min(k, self.count))
+        handle = None if among is None else among.handle
+        query = (pack_ints(terms), pack_floats(weights), min(k, self.count), handle)
         return unpack_hits(from_java(java_call(self._impacts.search, self._handle, *query)))
 
     def scores(
@@ -170,6 +195,14 @@ class ImpactIndex(LuceneIndex):
         packed = from_java(java_call(self._impacts.terms, self._handle, ordinal))
         ids, impacts = np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(2, -1)
         return ids, impacts
+
+    def where(self, condition: Sequence[str]) -> DocumentSet:
+        """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
+        packed = pack_texts([utf8("condition", text) for text in condition])
+        filters = java_class("lightretriever.DocumentFilter")
+        handle = java_call(filters.of, self._handle, *packed)
+        bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
+        return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""

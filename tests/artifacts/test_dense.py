@@ -349,3 +349,41 @@ def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path)
     write_dense_index(index, tmp_path / "l2")
     with pytest.raises(BundleError, match=r"Faiss metric 1, expected 0 \(inner product\)"):
         DenseIndex.open(tmp_path / "l2")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("few", [0, 20_000])
+def test_a_search_among_some_documents(
+    opened: tuple[str, DenseIndex], vectors: Vectors, share: float, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal to a search of all of them, by their own scores, where they are few or the index is exhaustive."""
+    factory, index = opened
+    monkeypatch.setattr("artifacts.dense._FEW", few)
+    allowed = np.random.default_rng(11).random(COUNT) < share
+    ordinals = np.flatnonzero(allowed)
+    among = np.packbits(np.concatenate([allowed, np.zeros(24, np.bool_)]), bitorder="little")
+    overlaps, usual = [], []
+    for query in unit(50, seed=9):
+        every = index.scores(query, ordinals)
+        best = np.argsort(-index.scores(query, np.arange(COUNT)))[:10]
+        usual.append(np.isin(index.search(query, 10)[0], best).mean())
+        expected = ordinals[np.lexsort((ordinals, -every))][:10]
+        found, scores = index.search(query, 10, among)
+        assert found.size == expected.size
+        assert allowed[found].all()
+        np.testing.assert_array_equal(scores, index.scores(query, found))
+        assert (np.diff(scores) <= 0).all()
+        if few or factory in ("Flat", "SQ8"):
+            np.testing.assert_array_equal(found, expected)
+        overlaps.append(np.isin(found, expected).mean() if expected.size else 1.0)
+    # What an approximate index misses it misses without a filter too.
+    assert np.mean(overlaps) > np.mean(usual) - 0.1
+
+
+def test_equal_documents_among_some_come_by_ordinal(tmp_path: Path) -> None:
+    vectors = np.repeat(unit(3), 40, axis=0)
+    write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "flat")
+    index = DenseIndex.open(tmp_path / "flat")
+    allowed = np.arange(120) % 3 == 1
+    found, _ = index.search(vectors[0], 5, np.packbits(allowed, bitorder="little"))
+    assert found.tolist() == np.flatnonzero(allowed[:40])[:5].tolist()

@@ -19,17 +19,22 @@ final class ImpactScan {
   private final long[] seen = new long[WINDOW / Long.SIZE];
   private final LongHeap best;
   private final int k;
+  private final long[] among;
   // What a document must score more than. One that scores as much as the last of the best k comes after it.
   private float least = -1;
 
-  private ImpactScan(int k) {
+  private ImpactScan(int k, long[] among) {
     this.k = k;
+    this.among = among;
     best = new LongHeap(k);
   }
 
-  /** The best k documents, packed as OpenIndex.best says. Lists stand before their first document; null is an empty one. */
-  static byte[] best(PostingsEnum[] lists, float[] weights, int k) throws IOException {
-    ImpactScan scan = new ImpactScan(k);
+  /**
+   * The best k documents, packed as OpenIndex.best says. Lists stand before their first document; null is an empty one.
+   * Where among is given, it has a bit for every document that may be found.
+   */
+  static byte[] best(PostingsEnum[] lists, float[] weights, int k, long[] among) throws IOException {
+    ImpactScan scan = new ImpactScan(k, among);
     scan.all(lists, weights);
     return scan.packed();
   }
@@ -39,7 +44,8 @@ final class ImpactScan {
     for (int i = 0; i < lists.length; i++) {
       next[i] = lists[i] == null ? DocIdSetIterator.NO_MORE_DOCS : lists[i].nextDoc();
     }
-    for (int base = least(next); base != DocIdSetIterator.NO_MORE_DOCS; base = least(next)) {
+    for (int first = least(next); first != DocIdSetIterator.NO_MORE_DOCS; first = least(next)) {
+      int base = first & -Long.SIZE; // so that a word of seen is a word of among
       int end = base + WINDOW;
       for (int i = 0; i < lists.length; i++) {
         if (next[i] < end) {
@@ -78,7 +84,7 @@ final class ImpactScan {
         bits &= bits - 1;
         float score = (float) sums[slot];
         sums[slot] = 0;
-        if (score > least) {
+        if (score > least && (among == null || (among[(base + slot) >>> 6] >>> slot & 1) != 0)) {
           propose(base + slot, score);
         }
       }

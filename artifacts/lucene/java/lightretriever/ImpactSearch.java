@@ -16,10 +16,12 @@ import org.apache.lucene.util.BytesRef;
 public final class ImpactSearch {
   private ImpactSearch() {}
 
-  /** The best k documents that share a term with the query, packed as OpenIndex.best says. */
-  public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k) throws IOException {
+  /** The best k documents that share a term with the query, packed as OpenIndex.best says. A null filter has all. */
+  public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter)
+      throws IOException {
     WeightedTerms query = WeightedTerms.of(terms, weights);
-    return index.reading(() -> ImpactScan.best(postings(index.leaf(), query), query.weights, k));
+    long[] among = filter == null ? null : filter.words();
+    return index.reading(() -> ImpactScan.best(postings(index.leaf(), query), query.weights, k, among));
   }
 
   /** One float32 for each given ordinal: the same number search() gives for that document, 0 when no term matches. */

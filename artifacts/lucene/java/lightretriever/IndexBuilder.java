@@ -84,7 +84,9 @@ public final class IndexBuilder {
 
   /**
    * Adds n documents. idEnds, rawEnds and rowEnds hold, for each document, where its part of ids, of raws, and of terms
-   * and impacts ends. Nothing is added when a document names a term twice.
+   * and impacts ends. Nothing is added when a document names a term twice. Values are those of the fields for filters:
+   * valueRows holds where a document's part of them ends, valueFields the place of each one's field in fields, the
+   * packed names with their kinds before them.
    */
   public static void addImpacts(
       IndexBuilder builder,
@@ -94,8 +96,18 @@ public final class IndexBuilder {
       byte[] rawEnds,
       byte[] rowEnds,
       byte[] terms,
-      byte[] impacts)
+      byte[] impacts,
+      byte[] fields,
+      byte[] fieldEnds,
+      byte[] valueRows,
+      byte[] valueFields,
+      byte[] values,
+      byte[] valueEnds)
       throws IOException {
+    FilterFields declared = new FilterFields(new Strings(fields, fieldEnds));
+    Strings known = new Strings(values, valueEnds);
+    IntBuffer knownRows = Packed.ints(valueRows);
+    IntBuffer knownFields = Packed.ints(valueFields);
     Strings names = new Strings(ids, idEnds);
     Strings texts = new Strings(raws, rawEnds);
     IntBuffer rows = Packed.ints(rowEnds);
@@ -103,12 +115,16 @@ public final class IndexBuilder {
     builder.refuseRepeatedTerms(names, rows, termIds);
     IntBuffer weights = Packed.ints(impacts);
     int start = 0;
+    int value = 0;
     for (int i = 0; i < names.count(); i++) {
       builder.tokens.set(termIds, weights, start, rows.get(i));
       start = rows.get(i);
       Document document = identified(names.get(i));
       document.add(new StoredField(RAW, texts.get(i)));
       document.add(new Field(CONTENTS, builder.tokens, IMPACTS));
+      for (; value < knownRows.get(i); value++) {
+        document.add(declared.field(knownFields.get(value), known.get(value)));
+      }
       builder.writer.addDocument(document);
     }
   }
@@ -189,25 +205,6 @@ public final class IndexBuilder {
         throw new IllegalArgumentException(
             "document id '" + id.utf8ToString() + "' was added " + each.docFreq() + " times");
       }
-    }
-  }
-
-  /** Texts packed one after the other, with where each one ends. */
-  private static final class Strings {
-    private final byte[] bytes;
-    private final IntBuffer ends;
-
-    Strings(byte[] bytes, byte[] ends) {
-      this.bytes = bytes;
-      this.ends = Packed.ints(ends);
-    }
-
-    int count() {
-      return ends.limit();
-    }
-
-    String get(int index) {
-      return Packed.text(bytes, index == 0 ? 0 : ends.get(index - 1), ends.get(index));
     }
   }
 }

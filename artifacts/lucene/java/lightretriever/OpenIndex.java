@@ -198,8 +198,14 @@ public final class OpenIndex {
   }
 
   private IndexSearcher searcher(Similarity similarity) {
-    IndexSearcher searcher = new IndexSearcher(reader);
+    IndexSearcher searcher = searcher();
     searcher.setSimilarity(similarity);
+    return searcher;
+  }
+
+  /** For queries without scores. */
+  IndexSearcher searcher() {
+    IndexSearcher searcher = new IndexSearcher(reader);
     searcher.setQueryCache(null);
     return searcher;
   }

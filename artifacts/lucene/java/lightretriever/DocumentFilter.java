@@ -1,0 +1,139 @@
+package lightretriever;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import org.apache.lucene.document.DoubleField;
+import org.apache.lucene.document.KeywordField;
+import org.apache.lucene.document.LongField;
+import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.search.BooleanClause;
+import org.apache.lucene.search.BooleanQuery;
+import org.apache.lucene.search.DocIdSetIterator;
+import org.apache.lucene.search.FieldExistsQuery;
+import org.apache.lucene.search.IndexSearcher;
+import org.apache.lucene.search.MatchAllDocsQuery;
+import org.apache.lucene.search.Query;
+import org.apache.lucene.search.ScoreMode;
+import org.apache.lucene.search.Scorer;
+import org.apache.lucene.search.Weight;
+import org.apache.lucene.util.BytesRef;
+import org.apache.lucene.util.FixedBitSet;
+
+/**
+ * The documents that a condition holds for, as a set of ordinals. The condition comes as texts, each operator before what
+ * it is about:
+ *
+ * <pre>
+ *   and N ...   or N ...   not ...        N conditions, or one
+ *   keyword FIELD N value ...             one of the values
+ *   number FIELD low high                 doubles, both included
+ *   date FIELD low high                   milliseconds since 1970, both included
+ *   exists FIELD                          any value
+ * </pre>
+ */
+public final class DocumentFilter {
+  private final FixedBitSet documents;
+
+  private DocumentFilter(FixedBitSet documents) {
+    this.documents = documents;
+  }
+
+  public static DocumentFilter of(OpenIndex index, byte[] texts, byte[] ends) throws IOException {
+    Query query = new Reader(new Strings(texts, ends)).whole();
+    return index.reading(
+        () -> {
+          FixedBitSet documents = new FixedBitSet(Math.max(1, OpenIndex.count(index)));
+          IndexSearcher searcher = index.searcher();
+          Weight weight = searcher.createWeight(searcher.rewrite(query), ScoreMode.COMPLETE_NO_SCORES, 1f);
+          for (LeafReaderContext leaf : searcher.getIndexReader().leaves()) {
+            Scorer scorer = weight.scorer(leaf);
+            DocIdSetIterator found = scorer == null ? DocIdSetIterator.empty() : scorer.iterator();
+            documents.or(found);
+          }
+          return new DocumentFilter(documents);
+        });
+  }
+
+  /** How many documents there are. */
+  public static int count(DocumentFilter filter) {
+    return filter.documents.cardinality();
+  }
+
+  /** A bit for every ordinal, the lowest first in each byte. */
+  public static byte[] bits(DocumentFilter filter) {
+    long[] words = filter.documents.getBits();
+    ByteBuffer packed = ByteBuffer.allocate(8 * words.length).order(ByteOrder.LITTLE_ENDIAN);
+    packed.asLongBuffer().put(words);
+    return packed.array();
+  }
+
+  /** The words of 64 ordinals each. */
+  long[] words() {
+    return documents.getBits();
+  }
+
+  private static final class Reader {
+    private final Strings texts;
+    private int next;
+
+    Reader(Strings texts) {
+      this.texts = texts;
+    }
+
+    Query whole() {
+      Query query = query();
+      if (next != texts.count()) {
+        throw new IllegalArgumentException("a condition ends at text " + next + " of " + texts.count());
+      }
+      return query;
+    }
+
+    private Query query() {
+      String operator = text();
+      switch (operator) {
+        case "and":
+          return all(BooleanClause.Occur.FILTER);
+        case "or":
+          return all(BooleanClause.Occur.SHOULD);
+        case "not":
+          return new BooleanQuery.Builder()
+              .add(new MatchAllDocsQuery(), BooleanClause.Occur.FILTER)
+              .add(query(), BooleanClause.Occur.MUST_NOT)
+              .build();
+        case "keyword":
+          return keywords(FilterFields.lucene(text()));
+        case "number":
+          return DoubleField.newRangeQuery(
+              FilterFields.lucene(text()), Double.parseDouble(text()), Double.parseDouble(text()));
+        case "date":
+          return LongField.newRangeQuery(FilterFields.lucene(text()), Long.parseLong(text()), Long.parseLong(text()));
+        case "exists":
+          return new FieldExistsQuery(FilterFields.lucene(text()));
+        default:
+          throw new IllegalArgumentException("unknown operator: " + operator);
+      }
+    }
+
+    private Query all(BooleanClause.Occur occur) {
+      BooleanQuery.Builder query = new BooleanQuery.Builder();
+      int count = Integer.parseInt(text());
+      for (int i = 0; i < count; i++) {
+        query.add(query(), occur);
+      }
+      return query.build();
+    }
+
+    private Query keywords(String field) {
+      BytesRef[] values = new BytesRef[Integer.parseInt(text())];
+      for (int i = 0; i < values.length; i++) {
+        values[i] = new BytesRef(text());
+      }
+      return KeywordField.newSetQuery(field, values);
+    }
+
+    private String text() {
+      return texts.get(next++);
+    }
+  }
+}

@@ -1,0 +1,87 @@
+"""Declared fields of the documents, by which a search can be filtered and counted: their kinds and their values.
+
+keyword   a text, or a list of texts; true and false are the texts "true" and "false"
+number    a number, or a list of numbers, as float64
+date      an ISO 8601 date or time, or a list of them, to the millisecond; without a zone it is UTC
+
+A document that lacks a field, or has null there, has no value in it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+__all__ = ["MAX_KEYWORD_BYTES", "FieldKind", "FieldName", "indexed_values", "keyword", "milliseconds", "number"]
+
+FieldKind = Literal["keyword", "number", "date"]
+FieldName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
+
+MAX_KEYWORD_BYTES: Final = 32_766
+"""Longest keyword in UTF-8 bytes: Lucene's limit for one term."""
+
+
+def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind]) -> list[tuple[int, str]]:
+    """The values of a document's declared fields, as Java reads them, each with the place of its field in `fields`.
+
+    Raises ValueError that names the field and a value that is not of its kind.
+    """
+    found: list[tuple[int, str]] = []
+    for place, (name, kind) in enumerate(fields.items()):
+        value = document.get(name)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            try:
+                found.append((place, _AS_TEXT[kind](one)))
+            except ValueError as error:
+                raise ValueError(f'field "{name}": {error}') from error
+    return found
+
+
+def keyword(value: object) -> str:
+    """The text of a keyword. Raises ValueError for what is none."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, found {value!r:.80}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{value!r:.80} is not valid Unicode") from error
+    if size > MAX_KEYWORD_BYTES:
+        raise ValueError(f"a keyword has at most {MAX_KEYWORD_BYTES:,} bytes, this one has {size:,}")
+    return value
+
+
+def number(value: object) -> float:
+    """A finite number. Raises ValueError for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, found {value!r:.80}")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise ValueError(f"expected a finite number, found {value!r:.80}")
+    return found + 0.0  # -0.0 is 0.0
+
+
+def milliseconds(value: object) -> int:
+    """Milliseconds since 1970 of an ISO 8601 date or time. Raises ValueError for what is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a date such as 2024-05-31 or 2024-05-31T12:00:00Z, found {value!r:.80}")
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"expected a date such as 2024-05-31 or 2024-05-31T12:00:00Z, found {value!r:.80}") from None
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    difference = zoned - datetime(1970, 1, 1, tzinfo=UTC)
+    return (difference.days * 86_400 + difference.seconds) * 1000 + difference.microseconds // 1000
+
+
+_AS_TEXT: Final[Mapping[FieldKind, Callable[[object], str]]] = {
+    "keyword": keyword,
+    "number": lambda value: repr(number(value)),
+    "date": lambda value: str(milliseconds(value)),
+}

@@ -1,0 +1,124 @@
+"""Conditions on declared fields, against the same conditions in plain Python."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from artifacts.errors import JavaError
+from artifacts.lucene.index import ImpactIndexWriter
+from artifacts.lucene.search import ImpactIndex
+from artifacts.metadata import FieldKind
+from tests.lucene.support import Collection, query, random_collection
+
+COUNT = 10_000
+FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "published": "date"}
+Record = dict[str, Any]
+
+
+def records() -> list[Record]:
+    random = np.random.default_rng(5)
+    made: list[Record] = []
+    for i in range(COUNT):
+        record: Record = {"_id": f"doc-{i:05}", "text": "text"}
+        if i % 7:
+            record["source"] = ["a", "b", "c", ["a", "ü"]][i % 4]
+        if i % 5:
+            record["year"] = float(random.integers(1990, 2030)) if i % 2 else [1.5, -3]
+        if i % 3:
+            record["published"] = f"20{i % 30:02}-01-01"
+        made.append(record)
+    return made
+
+
+@pytest.fixture(scope="module")
+def collection() -> Collection:
+    return random_collection(count=COUNT, vocabulary=60, seed=2)
+
+
+@pytest.fixture(scope="module")
+def index(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
+    path = tmp_path_factory.mktemp("where") / "lucene"
+    documents = [json.dumps(record).encode() for record in records()]
+    with ImpactIndexWriter(path, FIELDS) as writer:
+        for start in range(0, COUNT, 700):
+            end = min(start + 700, COUNT)
+            writer.add(collection.ids[start:end], documents[start:end], *collection.rows(start, end))
+    with ImpactIndex.open(path) as opened:
+        yield opened
+
+
+def values(record: Record, field: str) -> list[Any]:
+    value = record.get(field, [])
+    return value if isinstance(value, list) else [value]
+
+
+CONDITIONS: dict[str, tuple[list[str], Callable[[Record], bool]]] = {
+    "keyword": (["keyword", "source", "1", "a"], lambda r: "a" in values(r, "source")),
+    "keywords": (["keyword", "source", "2", "ü", "c"], lambda r: bool({"ü", "c"} & {*values(r, "source")})),
+    "number": (["number", "year", "2000.0", "2009.0"], lambda r: any(2000 <= y <= 2009 for y in values(r, "year"))),
+    "open end": (["number", "year", "-Infinity", "0.0"], lambda r: any(y <= 0 for y in values(r, "year"))),
+    "date": (
+        ["date", "published", "1262304000000", "1293840000000"],  # 2010-01-01 to 2011-01-01
+        lambda r: any("2010-01-01" <= d <= "2011-01-01" for d in values(r, "published")),
+    ),
+    "exists": (["exists", "source"], lambda r: bool(values(r, "source"))),
+    "exists, number": (["exists", "year"], lambda r: bool(values(r, "year"))),
+    "not": (["not", "exists", "published"], lambda r: not values(r, "published")),
+    "and": (
+        ["and", "2", "keyword", "source", "1", "b", "not", "number", "year", "1990.0", "2010.0"],
+        lambda r: "b" in values(r, "source") and not any(1990 <= y <= 2010 for y in values(r, "year")),
+    ),
+    "or": (
+        ["or", "2", "keyword", "source", "1", "b", "not", "exists", "year"],
+        lambda r: "b" in values(r, "source") or not values(r, "year"),
+    ),
+    "none": (["keyword", "source", "1", "nix"], lambda r: False),
+    "another field": (["exists", "nix"], lambda r: False),
+    "all": (["not", "exists", "nix"], lambda r: True),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_holds_for_the_right_documents(index: ImpactIndex, collection: Collection, name: str) -> None:
+    condition, holds = CONDITIONS[name]
+    expected = np.array([holds(record) for record in records()])
+    found = index.where(condition)
+    bits = np.unpackbits(found.bits, bitorder="little")
+    np.testing.assert_array_equal(bits[:COUNT], expected)
+    assert not bits[COUNT:].any()
+    assert found.count == expected.sum()
+    terms, weights = query({3: 1.0, 17: 2.0, 40: 0.5})
+    every, scores = collection.best(terms, weights, COUNT)
+    for k in (1, 10, COUNT):
+        ordinals, best = index.search(terms, weights, k, found)
+        keep = expected[every]
+        np.testing.assert_array_equal(ordinals, every[keep][:k])
+        np.testing.assert_array_equal(best, scores[keep][:k])
+
+
+@pytest.mark.parametrize(
+    "condition", [["nix"], ["and", "2", "exists", "a"], ["exists", "a", "more"], [], ["number", "year", "x", "1"]]
+)
+def test_a_condition_that_makes_no_sense_is_refused(index: ImpactIndex, condition: list[str]) -> None:
+    with pytest.raises((ValueError, JavaError)):
+        index.where(condition)
+
+
+def test_a_value_of_another_kind_names_document_and_field(tmp_path: Path, collection: Collection) -> None:
+    with (
+        pytest.raises(ValueError, match='document "doc-00000", field "year": expected a number'),
+        ImpactIndexWriter(tmp_path / "bad", FIELDS) as writer,
+    ):
+        writer.add(["doc-00000"], [b'{"_id": "doc-00000", "year": "x"}'], *collection.rows(0, 1))
+    assert not (tmp_path / "bad").exists()
+
+
+def test_no_documents_and_no_fields(tmp_path: Path) -> None:
+    with ImpactIndexWriter(tmp_path / "empty", FIELDS):
+        pass
+    with ImpactIndex.open(tmp_path / "empty") as index:
+        assert index.where(["exists", "year"]).count == 0
