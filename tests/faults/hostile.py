@@ -3,13 +3,15 @@
 import gzip
 import json
 import socket
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 __all__ = ["ANY_4XX", "OK", "Hostile", "ask", "hostile_requests", "request"]
 
 OK: Final = (200,)
 ANY_4XX: Final = tuple(range(400, 500))
-_WAIT_S: Final = 60.0
+_PAUSE_S: Final = 0.2
+_WAIT_S: Final = 10.0
 
 
 class Hostile(NamedTuple):
@@ -43,23 +45,19 @@ def request(body: bytes, *headers: str, content_type: str = "application/json") 
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def ask(port: int, sent: bytes, *, end: bool = True) -> Reply:
-    """Send bytes and read until the server closes. With `end`, that nothing follows is said first, where no answer
-    comes of itself."""
-    with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S) as connection:
-        received = b""
-        try:
-            connection.sendall(sent)
-            connection.settimeout(0.2 if end else _WAIT_S)
-            try:
-                received = connection.recv(65536)
-            except TimeoutError:
-                connection.shutdown(socket.SHUT_WR)
-            connection.settimeout(_WAIT_S)
-            while part := connection.recv(65536):
-                received += part
-        except (ConnectionResetError, BrokenPipeError):
-            pass
+def ask(port: int, sent: bytes) -> Reply:
+    """Send bytes and read what comes. When nothing comes for a moment, the server is told that nothing follows; if it
+    still waits then, it has nothing to say."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S) as connection, suppress(OSError):
+        connection.sendall(sent)
+        for wait in (_PAUSE_S, _WAIT_S):
+            connection.settimeout(wait)
+            with suppress(TimeoutError):
+                while part := connection.recv(65536):
+                    received += part
+                break
+            connection.shutdown(socket.SHUT_WR)
     head, _, body = received.partition(b"\r\n\r\n")
     return Reply(int(head.split()[1]) if head.startswith(b"HTTP/") else 0, head, body)
 
