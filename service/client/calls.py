@@ -94,7 +94,8 @@ def batch_call(
             _request(SearchRequest, "query", search, {} if isinstance(search, SearchRequest) else fields, place)
             for place, search in ((f"searches.{number}", search) for number, search in enumerate(searches, first))
         ]
-    body = b'{"searches":[' + b",".join(map(_json, requests)) + b"]}"
+    written = (_json(request, f"searches.{number}") for number, request in enumerate(requests, first))
+    body = b'{"searches":[' + b",".join(written) + b"]}"
     return Call("POST", "/search/batch", _reader(BatchResponse), body, first=first)
 
 
@@ -182,9 +183,21 @@ def _both(model: str, fields: Mapping[str, Any]) -> ClientError:
     )
 
 
-def _json(request: BaseModel) -> bytes:
+def _json(request: BaseModel, place: str = "") -> bytes:
     """The fields that were set. Those with their default stay away, so a service that doesn't know them yet answers."""
-    return request.model_dump_json(include=request.model_fields_set).encode()
+    try:
+        return request.model_dump_json(include=request.model_fields_set).encode()
+    except ValueError as error:
+        (field, *_) = filter(lambda name: not _has_json(request, name), sorted(request.model_fields_set))
+        raise AnswerError.unsendable(f"{place}.{field}" if place else field) from error
+
+
+def _has_json(request: BaseModel, name: str) -> bool:
+    try:
+        request.model_dump_json(include={name})
+    except ValueError:
+        return False
+    return True
 
 
 def _reader(model: type[M]) -> Callable[[bytes], M]:

@@ -16,7 +16,7 @@ from typing import Final, Self
 from pydantic import ValidationError
 
 from artifacts.errors import LightRetrieverError
-from service.errors import InvalidRequestError, shortened
+from service.errors import FieldError, InvalidRequestError, shortened
 from service.problems import field_errors
 from service.schemas import FieldProblem, Problem
 
@@ -119,6 +119,19 @@ class AnswerError(ClientError):
             title=refused.title,
             detail=_sendable(refused.detail),
             errors=errors,
+        )
+
+    @classmethod
+    def unsendable(cls, field: str) -> Self:
+        """A text with lone surrogates, which UTF-8 and so JSON can't express."""
+        wrong = FieldError(field, "unable to parse the text as Unicode: remove its lone surrogates")
+        refused = InvalidRequestError.of(wrong)
+        return cls(
+            status=refused.status,
+            kind=refused.kind,
+            title=refused.title,
+            detail=refused.detail,
+            errors=[FieldProblem(field=wrong.field, message=wrong.message)],
         )
 
     @classmethod

@@ -131,6 +131,12 @@ class Scripted:
         times = [request["at"] for request in self.seen]
         return [after - before for before, after in pairwise(times)]
 
+    def leave(self) -> None:
+        """Close the address, and every connection with its next request."""
+        self._steps = [hang_up]
+        self._server.shutdown()
+        self._server.server_close()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self

@@ -1,4 +1,4 @@
-"""The service as a retriever of Haystack 2 (package haystack-ai)."""
+"""The service as a retriever of Haystack (package haystack-ai)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ __all__ = ["SearchRetriever"]
 
 @component
 class SearchRetriever:
-    """Finds documents with a search service.
+    """Finds documents with a search service; `close` it in the end, or the pipeline that it is in.
 
     `request` holds fields of a search request, such as `{"mode": "dense"}`; the input `request` adds to it, and `top_k`
     is the field `k`. The `meta` of a document are its fields and those of `service.client.hits.SCORES`. `run_async`
@@ -62,6 +62,12 @@ class SearchRetriever:
     def warm_up(self) -> None:
         """Make the client, once; no request is sent."""
         self._opened()
+
+    def close(self) -> None:
+        """Close the client's connections; `Pipeline.close` calls it. The next run makes a client again."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     @component.output_types(documents=list[Document])
     def run(

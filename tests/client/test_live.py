@@ -1,0 +1,95 @@
+"""The real service in bad times: too much to do, a limit on the rate, killed and started again."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+
+import pytest
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.client import AnswerError, Retries, SearchClient, UnreachableError
+from service.engine import SearchEngine
+from tests.client.both import Maker
+from tests.service.live import live
+from tests.service.process import Server, serving
+from tests.service.test_overload import SETTINGS, WAITING, WORKING, Gated
+
+PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def test_an_overloaded_service_is_asked_again_until_it_answers(
+    make: Maker, tiny_bundle: Bundle, gate: threading.Event
+) -> None:
+    callers = WORKING + WAITING + 5
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        engine.warm_up()
+        engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+
+        def refused() -> float:
+            sample = {"kind": "overloaded"}
+            return engine.metrics.registry.get_sample_value("lightretriever_errors_total", sample) or 0
+
+        def ask(url: str) -> int:
+            with make(url, timeout_s=300, retries=PATIENT) as client:
+                return len(client.search("music").hits)
+
+        with live(create_app(engine)) as url, ThreadPoolExecutor(callers) as pool:
+            asked = [pool.submit(ask, url) for _ in range(callers)]
+            while refused() < 5:
+                sleep(0.01)
+            with make(url, retries=Retries(attempts=1)) as client:
+                with pytest.raises(AnswerError, match="max_waiting") as error:
+                    client.search("music")
+                assert (error.value.status, error.value.kind) == (503, "overloaded")
+                assert error.value.retry_after_s == 1
+                assert client.ready()
+            gate.set()
+            assert [future.result() for future in asked] == [10] * callers
+
+
+def test_a_limit_on_the_rate_is_kept_to(make: Maker, tiny_bundle: Bundle) -> None:
+    limits = {"LIGHTRETRIEVER_RATE_LIMIT_PER_S": "2", "LIGHTRETRIEVER_RATE_LIMIT_BURST": "1"}
+    with serving(tiny_bundle.path, limits) as url, make(url, timeout_s=120, retries=PATIENT) as client:
+        answers = list(client.search_many(["music"] * 6, batch_size=2, concurrency=3))
+        assert len(answers) == 6
+        hasty = make(url, retries=Retries(attempts=1))
+        with hasty, pytest.raises(AnswerError) as error:
+            deque(map(hasty.search, ["music"] * 100))
+        assert (error.value.status, error.value.kind) == (429, "rate_limited")
+
+
+def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bundle: Bundle) -> None:
+    quiet = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
+    with Server(tiny_bundle.path, environment=quiet) as first:
+        url = first.ready_line.rpartition(" ")[2].strip()
+        with make(url, timeout_s=120, retries=PATIENT) as client:
+            answers = client.search_many(iter(lambda: "music", None), batch_size=2, concurrency=2)
+            assert next(answers).hits
+            first.process.kill()
+            first.process.wait()
+            with make(url, retries=Retries(attempts=2)) as other, pytest.raises(UnreachableError):
+                other.search("music")
+            port = int(url.rpartition(":")[2])
+            with Server(tiny_bundle.path, port=port, environment=quiet) as second:
+                # Batches on the way when it died come from the second one.
+                for _ in range(20):
+                    assert next(answers).hits
+                answers.close()  # type: ignore[attr-defined]
+                assert second.process.poll() is None
+
+
+def test_threads_share_a_client(url: str) -> None:
+    words = ["music", "editor", "chess", "network"] * 10
+    with SearchClient(url, timeout_s=120) as client, ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda word: [hit.id for hit in client.search(word).hits], words))
+        assert found == [[hit.id for hit in client.search(word).hits] for word in words]

@@ -1,0 +1,186 @@
+"""Any number of queries: in order, in bounded memory, with several requests at once, and ended early."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient, UnreachableError
+from service.schemas import SearchRequest
+from tests.client.both import Client, Maker, Query
+from tests.client.scripted import FOUND, Scripted, Step, answer, problem, stall_until
+
+WORDS = ("play music", "text editor", "chess games", "network", "Ελληνικά", "parser", "terminal")
+SIZE, CONCURRENCY = 3, 2
+BATCH = answer({"results": [FOUND] * SIZE})
+
+
+def endless(taken: list[int]) -> Iterator[str]:
+    while True:
+        taken.append(len(taken))
+        yield f"music {len(taken)}"
+
+
+@pytest.mark.parametrize(("count", "size", "concurrency"), [(0, 3, 2), (1, 3, 2), (7, 3, 2), (300, 64, 4), (40, 1, 8)])
+def test_answers_come_in_the_order_of_the_queries(client: Client, count: int, size: int, concurrency: int) -> None:
+    words = [WORDS[number % len(WORDS)] for number in range(count)]
+    alone = {word: [hit.id for hit in client.search(word, k=3).hits] for word in set(words)}
+    answers = client.search_many(iter(words), batch_size=size, concurrency=concurrency, k=3)
+    assert [[hit.id for hit in answer.hits] for answer in answers] == [alone[word] for word in words]
+
+
+def test_requests_of_their_own_keep_their_fields(client: Client) -> None:
+    queries: list[Query] = ["music", SearchRequest(query="music", k=1), "editor"]
+    assert [len(response.hits) for response in client.search_many(queries, k=2)] == [2, 1, 2]
+
+
+def test_no_more_is_read_than_is_worked_on(make: Maker) -> None:
+    taken: list[int] = []
+    with Scripted(BATCH) as server, make(server.url) as client:
+        answers = client.search_many(endless(taken), batch_size=SIZE, concurrency=CONCURRENCY)
+        for number in range(1, 100):
+            next(answers)
+            batches = -(-number // SIZE)
+            assert len(taken) <= (batches + CONCURRENCY) * SIZE
+            assert len(server.seen) <= batches + CONCURRENCY
+        del answers
+
+
+def test_so_many_requests_are_made_at_once_and_no_more(make: Maker) -> None:
+    gate, lock = threading.Event(), threading.Lock()
+    inside, most = 0, 0
+    all_in = threading.Event()
+
+    def held() -> Step:
+        def step(handler: object) -> None:
+            nonlocal inside, most
+            with lock:
+                inside += 1
+                most = max(most, inside)
+                if inside == CONCURRENCY:
+                    all_in.set()
+            gate.wait()
+            with lock:
+                inside -= 1
+            BATCH(handler)  # type: ignore[arg-type]
+
+        return step
+
+    def let_in() -> None:
+        assert all_in.wait(60)
+        gate.set()
+
+    opener = threading.Thread(target=let_in)
+    opener.start()
+    with Scripted(held()) as server, make(server.url) as client:
+        answers = list(client.search_many(["music"] * SIZE * 10, batch_size=SIZE, concurrency=CONCURRENCY))
+        assert len(answers) == SIZE * 10
+    opener.join()
+    assert most == CONCURRENCY
+
+
+def test_an_error_comes_where_its_answers_would(client: Client) -> None:
+    """A batch is refused as a whole; those before it were answered. Places are counted over all queries."""
+    queries: list[Query] = ["music"] * 7
+    for bad, field in ((SearchRequest(query="music", task="nope"), "task"), ("", "query")):
+        queries[4] = bad
+        answers = client.search_many(queries, batch_size=2)
+        for _ in range(4):
+            assert next(answers).hits
+        with pytest.raises(AnswerError, match=rf"^searches\.4\.{field}: ") as error:
+            next(answers)
+        assert [item.field for item in error.value.errors] == [f"searches.4.{field}"]
+        assert next(answers, None) is None
+
+
+def test_every_batch_is_tried_again(make: Maker) -> None:
+    busy = problem(503, "overloaded", retry_after="0")
+    with Scripted(busy, BATCH, busy, busy, BATCH, BATCH) as server, make(server.url) as client:
+        answers = list(client.search_many(["music"] * SIZE * 3, batch_size=SIZE, concurrency=1))
+        assert len(answers) == 3 * SIZE
+        assert len(server.seen) == 6
+
+
+def test_the_source_may_fail(make: Maker) -> None:
+    def source() -> Iterator[str]:
+        yield from ["music"] * SIZE
+        raise ZeroDivisionError
+
+    with Scripted(BATCH) as server, make(server.url) as client, pytest.raises(ZeroDivisionError):
+        list(client.search_many(source(), batch_size=SIZE))
+
+
+@pytest.mark.parametrize(("options", "name"), [({"batch_size": 0}, "batch_size"), ({"concurrency": -1}, "concurrency")])
+def test_sizes_that_make_no_sense_are_refused(client: Client, options: dict[str, int], name: str) -> None:
+    with pytest.raises(ClientError, match=f"{name} is"):
+        list(client.search_many(["music"], **options))
+
+
+def test_ending_early_cancels_what_was_not_begun() -> None:
+    gate = threading.Event()
+    with Scripted(BATCH, stall_until(gate)) as server, SearchClient(server.url) as client:
+        taken: list[int] = []
+        answers = client.search_many(endless(taken), batch_size=SIZE, concurrency=1)
+        next(answers)
+        server.wait_for(2)
+        gate.set()
+        answers.close()
+        # The second was under way; another may have been begun before the rest was cancelled.
+        assert len(server.seen) <= 3
+        assert len(taken) <= 3 * SIZE
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("search-many")]
+
+
+def test_the_async_one_takes_an_async_source_and_cancels_what_is_under_way() -> None:
+    never = threading.Event()
+
+    async def source() -> AsyncIterator[str]:
+        for _ in range(10**9):
+            yield "music"
+
+    async def use(server: Scripted) -> None:
+        async with AsyncSearchClient(server.url, timeout_s=10_000) as client:
+            answers = client.search_many(source(), batch_size=SIZE, concurrency=CONCURRENCY)
+            assert (await anext(answers)).hits
+            await asyncio.to_thread(server.wait_for, 2)
+            await answers.aclose()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with Scripted(BATCH, stall_until(never)) as server:
+        asyncio.run(use(server))
+        never.set()
+
+
+def test_cancelling_who_waits_cancels_the_requests() -> None:
+    never = threading.Event()
+
+    async def use(server: Scripted) -> None:
+        async with AsyncSearchClient(server.url, timeout_s=10_000) as client:
+
+            async def follow() -> None:
+                async for _ in client.search_many(["music"] * 100, batch_size=1, concurrency=4):
+                    pass
+
+            task = asyncio.create_task(follow())
+            await asyncio.to_thread(server.wait_for, 4)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while asyncio.all_tasks() != {asyncio.current_task()}:  # the generator is closed by the loop
+                await asyncio.sleep(0)
+            assert len(server.seen) == 4
+
+    with Scripted(stall_until(never)) as server:
+        asyncio.run(use(server))
+        never.set()
+
+
+def test_a_server_that_goes_away_ends_the_stream(make: Maker) -> None:
+    with Scripted(BATCH) as server, make(server.url, timeout_s=2) as client:
+        answers = client.search_many(endless([]), batch_size=SIZE, concurrency=CONCURRENCY)
+        next(answers)
+        server.leave()
+        with pytest.raises(UnreachableError):
+            deque(answers, maxlen=0)
