@@ -54,6 +54,9 @@ def serve(serving: Serving, listener: socket, on_ready: Callable[[], None]) -> N
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
     before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        # First, because duplicates share this flag, also those of other processes, and `dup` sets it as it is here: a
+        # worker would hang in accept() when another one was faster.
+        listener.setblocking(False)
         with ExitStack() as stack:
             doors = [listener, *(stack.enter_context(listener.dup()) for _ in range(_DOORS - 1))]
             uvicorn.Server(config).run(sockets=doors)

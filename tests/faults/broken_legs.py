@@ -1,16 +1,13 @@
 """Legs that break where real ones would: in Lucene, in the Java virtual machine, in Faiss."""
 
 import sys
+from copy import copy
 from pathlib import Path
 from socket import create_server
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Final
 
 from artifacts.bundle import Bundle
 from artifacts.lucene.jvm import java_call, java_class
-from artifacts.lucene.packed import pack_floats, pack_ints
 from artifacts.lucene.search import ImpactIndex
 from service.encoder import EncodedQuery
 from service.legs import Found, SparseLeg
@@ -27,21 +24,20 @@ class OutOfMemory(SparseLeg):
     """Asks for so many hits that the Java heap can't hold the list of them: java.lang.OutOfMemoryError."""
 
     def __init__(self, index: ImpactIndex) -> None:
+        index = copy(index)
+        index.count = _MANY  # it asks for no more hits than there are documents
         super().__init__(index)
-        self._handle = index._handle
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
-        search = java_class("lightretriever.ImpactSearch").search
-        java_call(search, self._handle, pack_ints(query.terms), pack_floats(query.weights), _MANY)
-        raise RuntimeError("the heap was large enough")
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
+        return super().search(query, _MANY, *more, **named)
 
 
 class EndlessRecursion(SparseLeg):
     """Lets Java's regular expressions recurse for every letter of a long text: java.lang.StackOverflowError."""
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
         java_call(java_class("java.util.regex.Pattern").matches, "(a|b)*", "ab" * 1_000_000)
-        raise RuntimeError("the stack was deep enough")
+        return super().search(query, count, *more, **named)
 
 
 class Hanging(SparseLeg):
@@ -51,13 +47,9 @@ class Hanging(SparseLeg):
         super().__init__(index)
         self._latch = java_class("java.util.concurrent.CountDownLatch")(1)
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
         java_call(getattr(self._latch, "await"))
-        return super().search(query, count)
-
-    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        java_call(getattr(self._latch, "await"))
-        return super().scores(query, ordinals)
+        return super().search(query, count, *more, **named)
 
     def release(self) -> None:
         java_call(self._latch.countDown)

@@ -62,14 +62,14 @@ def test_the_same_answers_from_two_workers(full: bool, place: Place) -> None:
     bodies, asks = requests(place, 500 if full else 40)
     with place.served(workers=2, deadline_ms=60_000, warm_up_queries=50) as (server, url):
         found: dict[int, list[bytes]] = {}
-        for line in lines_to_both(children(server), url):
-            if line.pid not in found:
-                found[line.pid] = []
-                for body in bodies:
-                    headers = place.headers | {"content-type": "application/json"}
-                    line.http.request("POST", "/search", orjson.dumps(body), headers)
-                    found[line.pid].append(bare(line.http.getresponse().read()))
-            line.http.close()
+        headers = place.headers | {"content-type": "application/json"}
+        with lines_to_both(children(server), url) as lines:
+            both = {line.pid: line.http for line in lines}
+            # In turn, because the server closes what is idle for 5 s.
+            for body in bodies:
+                for pid, http in both.items():
+                    http.request("POST", "/search", orjson.dumps(body), headers)
+                    found.setdefault(pid, []).append(bare(http.getresponse().read()))
         together = bodies_of(url, asks, CLIENTS)
     first, second = found.values()
     assert first == second == together
