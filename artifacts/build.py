@@ -73,6 +73,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         impacts=plan.get("impacts", "learned"),
         idf=idf,
         weights=recipe.index.weights,
+        fields=recipe.corpus.fields,
         overwrite=overwrite,
     )
     return bundle, corpus.skipped

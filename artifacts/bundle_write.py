@@ -39,6 +39,7 @@ from artifacts.manifest import (
     list_files,
     table_file,
 )
+from artifacts.metadata import FieldKind
 from artifacts.table import TableDtype, write_table
 from artifacts.text import TextTokenizer
 
@@ -76,6 +77,7 @@ def write_bundle(
     impacts: ImpactKind = "learned",
     idf: npt.NDArray[np.float32] | None = None,
     weights: tuple[float, float] | None = None,
+    fields: Mapping[str, FieldKind] | None = None,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
@@ -84,8 +86,8 @@ def write_bundle(
     normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
     is consumed once, batch by batch; `impacts` names their kind. `weights` of dense and sparse are for requests
-    that name none (None: the service's). With `overwrite`, an older bundle is replaced, and stays in place until the
-    new one is complete.
+    that name none (None: the service's). `fields` are those to filter and count by. With `overwrite`, an older bundle
+    is replaced, and stays in place until the new one is complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -97,7 +99,8 @@ def write_bundle(
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
         sparse = {"impacts": impacts, **_write_idf(folder, idf, tokenizer.vocab_size)}
-        ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k)
+        declared = dict(fields or {})
+        ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k, declared)
         dense = _write_dense(folder, len(ids), dimension, factory)
         manifest = Manifest(
             name=name,
@@ -114,6 +117,7 @@ def write_bundle(
             dense=dense,
             sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k, **sparse),
             fusion=None if weights is None else FusionInfo(dense=weights[0], sparse=weights[1]),
+            fields=declared,
             ids_sha256=ids_sha256(ids),
             files=list_files(folder),
         )
@@ -188,11 +192,12 @@ def _write_documents(
     vocab_size: int,
     dimension: int,
     top_k: int | None,
+    fields: Mapping[str, FieldKind],
 ) -> list[str]:
     """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
     ids: dict[str, int] = {}
     file = _vectors_file(folder)
-    with ImpactIndexWriter(folder / _SPARSE_FOLDER) as sparse:
+    with ImpactIndexWriter(folder / _SPARSE_FOLDER, fields) as sparse:
         for batch in documents:
             check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
             prefix = dense_prefix(batch, dimension, first=len(ids))

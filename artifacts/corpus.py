@@ -7,12 +7,13 @@ import json
 import math
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from artifacts.errors import CorpusError
+from artifacts.metadata import FieldKind, indexed_values
 from artifacts.text import document_text
 
 __all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_qrels", "read_queries"]
@@ -50,14 +51,23 @@ class Skipped:
 class Corpus:
     """A corpus file in BEIR layout, read line by line.
 
-    `path` is a `.jsonl` or `.jsonl.gz` file, or a folder with `corpus.jsonl[.gz]`. With `skip_bad`, bad lines are
-    counted in `skipped` (of the last complete pass) instead of raising CorpusError.
+    `path` is a `.jsonl` or `.jsonl.gz` file, or a folder with `corpus.jsonl[.gz]`. A line is bad, too, that has a value
+    of another kind in one of the declared `fields` (see `artifacts.metadata`). With `skip_bad`, bad lines are counted
+    in `skipped` (of the last complete pass) instead of raising CorpusError.
     """
 
-    def __init__(self, path: Path, *, skip_bad: bool = False, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        skip_bad: bool = False,
+        limit: int | None = None,
+        fields: Mapping[str, FieldKind] | None = None,
+    ) -> None:
         self.path = find_file(path, "corpus")
         self.skip_bad = skip_bad
         self.limit = limit
+        self.fields = dict(fields or {})
         self.skipped = Skipped()
 
     def sha256(self) -> str:
@@ -77,7 +87,7 @@ class Corpus:
         seen: dict[str, int] = {}
         for number, line in _lines(self.path):
             try:
-                document = _document(line)
+                document = _document(line, self.fields)
                 first = seen.get(document.id)
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
@@ -173,12 +183,13 @@ def _open(path: Path) -> IO[bytes]:
     return io.BufferedReader(gzip.GzipFile(path, "rb")) if gzipped else path.open("rb")
 
 
-def _document(line: bytes) -> Document:
+def _document(line: bytes, fields: Mapping[str, FieldKind]) -> Document:
     record = _object(line)
     document_id = _required_id(record)
     title, text = _string(record, "title", default=""), _string(record, "text")
     if not document_text(title, text):
         raise ValueError(f'document "{document_id}" is empty: neither title nor text has a character')
+    indexed_values(record, fields)
     return Document(document_id, title, text, json.dumps(record, ensure_ascii=False).encode())
 
 

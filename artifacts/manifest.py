@@ -11,6 +11,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from artifacts.errors import BundleError
+from artifacts.metadata import FieldKind, FieldName
 from artifacts.table import TableDtype, scale_path
 
 __all__ = [
@@ -160,6 +161,7 @@ class FileInfo(_Part):
 class Manifest(_Part):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
+    `fields` are the documents' declared fields, by which a search can be filtered and counted.
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
     in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
@@ -180,6 +182,7 @@ class Manifest(_Part):
     dense: DenseInfo
     sparse: SparseInfo
     fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
+    fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from artifacts.corpus import Corpus
 from artifacts.errors import RecipeError
 from artifacts.manifest import TaskName
+from artifacts.metadata import FieldKind, FieldName
 from artifacts.table import TableDtype
 
 __all__ = [
@@ -62,17 +63,18 @@ class BundleModelRecipe(ModelRecipe):
 
 
 class CorpusRecipe(Section):
-    """Which documents: a BEIR corpus file or folder."""
+    """Which documents: a BEIR corpus file or folder, and the `fields` to filter and count by (`artifacts.metadata`)."""
 
     path: str
     name: str
     licence: str | None = None
     limit: int | None = Field(default=None, ge=1)
     skip_bad: bool = False
+    fields: dict[FieldName, FieldKind] = Field(default_factory=dict)
 
     def open(self) -> Corpus:
         """The corpus itself. Raises CorpusError when there is none at `path`."""
-        return Corpus(Path(self.path), skip_bad=self.skip_bad, limit=self.limit)
+        return Corpus(Path(self.path), skip_bad=self.skip_bad, limit=self.limit, fields=self.fields)
 
 
 class EncodeRecipe(Section):

@@ -25,6 +25,9 @@ class DocumentIndex(Protocol):
     def ordinal(self, document_id: str) -> int | None:
         """Find the ordinal of an id."""
 
+    def counts(self, field: str, ordinals: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
+        """Give the values of a keyword field in documents (m,), and how many have each."""
+
     def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Give the terms of a document (n,) and their impacts (n,)."""
 
@@ -53,6 +56,10 @@ class Documents:
         """Give the fields of one document, or None if no document has this id."""
         ordinal = self._index.ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
+
+    def counts(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
+        """Give, by field, the values in documents (m,) and how many have each, the most frequent first."""
+        return {field: self._index.counts(field, ordinals) for field in fields}
 
     def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
         """Give the impacts of one document by term, and its fields, or None if no document has this id."""

@@ -18,6 +18,7 @@ from artifacts.lucene.search import ImpactIndex
 from service.documents import Documents
 from service.encoder import QueryEncoder
 from service.errors import DeadlineError, NotReadyError, ServiceError
+from service.filters import Filters, read_filter
 from service.lanes import Lane
 from service.legs import DenseLeg, SparseLeg
 from service.limits import RequestLimits
@@ -57,6 +58,7 @@ class SearchEngine:
             ),
             legs={"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)},
             documents=Documents(index),
+            filters=Filters(index),
             lanes={
                 name: Lane(name, settings.search_threads, patience=settings.deadline_ms / 1e3)
                 for name in ("dense", "sparse", "documents")
@@ -65,7 +67,12 @@ class SearchEngine:
         self._index = index
         self.fusion_weights = fusion_weights(bundle.manifest)
         """Weights of a linear fusion that names none."""
-        self._limits = RequestLimits(settings, tasks=bundle.manifest.tasks, fields=self.parts.documents.fields)
+        self._limits = RequestLimits(
+            settings,
+            tasks=bundle.manifest.tasks,
+            fields=self.parts.documents.fields,
+            filters=bundle.manifest.fields,
+        )
         self._warm = False
         self._closed = False
         if metrics is None:
@@ -173,7 +180,7 @@ class SearchEngine:
                 break
             self._require_open()
             request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1)
-            plan = Plan(request, task, self.fusion_weights, self.settings.candidates, _WARM_UP_DEADLINE_MS)
+            plan = Plan(request, task, self.fusion_weights, self.settings.candidates, _WARM_UP_DEADLINE_MS, None)
             search = Search(self.parts, plan, StageClock())
             try:
                 search.begin().finish()
@@ -246,6 +253,7 @@ class SearchEngine:
             request,
             task=self.bundle.manifest.default_task if request.task is None else request.task,
             weights=request.fusion.weights or self.fusion_weights,
+            condition=None if request.filter is None else read_filter(request.filter, self.bundle.manifest.fields)[0],
             candidates=self.settings.candidates if request.candidates is None else request.candidates,
             deadline_ms=self.settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
         )

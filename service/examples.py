@@ -130,7 +130,8 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
         "bundle": _BUNDLE,
         "default_task": "default",
         "tasks": {"default": "Given a web search query, retrieve relevant passages that answer the query"},
-        "fields": ["text", "title"],
+        "fields": ["text", "title", "year"],
+        "filters": {"year": "number"},
         "limits": {
             "deadline_ms": 1000.0,
             "candidates": 100,

@@ -7,12 +7,21 @@ import numpy as np
 import numpy.typing as npt
 
 from service.fusion import CandidateTable, Fused
-from service.schemas import Hit, LegName, LegScore
+from service.schemas import FacetCount, Hit, LegName, LegScore
 
-__all__ = ["Fetched", "list_hits"]
+__all__ = ["Counts", "Fetched", "list_facets", "list_hits"]
 
 Fetched = list[tuple[str, dict[str, Any]]]
 """Ids and fields of documents."""
+
+
+Counts = dict[str, list[tuple[str, int]]]
+"""By field, the values and how many documents have each."""
+
+
+def list_facets(counts: Counts) -> dict[str, list[FacetCount]]:
+    """The counts as the API gives them."""
+    return {name: [FacetCount(value=value, count=count) for value, count in found] for name, found in counts.items()}
 
 
 def list_hits(

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.dense import DenseIndex
-from artifacts.lucene.search import ImpactIndex
+from artifacts.lucene.search import DocumentSet, ImpactIndex
 from service.encoder import EncodedQuery
 
 __all__ = ["DenseLeg", "Found", "Leg", "SparseLeg"]
@@ -18,8 +18,8 @@ Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 class Leg(Protocol):
     """Something that proposes documents for a query, and scores given ones. Called from several threads at once."""
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
-        """Find the best `count` documents, or fewer if it has no more."""
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
+        """Find the best `count` documents, or fewer if it has no more; of those `among`, if given."""
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Score given documents (m,) as `search` would: (m,) float32."""
@@ -34,9 +34,9 @@ class DenseLeg:
     def __init__(self, index: DenseIndex) -> None:
         self._index = index
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
         """Find the best `count` documents."""
-        return self._index.search(_vector(query), count)
+        return self._index.search(_vector(query), count, None if among is None else among.bits)
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Score given documents."""
@@ -56,9 +56,9 @@ class SparseLeg:
     def __init__(self, index: ImpactIndex) -> None:
         self._index = index
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
         """Find the best `count` documents."""
-        return self._index.search(query.terms, query.weights, count)
+        return self._index.search(query.terms, query.weights, count, among)
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Score given documents, 0.0 where no token is shared."""

@@ -1,9 +1,11 @@
 """What a request may ask for, given the bundle and the settings: everything the schema alone can't know."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from artifacts.metadata import FieldKind
 from service.errors import FieldError, InvalidRequestError, shortened
+from service.filters import read_filter
 from service.schemas import EncodeRequest, SearchRequest
 from service.settings import Settings
 
@@ -16,10 +18,18 @@ _LONGEST_LIST: Final = 300
 class RequestLimits:
     """Checks requests. Every complaint of a request is in the one error that is raised."""
 
-    def __init__(self, settings: Settings, *, tasks: Collection[str], fields: Collection[str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        tasks: Collection[str],
+        fields: Collection[str],
+        filters: Mapping[str, FieldKind],
+    ) -> None:
         self._settings = settings
         self._tasks = tasks
         self._fields = fields
+        self._filters = filters
 
     def check_search(self, request: SearchRequest) -> None:
         """Raise InvalidRequestError unless the search can be answered."""
@@ -49,6 +59,13 @@ class RequestLimits:
             if name not in self._fields:
                 known = shortened(", ".join(self._fields), _LONGEST_LIST)
                 yield FieldError("fields", f"documents have no such field; they have: {known}", shortened(name))
+        if request.filter is not None:
+            yield from read_filter(request.filter, self._filters)[1]
+        for name in request.facets:
+            if self._filters.get(name) != "keyword":
+                keywords = ", ".join(name for name, kind in self._filters.items() if kind == "keyword") or "none"
+                message = f"only declared keyword fields are counted: {shortened(keywords, _LONGEST_LIST)}"
+                yield FieldError("facets", message, shortened(name))
         most = self._settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
             yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)

@@ -6,6 +6,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
+from service.schemas.filters import TAGS
 
 __all__ = ["field_errors", "problem"]
 
@@ -43,7 +44,9 @@ def field_errors(error: ValidationError) -> list[FieldError]:
 
 def _field_error(item: Mapping[str, Any]) -> FieldError:
     place, kind = item["loc"], item["type"]
-    path = [str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION]
+    path = [
+        str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION and part not in TAGS
+    ]
     message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
     if kind == "extra_forbidden":
         message = "there is no such field"

@@ -246,6 +246,7 @@ def _info(engine: SearchEngine) -> Info:
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         fields=engine.fields,
+        filters=manifest.fields,
         limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
         versions={"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
     )

@@ -3,23 +3,26 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.lucene.search import DocumentSet
 from artifacts.manifest import Manifest
 from service.documents import Documents
 from service.encoder import EncodedQuery, QueryEncoder
 from service.errors import DeadlineError, SearchFailedError
 from service.explain import explained
+from service.filters import Filters
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from service.hits import Fetched, list_hits
+from service.hits import Counts, Fetched, list_facets, list_hits
 from service.lanes import Call, Lane, LateError, StuckError
 from service.legs import Found, Leg
 from service.schemas import Hit, LegName, LinearFusion, SearchRequest, SearchResponse, Timings, Weights
-from service.telemetry import StageClock
+from service.telemetry import Stage, StageClock
 
 __all__ = ["Parts", "Plan", "Reason", "Search", "fusion_weights"]
 
@@ -48,19 +51,21 @@ class Parts:
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
     documents: Documents
+    filters: Filters
     lanes: Mapping[str, Lane]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
-    from the arrival."""
+    from the arrival, and the filter's condition as the index reads it."""
 
     request: SearchRequest
     task: str
     weights: Weights
     candidates: int
     deadline_ms: float
+    condition: tuple[str, ...] | None
 
     def legs(self) -> dict[LegName, float]:
         """Give the legs to search with their weights; a leg of weight 0 is not searched."""
@@ -97,7 +102,12 @@ class Search:
         self._query = self._parts.encoder.encode(
             request.query, self._plan.task, self.clock, dense="dense" in self._weights
         )
-        searches = {name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights}
+        searches: dict[LegName, tuple[Callable[..., Found], object]] = {
+            name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights
+        }
+        if self._plan.condition is not None:
+            among = self._where(self._plan.condition)
+            searches = {name: (partial(search, among=among), count) for name, (search, count) in searches.items()}
         self._calls = self._ask(searches, self.missing)
         return self
 
@@ -119,19 +129,27 @@ class Search:
             fused = self._fuse(table, names)
         page = fused.order[self._plan.request.offset :][: self._plan.request.k]
         documents = self._begin_fetch(table.ordinals[page])
+        counting = self._begin_facets(table.ordinals)
         explaining = self._begin_explain(table.ordinals[page], names)
         self._end_rescore(table, names, rescoring)
-        fetched = self._end_fetch(documents)
+        fetched = self._end_read("fetch", documents) or []
         hits = list_hits(table, names, fused, page, fetched, self._plan.request.offset)
         if self._plan.request.explain:
             shares = self._end_explain(explaining)
             hits = explained(hits, self._query, self._parts.encoder.tokenizer, fused.shares[:, page], names, shares)
-        return self._answer(table, hits)
+        return self._answer(table, hits, self._end_read("facets", counting))
 
     def cancel(self) -> None:
         """Give up every call that still runs or waits."""
         for call in self._begun:
             call.abandon()
+
+    def _where(self, condition: tuple[str, ...]) -> DocumentSet:
+        """The documents that the filter leaves. DeadlineError or SearchFailedError if that can't be said."""
+        filters = self._parts.filters
+        with self.clock.measure("filter"):
+            kept = filters.known(condition)
+            return kept or self._read("sparse", filters.where, condition)
 
     def _until(self, share: float) -> float:
         return self.clock.arrived + share * self._plan.deadline_ms / 1e3
@@ -194,25 +212,41 @@ class Search:
     def _begin_fetch(self, ordinals: npt.NDArray[np.int64]) -> Call[Fetched] | None:
         if ordinals.size == 0:
             return None
+        return self._reading("documents", self._parts.documents.fetch, ordinals, self._plan.request.fields)
+
+    def _begin_facets(self, ordinals: npt.NDArray[np.int64]) -> Call[Counts] | None:
+        fields = self._plan.request.facets
+        return self._reading("documents", self._parts.documents.counts, fields, ordinals) if fields else None
+
+    def _read(self, lane: str, read: Callable[..., _T], *arguments: object) -> _T:
+        return self._read_by(self._reading(lane, read, *arguments), _LEGS_UNTIL)[0]
+
+    def _reading(self, lane: str, read: Callable[..., _T], *arguments: object) -> Call[_T]:
+        """Let a lane read something without which there is no answer."""
         try:
-            call = self._parts.lanes["documents"].call(self._parts.documents.fetch, ordinals, self._plan.request.fields)
+            call = self._parts.lanes[lane].call(read, *arguments)
         except StuckError as error:
-            raise DeadlineError("The documents can't be read: all threads for it are held. Try later.") from error
+            raise DeadlineError(f"The {lane} can't be read: all threads for it are held. Try later.") from error
         self._begun.append(call)
         return call
 
-    def _end_fetch(self, call: Call[Fetched] | None) -> Fetched:
-        if call is None:
-            return []
+    def _read_by(self, call: Call[_T], share: float) -> tuple[_T, float, float]:
+        """What was read by a share of the deadline. DeadlineError, SearchFailedError."""
         try:
-            documents, started, ended = call.result(self._until(1.0))
+            return call.result(self._until(share))
         except LateError as error:
-            raise DeadlineError(f"The documents were not read within {self._plan.deadline_ms:g} ms.") from error
+            late = share * self._plan.deadline_ms
+            raise DeadlineError(f"The documents were not read within {late:g} ms.") from error
         except Exception as error:
             _log.exception("documents failed")
             raise SearchFailedError("The documents found could not be read. The reason is in the log.") from error
-        self.clock.took("fetch", started, ended)
-        return documents
+
+    def _end_read(self, stage: Stage, call: Call[_T] | None) -> _T | None:
+        if call is None:
+            return None
+        value, started, ended = self._read_by(call, 1.0)
+        self.clock.took(stage, started, ended)
+        return value
 
     def _begin_explain(self, ordinals: npt.NDArray[np.int64], names: list[LegName]) -> dict[LegName, Call[Any]]:
         if not self._plan.request.explain or ordinals.size == 0:
@@ -229,13 +263,14 @@ class Search:
             self.clock.took("explain", started, ended)
         return shares
 
-    def _answer(self, table: CandidateTable, hits: list[Hit]) -> SearchResponse:
+    def _answer(self, table: CandidateTable, hits: list[Hit], counts: Counts | None) -> SearchResponse:
         return SearchResponse(
             hits=hits,
             degraded=sorted(self.missing),
             mode=self._plan.request.mode,
             task=self._plan.task,
             candidates=table.ordinals.size,
+            facets=None if counts is None else list_facets(counts),
             timings_ms=Timings(**self.clock.milliseconds()),
         )
 

@@ -204,6 +204,21 @@ class ImpactIndex(LuceneIndex):
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
+    def counts(self, field: str, ordinals: npt.NDArray[np.integer[Any]]) -> list[tuple[str, int]]:
+        """The values of a keyword field in different documents (m,), each with the number of documents that have it.
+
+        Most frequent first, ties by value. Raises ValueError on a bad ordinal.
+        """
+        wanted = self._packed_ordinals(ordinals)
+        if not wanted:
+            return []
+        values = java_class("lightretriever.FieldValues")
+        packed = from_java(java_call(values.counts, self._handle, wanted, pack_text("field", field)))
+        size, *_ = np.frombuffer(packed, dtype="<i4", count=1).tolist()
+        numbers = np.frombuffer(packed, dtype="<i4", count=size, offset=4).tolist()
+        texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
+        return sorted(zip(texts, numbers, strict=True), key=lambda one: (-one[1], one[0]))
+
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
         wanted = self._packed_ordinals(ordinals)

@@ -8,6 +8,7 @@ from service.schemas.answers import (
     EncodeResponse,
     EncodeTimings,
     Explanation,
+    FacetCount,
     FieldProblem,
     FusionShares,
     Hit,
@@ -20,6 +21,7 @@ from service.schemas.answers import (
 )
 from service.schemas.base import LegName, Mode
 from service.schemas.facts import BundleFacts, Info, Limits, Reloaded, Status
+from service.schemas.filters import And, Condition, Filter, Not, Or
 from service.schemas.requests import (
     BatchRequest,
     EncodeRequest,
@@ -30,9 +32,11 @@ from service.schemas.requests import (
 )
 
 __all__ = [
+    "And",
     "BatchRequest",
     "BatchResponse",
     "BundleFacts",
+    "Condition",
     "Document",
     "DocumentTerm",
     "DocumentTerms",
@@ -40,7 +44,9 @@ __all__ = [
     "EncodeResponse",
     "EncodeTimings",
     "Explanation",
+    "FacetCount",
     "FieldProblem",
+    "Filter",
     "FusionShares",
     "Hit",
     "Info",
@@ -49,6 +55,8 @@ __all__ = [
     "Limits",
     "LinearFusion",
     "Mode",
+    "Not",
+    "Or",
     "Problem",
     "Reloaded",
     "RrfFusion",

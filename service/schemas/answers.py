@@ -14,6 +14,7 @@ __all__ = [
     "EncodeResponse",
     "EncodeTimings",
     "Explanation",
+    "FacetCount",
     "FieldProblem",
     "FusionShares",
     "Hit",
@@ -84,14 +85,23 @@ class Timings(Model):
     """Milliseconds per stage; null where a stage did not take place. The legs run at the same time."""
 
     tokenize: float | None = None
+    filter: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `filter`.")
     encode: float | None = Field(default=None, description="Mean of the tokens' table rows, normalised.")
     dense: float | None = None
     sparse: float | None = None
     rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
     fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")
+    facets: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `facets`.")
     explain: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `explain`.")
     total: float = Field(description="From the arrival of the request, waiting included.")
+
+
+class FacetCount(Model):
+    """A value of a field, and how many of the candidates have it."""
+
+    value: str
+    count: int
 
 
 class SearchResponse(Model):
@@ -102,6 +112,11 @@ class SearchResponse(Model):
     mode: Mode
     task: str
     candidates: int = Field(description="Different documents the legs proposed together.")
+    facets: dict[str, list[FacetCount]] | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="By field, the most frequent value first; there if the request has `facets`.",
+    )
     timings_ms: Timings
 
 

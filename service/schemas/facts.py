@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from artifacts.metadata import FieldKind
 from service.schemas.base import Model
 from service.schemas.requests import Weights
 
@@ -68,5 +69,6 @@ class Info(Model):
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
     fields: list[str] = Field(description="Document fields that a request may name.")
+    filters: dict[str, FieldKind] = Field(description="Declared fields, by which a search can be filtered.")
     limits: Limits
     versions: dict[str, str]

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from service.fusion import Normalization
 from service.schemas.base import Mode, Model
+from service.schemas.filters import Filter
 
 __all__ = [
     "BatchRequest",
@@ -97,6 +98,16 @@ class SearchRequest(Model):
         "(true), or answer with an error (false).",
     )
 
+    filter: Filter | None = Field(
+        default=None,
+        description="Only documents that this holds for are searched, by both legs.",
+        examples=[{"field": "year", "gte": 2019}],
+    )
+    facets: list[str] = Field(
+        default=[],
+        max_length=20,
+        description="Declared keyword fields, whose values are counted over all candidates of the legs.",
+    )
     explain: bool = Field(
         default=False, description="Say of each hit what each token of the query adds to its scores, and each leg."
     )

@@ -21,7 +21,9 @@ __all__ = ["CORPUS", "TARGETS", "FindingError", "corpus"]
 
 CORPUS: Final = Path(__file__).with_name("corpus")
 _SETTINGS: Final = Settings()
-_LIMITS: Final = RequestLimits(_SETTINGS, tasks=("default", "fact"), fields=("title", "text", "year"))
+_LIMITS: Final = RequestLimits(
+    _SETTINGS, tasks=("default", "fact"), fields=("title", "text", "year"), filters={"year": "number"}
+)
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000
 _loop: asyncio.AbstractEventLoop | None = None

@@ -1,6 +1,7 @@
 """Conditions on declared fields, against the same conditions in plain Python."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,16 @@ def test_a_condition_holds_for_the_right_documents(index: ImpactIndex, collectio
 def test_a_condition_that_makes_no_sense_is_refused(index: ImpactIndex, condition: list[str]) -> None:
     with pytest.raises((ValueError, JavaError)):
         index.where(condition)
+
+
+def test_values_are_counted(index: ImpactIndex) -> None:
+    ordinals = np.random.default_rng(3).permutation(COUNT)[:500]
+    made = records()
+    expected = Counter(value for ordinal in ordinals for value in values(made[ordinal], "source"))
+    counts = index.counts("source", ordinals)
+    assert counts == sorted(expected.items(), key=lambda one: (-one[1], one[0]))
+    assert index.counts("nix", ordinals) == []
+    assert index.counts("source", np.array([], np.int64)) == []
 
 
 def test_a_value_of_another_kind_names_document_and_field(tmp_path: Path, collection: Collection) -> None:

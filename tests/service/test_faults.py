@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from artifacts.bundle import Bundle
+from artifacts.lucene.search import DocumentSet
 from service.app import create_app
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
@@ -31,10 +32,10 @@ class FailingLeg:
         self._leg = leg
         self._search = search
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
         if self._search:
             raise OSError("broken leg")
-        return self._leg.search(query, count)
+        return self._leg.search(query, count, among)
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         raise OSError("broken leg")
@@ -50,9 +51,9 @@ class StuckLeg(FailingLeg):
         super().__init__(leg, search=False)
         self._gate = gate
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
         self._gate.wait()
-        return super().search(query, count)
+        return super().search(query, count, among)
 
 
 class SlowScores(FailingLeg):
@@ -221,15 +222,15 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -
     gate, entered = threading.Event(), threading.Semaphore(0)
 
     class Entered(StuckLeg):
-        def search(self, query: EncodedQuery, count: int) -> Found:
+        def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
             entered.release()
-            return super().search(query, count)
+            return super().search(query, count, among)
 
     class FailingAfterwards(FailingLeg):
-        def search(self, query: EncodedQuery, count: int) -> Found:
+        def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
             assert entered.acquire(timeout=30)
             assert entered.acquire(timeout=30)
-            return super().search(query, count)
+            return super().search(query, count, among)
 
     fresh_engine.parts.legs["dense"] = Entered(fresh_engine.parts.legs["dense"], gate)
     fresh_engine.parts.legs["sparse"] = FailingAfterwards(fresh_engine.parts.legs["sparse"])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from artifacts.bundle import Bundle
+from artifacts.lucene.search import DocumentSet
 from service.admission import Admission
 from service.app import create_app
 from service.encoder import EncodedQuery
@@ -33,11 +34,11 @@ class Gated:
         self.calls = 0
         self._leg, self._gate = leg, gate
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
         self.calls += 1
         self.entered.release()
         self._gate.wait()
-        return self._leg.search(query, count)
+        return self._leg.search(query, count, among)
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self._leg.scores(query, ordinals)

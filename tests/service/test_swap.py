@@ -15,6 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from artifacts.bundle import Bundle
+from artifacts.lucene.search import DocumentSet
 from service.app import create_app
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
@@ -155,10 +156,10 @@ class GatedLeg:
     def __init__(self, leg: Leg, gate: threading.Event, entered: threading.Event) -> None:
         self._leg, self._gate, self._entered = leg, gate, entered
 
-    def search(self, query: EncodedQuery, count: int) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
         self._entered.set()
         self._gate.wait()
-        return self._leg.search(query, count)
+        return self._leg.search(query, count, among)
 
     def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self._leg.scores(query, ordinals)

@@ -1,7 +1,7 @@
 """A small but whole bundle: real tokenizer, real Faiss, real Lucene, only the vectors are random."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from artifacts.bundle import Bundle
 from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.idf import idf_weights
 from artifacts.manifest import CorpusInfo, ModelInfo
+from artifacts.metadata import FieldKind
 from artifacts.table import TableDtype
 from artifacts.text import TextTokenizer, document_text
 
@@ -144,6 +145,7 @@ def make_tiny_bundle(
     top_k: int | None = None,
     idf: bool = False,
     weights: tuple[float, float] | None = None,
+    fields: Mapping[str, FieldKind] | None = None,
     seed: int = 7,
     overwrite: bool = False,
 ) -> Bundle:
@@ -173,6 +175,7 @@ def make_tiny_bundle(
         top_k=top_k,
         idf=tiny_idf(tokenizer) if idf else None,
         weights=weights,
+        fields=fields,
         overwrite=overwrite,
     )
     tokenizer_file.unlink()

@@ -1,0 +1,83 @@
+"""Conditions on declared fields of the documents.
+
+{"field": "year", "gte": 2019, "lt": 2024}
+{"and": [{"field": "source", "in": ["wiki", "news"]}, {"not": {"field": "draft", "eq": true}}]}
+"""
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+
+from service.schemas.base import Model
+
+__all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or"]
+
+Value = str | bool | int | float
+
+_BOUNDS = ("gt", "gte", "lt", "lte")
+
+TAGS: Final = frozenset({"(and)", "(or)", "(not)", "(condition)"})
+"""What pydantic puts into the path of an error for the kind of a filter."""
+
+
+class _Operator(Model):
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+
+class And(_Operator):
+    """All of the conditions hold."""
+
+    and_: list["Filter"] = Field(alias="and", min_length=1)
+
+
+class Or(_Operator):
+    """One of the conditions holds."""
+
+    or_: list["Filter"] = Field(alias="or", min_length=1)
+
+
+class Not(_Operator):
+    """The condition does not hold."""
+
+    not_: "Filter" = Field(alias="not")
+
+
+class Condition(_Operator):
+    """What a field of the document must have: `eq`, `in`, bounds, or `exists`. Of several values one is enough."""
+
+    field: str = Field(description="Name of a declared field, see `filters` in `/info`.")
+    eq: Value | None = Field(default=None, description="This value.")
+    in_: list[Value] | None = Field(default=None, alias="in", min_length=1, description="One of these values.")
+    gt: Value | None = Field(default=None, description="More than this; numbers and dates.")
+    gte: Value | None = Field(default=None, description="This or more.")
+    lt: Value | None = Field(default=None, description="Less than this.")
+    lte: Value | None = Field(default=None, description="This or less.")
+    exists: bool | None = Field(default=None, description="Any value (true), or none (false).")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        bounds = [name for name in _BOUNDS if getattr(self, name) is not None]
+        given = [name for name in ("eq", "in_", "exists") if getattr(self, name) is not None]
+        if len(given) + bool(bounds) != 1:
+            raise ValueError("give one of: eq, in, exists, or bounds (gt, gte, lt, lte)")
+        for pair in (("gt", "gte"), ("lt", "lte")):
+            if set(pair) <= set(bounds):
+                raise ValueError(f"give {pair[0]} or {pair[1]}, not both")
+        return self
+
+
+def _kind(value: Any) -> str:
+    names = value if isinstance(value, dict) else getattr(value, "model_fields_set", ())
+    return next((f"({name})" for name in ("and", "or", "not") if name in names or f"{name}_" in names), "(condition)")
+
+
+Filter = Annotated[
+    Annotated[And, Tag("(and)")]
+    | Annotated[Or, Tag("(or)")]
+    | Annotated[Not, Tag("(not)")]
+    | Annotated[Condition, Tag("(condition)")],
+    Discriminator(_kind),
+]
+
+for _model in (And, Or, Not):
+    _model.model_rebuild()

@@ -1,0 +1,262 @@
+"""Filters and facets: what is found is what brute force finds among the documents that the condition holds for."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.lucene.search import DocumentSet
+from artifacts.metadata import FieldKind
+from service.app import create_app
+from service.engine import SearchEngine
+from service.filters import MOST_DEEP, MOST_VALUES
+from service.schemas import Mode, SearchRequest
+from tests.service.conftest import SETTINGS
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+COUNT = 1000
+FIELDS: dict[str, FieldKind] = {"source": "keyword", "share": "number", "published": "date"}
+Made = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Declared(TinyDocument):
+    """A document with declared fields: share runs from 0 to 999 in no order."""
+
+    number: int = 0
+
+    @property
+    def fields(self) -> Made:
+        made: Made = {"share": self.number * 7 % COUNT}
+        if self.number % 4:
+            made["source"] = ["wiki", ["news", "web"], "wéb"][self.number % 3]
+        if self.number % 5:
+            made["published"] = f"20{self.number % 25:02}-06-15T12:00:00Z"
+        return made
+
+    @property
+    def raw(self) -> bytes:
+        return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **self.fields}).encode()
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[Declared]:
+    return [
+        Declared(document.id, document.title, document.text, document.year, number)
+        for number, document in enumerate(tiny_documents(COUNT))
+    ]
+
+
+@pytest.fixture(scope="module", params=["Flat", "SQ8"])
+def engine(
+    request: pytest.FixtureRequest, documents: list[Declared], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SearchEngine]:
+    path: Path = tmp_path_factory.mktemp("declared") / "bundle"
+    bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param)
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture
+def client(engine: SearchEngine) -> Iterator[TestClient]:
+    with TestClient(create_app(engine)) as client:
+        yield client
+
+
+def values(document: Declared, field: str) -> list[Any]:
+    value = document.fields.get(field, [])
+    return value if isinstance(value, list) else [value]
+
+
+Holds = Callable[[Declared], bool]
+
+LEAVES: list[tuple[Made, Holds]] = [
+    ({"field": "source", "eq": "wiki"}, lambda d: "wiki" in values(d, "source")),
+    ({"field": "source", "in": ["web", "wéb"]}, lambda d: bool({"web", "wéb"} & {*values(d, "source")})),
+    ({"field": "source", "exists": False}, lambda d: not values(d, "source")),
+    ({"field": "published", "exists": True}, lambda d: bool(values(d, "published"))),
+    ({"field": "share", "lt": 10}, lambda d: d.fields["share"] < 10),
+    ({"field": "share", "gt": 10, "lte": 500}, lambda d: 10 < d.fields["share"] <= 500),
+    ({"field": "share", "in": [3, 5.0, 7.5]}, lambda d: d.fields["share"] in (3, 5)),
+    ({"field": "share", "eq": 12}, lambda d: d.fields["share"] == 12),
+    (
+        {"field": "published", "gte": "2010-06-15T12:00:00Z"},
+        lambda d: any(v >= "2010-06-15" for v in values(d, "published")),
+    ),
+    ({"field": "published", "gt": "2010-06-15T12:00:00Z"}, lambda d: any(v >= "2011" for v in values(d, "published"))),
+    (
+        {"field": "published", "lt": "2003-06-15T14:00:00+02:00"},
+        lambda d: any(v < "2003" for v in values(d, "published")),
+    ),
+]
+
+
+def both(parts: list[tuple[Made, Holds]]) -> tuple[Made, Holds]:
+    return {"and": [part for part, _ in parts]}, lambda document: all(holds(document) for _, holds in parts)
+
+
+def either(parts: list[tuple[Made, Holds]]) -> tuple[Made, Holds]:
+    return {"or": [part for part, _ in parts]}, lambda document: any(holds(document) for _, holds in parts)
+
+
+def other(part: tuple[Made, Holds]) -> tuple[Made, Holds]:
+    return {"not": part[0]}, lambda document: not part[1](document)
+
+
+FILTERS = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3).map(both)
+        | st.lists(inner, min_size=1, max_size=3).map(either)
+        | inner.map(other)
+    ),
+    max_leaves=6,
+)
+MODES: st.SearchStrategy[Mode] = st.sampled_from(["hybrid", "dense", "sparse"])
+
+
+def ask(engine: SearchEngine, **fields: Any) -> list[tuple[str, float]]:
+    request = SearchRequest.model_validate_json(json.dumps({"query": "play music search", **fields}))
+    return [(hit.id, hit.score) for hit in engine.search(request).hits]
+
+
+@given(chosen=FILTERS, mode=MODES)
+def test_legs_find_what_brute_force_finds(
+    engine: SearchEngine, documents: list[Declared], chosen: tuple[Made, Holds], mode: Mode
+) -> None:
+    condition, holds = chosen
+    allowed = {document.id for document in documents if holds(document)}
+    if mode == "hybrid":
+        found = ask(engine, filter=condition, k=COUNT, candidates=COUNT)
+        assert {name for name, _ in found} == allowed  # the dense leg proposes every document there is
+    else:
+        every = ask(engine, mode=mode, k=COUNT, candidates=COUNT)
+        expected = [(name, score) for name, score in every if name in allowed]
+        assert ask(engine, mode=mode, filter=condition, k=COUNT, candidates=COUNT) == expected
+        assert ask(engine, mode=mode, filter=condition, k=7, offset=2, candidates=20) == expected[2:9]
+
+
+@pytest.mark.parametrize("below", [0, 10, 100, 900, 1000])
+def test_hybrid_is_the_fusion_of_filtered_legs(engine: SearchEngine, documents: list[Declared], below: int) -> None:
+    """At 0 %, 1 %, 10 %, 90 % and 100 % of the documents."""
+    condition = {"field": "share", "lt": below}
+    allowed = {document.id for document in documents if document.fields["share"] < below}
+    assert len(allowed) == below
+    dense = [name for name, _ in ask(engine, mode="dense", k=COUNT, candidates=COUNT) if name in allowed][:50]
+    sparse = [name for name, _ in ask(engine, mode="sparse", k=COUNT, candidates=COUNT) if name in allowed][:50]
+    found = ask(engine, filter=condition, k=50, candidates=50, fusion={"method": "rrf"})
+    fused = Counter[str]()
+    for ranking in (dense, sparse):
+        for rank, name in enumerate(ranking, start=1):
+            fused[name] += 1 / (60 + rank)  # type: ignore[assignment]
+    assert [score for _, score in found] == pytest.approx(sorted(fused.values(), reverse=True)[:50])
+    assert {name for name, _ in found} <= allowed
+
+
+def test_facets_count_the_candidates(client: TestClient, documents: list[Declared]) -> None:
+    asked = {"query": "music", "mode": "dense", "candidates": 60, "k": 60, "facets": ["source"]}
+    answer = client.post("/search", json=asked).json()
+    by_id = {document.id: document for document in documents}
+    expected = Counter(value for hit in answer["hits"] for value in values(by_id[hit["id"]], "source"))
+    assert {one["value"]: one["count"] for one in answer["facets"]["source"]} == expected
+    counts = [(-one["count"], one["value"]) for one in answer["facets"]["source"]]
+    assert counts == sorted(counts)
+    assert answer["timings_ms"]["facets"] > 0
+    page = client.post("/search", json={**asked, "k": 1, "offset": 5}).json()
+    assert page["facets"] == answer["facets"]
+    assert "facets" not in client.post("/search", json={"query": "music"}).json()
+
+
+def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[str, ...]] = []
+    where = engine.parts.filters.where
+
+    def counted(condition: tuple[str, ...]) -> DocumentSet:
+        looked.append(condition)
+        return where(condition)
+
+    monkeypatch.setattr(engine.parts.filters, "where", counted)
+    for below in (33, 33, 34, 33):
+        ask(engine, filter={"field": "share", "lt": below})
+    assert len(looked) == 2
+    for below in range(200, 264):
+        ask(engine, filter={"field": "share", "lt": below})
+    ask(engine, filter={"field": "share", "lt": 33})
+    assert len(looked) == 2 + 64 + 1
+
+
+def nested(depth: int) -> Made:
+    condition: Made = {"field": "share", "eq": 1}
+    for _ in range(depth):
+        condition = {"not": condition}
+    return condition
+
+
+@pytest.mark.parametrize(
+    ("condition", "field", "words"),
+    [
+        ({"field": "year", "eq": 1}, "filter.field", "by these they can: source, share, published"),
+        ({"field": "share", "eq": "1"}, "filter.eq", "expected a number, found '1'"),
+        ({"field": "share", "in": [1, True]}, "filter.in", "expected a number, found True"),
+        ({"field": "source", "eq": 1}, "filter.eq", "expected a text, found 1"),
+        ({"field": "source", "gt": "a"}, "filter.gt", "has no order"),
+        ({"field": "published", "lte": "soon"}, "filter.lte", "expected a date such as"),
+        (
+            {"and": [{"field": "share", "eq": 1}, {"not": {"field": "x", "eq": 1}}]},
+            "filter.and.1.not.field",
+            "by these",
+        ),
+        ({"field": "share", "in": list(range(MOST_VALUES + 1))}, "filter", "at most 1000 values"),
+        (nested(MOST_DEEP + 1), "filter" + ".not" * (MOST_DEEP + 1), "at most 20 conditions"),
+        ({"field": "share"}, "filter", "give one of: eq, in, exists, or bounds"),
+        ({"field": "share", "eq": 1, "gt": 0}, "filter", "give one of"),
+        ({"field": "share", "gt": 1, "gte": 0}, "filter", "give gt or gte, not both"),
+        ({"field": "share", "between": [1, 2]}, "filter", "between"),
+        ({"and": []}, "filter.and", "at least 1"),
+        ({"or": [{"not": {"and": [{"field": 3}]}}]}, "filter.or.0.not.and.0.field", "string"),
+        ({"field": "share", "in": []}, "filter.in", "at least 1"),
+        ({"share": 1}, "filter", "field"),
+        ([], "filter", ""),
+        ("share:1", "filter", ""),
+    ],
+)
+def test_a_wrong_filter_is_told_where_and_why(client: TestClient, condition: object, field: str, words: str) -> None:
+    answer = client.post("/search", json={"query": "music", "filter": condition})
+    problem = answer.json()
+    assert (answer.status_code, problem["kind"]) == (422, "invalid_request")
+    assert any(error["field"].startswith(field) for error in problem["errors"]), problem
+    assert any(words in f"{error['field']} {error['message']}" for error in problem["errors"]), problem
+
+
+def test_a_wrong_facet_is_told(client: TestClient) -> None:
+    problem = client.post("/search", json={"query": "music", "facets": ["share", "nix"]}).json()
+    assert [(error["field"], error["value"]) for error in problem["errors"]] == [("facets", "share"), ("facets", "nix")]
+    assert "only declared keyword fields are counted: source" in problem["errors"][0]["message"]
+
+
+def test_deep_json_is_no_crash(client: TestClient) -> None:
+    body = b'{"query": "a", "filter": ' + b'{"not": ' * 50_000 + b"1" + b"}" * 50_001
+    assert client.post("/search", content=body, headers={"content-type": "application/json"}).status_code in (400, 422)
+    assert client.post("/search", json={"query": "music"}).status_code == 200
+
+
+def test_what_is_declared_is_told(client: TestClient) -> None:
+    assert client.get("/info").json()["filters"] == FIELDS
+
+
+def test_a_bundle_without_declared_fields_says_so(tmp_path: Path) -> None:
+    with (
+        SearchEngine.open(make_tiny_bundle(tmp_path / "bare", documents=20), SETTINGS) as engine,
+        TestClient(create_app(engine)) as client,
+    ):
+        assert client.get("/info").json()["filters"] == {}
+        problem = client.post("/search", json={"query": "music", "filter": {"field": "year", "eq": 1}}).json()
+        assert "by these they can: none" in problem["errors"][0]["message"]
