@@ -120,7 +120,7 @@ def main_tables(results: Results) -> list[str]:
         for title, measure in (("nDCG@10", "ndcg@10"), ("Recall@100", "recall@100"))
     ]
     sizes = ", ".join(f"{name} {queries[name]:,}" for name in results.datasets if name in queries)
-    note = f"Test queries: {sizes}. The average is over the sets that every row of the table has; – is not measured."
+    note = f"Test queries: {sizes}. The average is over the sets that most rows of the table have; – is not measured."
     return [*parts, f"{note}\n"]
 
 
@@ -144,8 +144,9 @@ def details(results: Results) -> list[str]:
 
 def plot(results: Results) -> str | None:
     """The averages of README's table as a chart; None while there is nothing to compare."""
-    shown = [(system, label) for system, label in MAIN if results.has(system)]
-    datasets = average_sets([system for system, _ in shown], results)
+    recorded = [(system, label) for system, label in MAIN if results.has(system)]
+    datasets = average_sets([system for system, _ in recorded], results)
+    shown = [row for row in recorded if all((row[0], name) in results.rows for name in datasets)]
     if len(shown) < 2 or not datasets:
         return None
     bars = []

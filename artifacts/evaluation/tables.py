@@ -51,7 +51,8 @@ class Table:
     def markdown(self, results: Results) -> list[str]:
         """The lines of the table: systems of which nothing is recorded are left out, the best is bold.
 
-        The average is over the datasets that all rows have; where these are fewer than two, it is left out.
+        The average is over the datasets that most rows have, for the rows that have all of these; where they are fewer
+        than two, it is left out.
         """
         shown = [(system, label) for system, label in self.systems if results.has(system)]
         datasets = [name for name in results.datasets if any((system, name) in results.rows for system, _ in shown)]
@@ -81,8 +82,9 @@ class Table:
 
 
 def average_sets(systems: Sequence[str], results: Results) -> list[str]:
-    """The datasets that all of `systems` have."""
-    return [name for name in results.datasets if systems and all((system, name) in results.rows for system in systems)]
+    """The datasets that more than half of `systems` have (of two, both): a system that lacks one has no average."""
+    counts = {name: sum((system, name) in results.rows for system in systems) for name in results.datasets}
+    return [name for name, count in counts.items() if 2 * count > len(systems)]
 
 
 def paired_tests(pair: tuple[str, str], results: Results) -> dict[str, PairedTest]:
