@@ -142,7 +142,8 @@ def test_the_async_one_takes_an_async_source_and_cancels_what_is_under_way() -> 
 
     async def use(server: Scripted) -> None:
         async with AsyncSearchClient(server.url, timeout_s=10_000) as client:
-            answers = client.search_many(source(), batch_size=SIZE, concurrency=CONCURRENCY)
+            # One at a time, so that it is the first batch that is answered.
+            answers = client.search_many(source(), batch_size=SIZE, concurrency=1)
             assert (await anext(answers)).hits
             await asyncio.to_thread(server.wait_for, 2)
             await answers.aclose()
