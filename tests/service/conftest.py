@@ -1,21 +1,34 @@
 """Shared by the tests of the service: an engine and a client over the tiny bundle, and its contents as matrices."""
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import settings
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from artifacts.bundle import Bundle
 from service.app import create_app
 from service.engine import SearchEngine
 from service.settings import Settings
+from tests.service.browsing import ATTACK
 from tests.service.process import serving
 from tests.service.reference import Corpus
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 # No deadline per example: a busy machine would fail the test, not the code.
 settings.register_profile("service", deadline=None)
 settings.load_profile("service")
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 # Generous: no test of this folder is about being fast.
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
@@ -53,3 +66,43 @@ def url(tiny_bundle: Bundle) -> Iterator[str]:
     """The address of a real server."""
     with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert program, "no Chromium is installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The tiny corpus with one hostile document."""
+    hostile = TinyDocument(f"bad {ATTACK}", f"Hostile {ATTACK}", f"hostile hostile {ATTACK}", year=2000)
+    bundle: Bundle = make_tiny_bundle(
+        tmp_path_factory.mktemp("page") / "hostile", documents=[*tiny_documents(40), hostile]
+    )
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+@pytest.fixture
+def messages() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
+    page = browser.new_page(base_url=site)
+
+    def note(message: ConsoleMessage) -> None:
+        messages.append(message.text)
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto("/")
+    yield page
+    page.close()

@@ -2,75 +2,14 @@
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
-from artifacts.bundle import Bundle
 from service.keys import new_key
 from service.routes import router
+from tests.service.browsing import ATTACK, search_for
 from tests.service.process import serving
-from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
-
-ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert program, "no Chromium is installed: apt-get install chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The tiny corpus with one hostile document."""
-    hostile = TinyDocument(f"bad {ATTACK}", f"Hostile {ATTACK}", f"hostile hostile {ATTACK}", year=2000)
-    bundle: Bundle = make_tiny_bundle(
-        tmp_path_factory.mktemp("page") / "hostile", documents=[*tiny_documents(40), hostile]
-    )
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
-        yield url
-
-
-@pytest.fixture
-def messages() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
-    page = browser.new_page(base_url=site)
-
-    def note(message: ConsoleMessage) -> None:
-        messages.append(message.text)
-
-    page.on("console", note)
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    page.goto("/")
-    yield page
-    page.close()
-
-
-def search_for(page: Page, text: str) -> None:
-    box = page.get_by_role("searchbox", name="Search")
-    with page.expect_response(lambda response: json.loads(response.request.post_data or "{}").get("query") == text):
-        box.fill(text)
-    expect(page.get_by_role("status")).to_contain_text("candidates ranked in")
 
 
 def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
@@ -82,7 +21,7 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
     expect(hits.first).to_contain_text("rank")
     assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [str(n) for n in range(1, 11)]
     columns = page.locator("#timings th").all_inner_texts()
-    assert columns == ["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "total"]
+    assert columns == ["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "explain", "total"]
     assert messages == []
     if folder := os.environ.get("SCREENSHOTS"):
         for scheme in ("light", "dark"):
