@@ -22,9 +22,6 @@ __all__ = ["JAR_KEEPS", "REMOVED", "UNINSTALLED", "main", "slim_jar", "used_byte
 UNINSTALLED = (
     "huggingface-hub",
     "hf-xet",
-    "httpx2",
-    "httpcore2",
-    "truststore",
     "filelock",
     "fsspec",
     "tqdm",
