@@ -18,6 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--record-faults", type=Path, metavar="FILE", help="write the figures of the fault tests to FILE")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to `--full-faults` what has no short form."""
+    if not config.getoption("full_faults"):
+        items[:] = [item for item in items if item.get_closest_marker("full_faults") is None]
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A whole small bundle. Read only: who changes files copies it first."""

@@ -123,10 +123,9 @@ def small_disk(folder: Path, size: str) -> Iterator[bool]:
             subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_small_disk_that_grows(commands: Commands, tmp_path: Path, full: bool) -> None:
+@pytest.mark.full_faults
+def test_a_small_disk_that_grows(commands: Commands, tmp_path: Path) -> None:
     """A whole build, over and over, on a real disk that has a little more room each time."""
-    if not full:
-        pytest.skip("in full only")
     recipe, disk = roomy_recipe(tmp_path), tmp_path / "disk"
     places = ["--work", str(disk / "work"), "--output", str(disk / "bundle")]
     failures = 0

@@ -26,8 +26,8 @@ def test_a_stage_that_became_slower_is_found(tree: Path, tiny_path: Path) -> Non
     fusion = tree / "service" / "fusion.py"
     text = fusion.read_text()
     slowed = text.replace(
-        "    fused = np.zeros(table.ordinals.size)\n",
-        "    import time; time.sleep(0.05)\n    fused = np.zeros(table.ordinals.size)\n",
+        "    scores: Scores = shares.sum(axis=0)\n",
+        "    import time; time.sleep(0.05)\n    scores: Scores = shares.sum(axis=0)\n",
     )
     assert slowed != text
     fusion.write_text(slowed)
