@@ -24,6 +24,7 @@ MOST_DEEP: Final = 20
 """Most conditions around a condition."""
 
 _KEPT: Final = 64
+_KEPT_BYTES: Final = 64 << 20
 _LONGEST_LIST: Final = 300
 _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
     "keyword": keyword,
@@ -33,10 +34,13 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 
 
 class Filters:
-    """The sets of documents that conditions hold for; those of the last 64 conditions are kept. For any thread."""
+    """The sets of documents that conditions hold for; those of the last 64 conditions are kept, or fewer where they
+    would take more than 64 MiB. For any thread."""
 
     def __init__(self, index: ImpactIndex) -> None:
         self._index = index
+        set_bytes = 2 * (index.count // 8 + 8)  # in Java and in Python
+        self._most = max(1, min(_KEPT, _KEPT_BYTES // set_bytes))
         self._sets: OrderedDict[tuple[str, ...], DocumentSet] = OrderedDict()
         self._lock = Lock()
 
@@ -53,7 +57,7 @@ class Filters:
         found = self._index.where(condition)
         with self._lock:
             self._sets[condition] = found
-            while len(self._sets) > _KEPT:
+            while len(self._sets) > self._most:
                 self._sets.popitem(last=False)
         return found
 

@@ -149,7 +149,7 @@ class Search:
         filters = self._parts.filters
         with self.clock.measure("filter"):
             kept = filters.known(condition)
-            return kept or self._read("sparse", filters.where, condition)
+            return kept or self._read("documents", filters.where, condition)
 
     def _until(self, share: float) -> float:
         return self.clock.arrived + share * self._plan.deadline_ms / 1e3

@@ -151,9 +151,9 @@ def test_ctrl_c_cancels_the_batch_that_waits() -> None:
         command = [sys.executable, "-c", FOLLOW, server.url]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             server.wait_for(1)
-            sleep(0.5)  # for the second batch to be read
+            sleep(1.5)  # for the second batch to be read
             process.send_signal(signal.SIGINT)
-            sleep(0.5)  # for the signal to arrive, before the first batch is answered
+            sleep(1.5)  # for the signal to arrive, before the first batch is answered
             gate.set()
             _, errors = process.communicate(timeout=60)
         assert errors.rstrip().endswith("KeyboardInterrupt")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
 from artifacts.bundle import Bundle
@@ -100,7 +101,8 @@ def adapter_files(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_path: Path, full: bool) -> None:
+@pytest.mark.full_faults
+def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_path: Path) -> None:
     command, random = ["train", str(train_recipe(tmp_path))], np.random.default_rng(SEED)
     before = {path.name for path in tmp_path.iterdir()}
     finished(commands.run(Command(command)))
@@ -108,7 +110,7 @@ def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_p
     shutil.rmtree(tmp_path / "work")
     shutil.rmtree(tmp_path / "adapter")
     killed = 0
-    for number in range(8 if full else 1):
+    for number in range(8):
         stage = "train" if number % 2 == 0 else "begin"
         done = commands.run(Command(command, kill=(stage, float(random.uniform(0, 0.2)))))
         assert done.status in (0, KILLED), done.output
@@ -120,7 +122,8 @@ def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_p
     assert not [name for name in files(tmp_path / "work") if "partial" in name]
 
 
-def test_a_killed_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path, full: bool) -> None:
+@pytest.mark.full_faults
+def test_a_killed_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path) -> None:
     content = {
         "name": "tiny",
         "model": {"path": str(save_biencoder(tmp_path / "model")), "device": "cpu"},
@@ -137,8 +140,8 @@ def test_a_killed_distillation_goes_on_to_the_same_table(commands: Commands, tmp
     whole = finished(commands.run(Command(command)))
     expected = files(tmp_path / "work")
     shutil.rmtree(tmp_path / "work")
-    for _ in range(4 if full else 1):
-        for stage in ("encode", "table") if full else ("table",):
+    for _ in range(4):
+        for stage in ("encode", "table"):
             after = float(random.uniform()) * lasted(whole.stages, stage, whole.stages[stage] + 0.3)
             done = commands.run(Command(command, kill=(stage, after)))
             assert done.status in (0, KILLED), done.output

@@ -16,7 +16,7 @@ from artifacts.lucene.search import DocumentSet
 from artifacts.metadata import FieldKind
 from service.app import create_app
 from service.engine import SearchEngine
-from service.filters import MOST_DEEP, MOST_VALUES
+from service.filters import MOST_DEEP, MOST_VALUES, Filters
 from service.schemas import Mode, SearchRequest
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -191,6 +191,16 @@ def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch:
         ask(engine, filter={"field": "share", "lt": below})
     ask(engine, filter={"field": "share", "lt": 33})
     assert len(looked) == 2 + 64 + 1
+
+
+def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.filters._KEPT_BYTES", 600)  # two sets of a thousand documents
+    filters = Filters(engine.parts.documents._index)  # type: ignore[arg-type] # it is the whole index
+    conditions = [("number", "share", "0.0", f"{below}.0") for below in (1, 2, 3)]
+    for condition in conditions:
+        assert filters.known(condition) is None
+        filters.where(condition)
+    assert [filters.known(condition) is not None for condition in conditions] == [False, True, True]
 
 
 def nested(depth: int) -> Made:
