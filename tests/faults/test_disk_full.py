@@ -98,6 +98,7 @@ def test_a_full_disk_stops_every_stage_with_one_line(
         figure("full_disk_failures", 0, f"of {2 * len(STEPS)}")
 
 
+@pytest.mark.full_faults
 def test_a_full_disk_stops_the_training(commands: Commands, tmp_path: Path, full: bool) -> None:
     recipe = train_recipe(tmp_path)
     for file_bytes in (100, 1_000, 20_000) if full else (20_000,):
