@@ -62,8 +62,8 @@ class Bundle:
         return cls(path, manifest)
 
     def check_hashes(self) -> None:
-        """Read every file, several at a time, and compare it with its SHA-256: a core reads about 1.3 GB a second that
-        lie in the page cache, where all of them lie afterwards, as far as the memory holds them.
+        """Read every file, several at a time, and compare it with its SHA-256. Afterwards they lie in the page
+        cache, as far as the memory holds them.
 
         With its hashes right, a bundle is byte for byte what was written. Raises BundleError that names the file.
         """

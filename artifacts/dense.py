@@ -20,7 +20,7 @@ __all__ = ["DenseIndex", "FaissIndex", "faiss_reason"]
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
 _FEW: Final = 20_000
-"""So many documents are scored one by one as fast as an index is searched for the best of them."""
+"""Up to so many documents are scored one by one, which is exact, instead of searching an index among them."""
 
 _CHUNK: Final = 8192
 

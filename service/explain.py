@@ -5,6 +5,7 @@ sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
 fused   score(d) = sum over the legs of what each adds
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -66,11 +67,11 @@ def _tokens(
             weight=weight,
             dense=_known(in_dense),
             sparse=_known(in_sparse),
-            impact=None if in_sparse != in_sparse else round(in_sparse / weight),
+            impact=None if math.isnan(in_sparse) else round(in_sparse / weight),
         )
         for (term, token, count, weight), in_dense, in_sparse in zip(facts, dense, sparse, strict=True)
     ]
 
 
 def _known(share: float) -> float | None:
-    return None if share != share else share
+    return None if math.isnan(share) else share

@@ -127,7 +127,7 @@ def _fused(table: CandidateTable, weights: Scores, shares: Scores) -> Fused:
 
 
 def _union(arrays: Sequence[Ordinals]) -> Ordinals:
-    """The different ordinals, ascending; `np.unique` takes several times as long for a few hundred."""
+    """The different ordinals, ascending; `np.unique` takes longer for a few hundred."""
     if not arrays:
         return np.empty(0, np.int64)
     ordinals = np.concatenate(arrays)

@@ -2,8 +2,8 @@
 
 Each leg, and the document store, works in a lane of its own: a stuck leg can take all threads of its lane, but none of
 the others'. The standard library's executor would do but for three things: it has no notion of a call that nobody waits
-for any more, its threads keep the process from ending while such a call runs, and its futures cost several times what
-handing a call over and back does. These are daemon threads, and a call is waited for at a lock.
+for any more, its threads keep the process from ending while such a call runs, and its futures cost more than waiting
+at a lock. These are daemon threads, and a call is waited for at a lock.
 """
 
 from collections.abc import Callable
