@@ -21,6 +21,9 @@ from artifacts.pipeline.table import instruction_prefix
 from artifacts.verify import verify_bundle
 from artifacts.work import work_lock
 from service.cli import app
+from service.engine import SearchEngine
+from service.schemas import SearchRequest
+from service.settings import Settings
 from tests.support.models import save_model, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -128,6 +131,27 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
     assert "2 bad corpus lines were skipped" in output
     assert 'id "music" was already used in line 1' in " ".join(output.split())
     assert Bundle.open(tmp_path / "bundle").manifest.documents == 30
+
+
+def test_declared_fields_come_from_the_recipe_and_filter_the_bundle(recipe: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    run("build", recipe)
+    content["corpus"]["fields"] = {"year": "number"}
+    recipe.write_text(yaml.safe_dump(content))
+    run("index", recipe, "--overwrite")  # nothing is encoded again
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest.fields == {"year": "number"}
+    assert verify_bundle(bundle.path) == []
+    years = [json.loads(line)["year"] for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
+        asked = {"query": "music", "k": 30, "filter": {"field": "year", "gt": 2000}}
+        found = engine.search(SearchRequest.model_validate(asked)).hits
+    assert {hit.fields["year"] for hit in found} == {year for year in years if year > 2000}
+    assert len(found) == sum(year > 2000 for year in years)
+    with (tmp_path / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "odd", "text": "odd", "year": "last"}\n')
+    with pytest.raises(CorpusError, match=r'corpus\.jsonl, line 31: field "year": expected a number, found \'last\''):
+        run("build", recipe, "--overwrite")
 
 
 def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None:
