@@ -23,8 +23,9 @@ SIZE, CONCURRENCY = 3, 2
 BATCH = answer({"results": [FOUND] * SIZE})
 
 FOLLOW = """
-import sys
+import signal, sys
 from service.client import SearchClient
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 with SearchClient(sys.argv[1]) as client:
     list(client.search_many(["music"] * 5, batch_size=1, concurrency=1))
 """
