@@ -22,8 +22,8 @@ from artifacts.evaluation.report import describe_bundle, environment
 from artifacts.evaluation.runs import MEASURES, measure, ndcg_per_query, write_run
 from artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
 from artifacts.work import write_atomically
+from service.plan import fusion_weights
 from service.schemas import LinearFusion, RrfFusion
-from service.search import fusion_weights
 
 __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 

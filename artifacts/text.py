@@ -67,6 +67,18 @@ class TextTokenizer:
         prepared = [self._prepare(text) for text in texts]
         return [_ids(encoding) for encoding in self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)]
 
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The tokens of a text in order: id, and the characters from which to which it stands there, perhaps with the
+        space before it."""
+        prepared = self._prepare(text)
+        origin: Sequence[int] = range(len(text))
+        if len(prepared) != len(text):  # a few capitals become two characters
+            prepared = "".join(map(str.lower, text))
+            origin = [place for place, character in enumerate(text) for _ in character.lower()]
+        encoding = self._tokenizer.encode(prepared, add_special_tokens=False)
+        found = zip(encoding.ids, encoding.offsets, strict=True)
+        return [(token_id, origin[start], origin[end - 1] + 1) for token_id, (start, end) in found if end > start]
+
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of a token id. Raises KeyError for an id that has no token."""
         token = self._tokenizer.id_to_token(token_id)

@@ -2,10 +2,13 @@
 
 dense:   q = normalise(mean_i E[t_i])
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
+
+A further text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -22,23 +25,35 @@ __all__ = ["EncodedQuery", "QueryEncoder"]
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
 _FEW = 64
+_NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedQuery:
     """A query as the two legs need it.
 
-    ids: (n,) int32, tokens in order. terms: (t,) int32, different tokens ascending. counts: (t,) int64.
-    weights: (t,) float32, what each of them weighs in the sparse leg. dense: (D,) float32 of length 1, None where it
-    was not asked for. parts: (t, D) float32, what each of the terms adds to it, None where it was not asked for.
+    terms: (t,) int32, different tokens ascending. counts: (t,) int64, how often each occurs. factors: (t,) float32,
+    how often it counts: the same, but for tokens of further texts. weights: (t,) float32, what it weighs in the sparse
+    leg. dense: (D,) float32 of length 1, None where it was not asked for. parts: (t, D) float32, what each of the
+    terms adds to it, None where it was not asked for.
     """
 
-    ids: npt.NDArray[np.int32]
     terms: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int64]
+    factors: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32] | None
     parts: npt.NDArray[np.float32] | None = None
+
+    @classmethod
+    def of_model(
+        cls,
+        terms: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float32],
+        dense: npt.NDArray[np.float32] | None,
+    ) -> "EncodedQuery":
+        """What a model made of a whole text: weights of different terms (t,), and a vector (D,) of length 1, if any."""
+        return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense)
 
 
 class QueryEncoder:
@@ -55,26 +70,34 @@ class QueryEncoder:
         self._idf = idf
 
     def encode(
-        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        field: str = "query",
+        further: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
         """Encode a text for a task (KeyError if there is no such task), without the dense vector if `dense` is false.
 
-        NoTokensError for a text without tokens; NoDirectionError where the mean of the tokens' rows is zero. Both name
-        the `field` of the request that holds the text.
+        `further`: texts with their weights. NoTokensError for a text without tokens, and where those of negative weight
+        take away all there are; NoDirectionError where the mean of the tokens' rows is zero. Both name the `field` of
+        the request that holds the text.
         """
         started = perf_counter()
         ids = self.tokenizer.encode(text)
-        if ids.size == 0:
-            reason = "the tokenizer finds no token in this text: use words, numbers or signs"
-            raise NoTokensError.of(FieldError(field, reason, shortened(text)))
+        _require_tokens(ids, field, text)
         terms, counts = _counted(ids)
-        weights = counts.astype(np.float32)
-        if self._idf is not None:
-            weights *= self._idf[terms]
+        factors = counts.astype(np.float32)
+        if further:
+            terms, counts, factors = self._joined(ids, further)
+        weights = factors if self._idf is None else factors * self._idf[terms]
         started = clock.add("tokenize", started)
         if not dense:
-            return EncodedQuery(ids, terms, counts, weights, None)
-        mean = self.tables[task].mean(ids)
+            return EncodedQuery(terms, counts, factors, weights, None)
+        table = self.tables[task]
+        mean = np.einsum("t,td->d", factors, table.rows(terms)) if further else table.mean(ids)
         length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
         if length < _SHORTEST:
             reason = (
@@ -84,13 +107,42 @@ class QueryEncoder:
             raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
         mean /= np.float32(length)
         clock.add("encode", started)
-        return EncodedQuery(ids, terms, counts, weights, mean)
+        return EncodedQuery(terms, counts, factors, weights, mean)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """The same query with what each of its terms adds to its dense vector."""
-        rows = self.tables[task].rows(query.terms) * query.counts[:, None].astype(np.float32)
+        rows = self.tables[task].rows(query.terms) * query.factors[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
+
+    def _joined(
+        self, ids: npt.NDArray[np.int32], further: Sequence[tuple[str, float]]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The different tokens of a query and its further texts, how often each occurs, and how often it counts."""
+        counts: Counter[int] = Counter(ids.tolist())
+        factors = {token_id: float(count) for token_id, count in counts.items()}
+        for position, (text, weight) in enumerate(further):
+            # The space: many tokenizers have one token for a word within a text, and another for one that begins it.
+            found = self.tokenizer.encode(f" {text}")
+            _require_tokens(found, f"terms.{position}.text", text)
+            counts.update(found.tolist())
+            for token_id in found.tolist():
+                factors[token_id] = factors.get(token_id, 0.0) + weight
+        terms = sorted(token_id for token_id, factor in factors.items() if abs(factor) > _NOTHING)
+        if not terms:
+            reason = "they take away every token of the query: leave one of them out, or change a weight"
+            raise NoTokensError.of(FieldError("terms", reason))
+        return (
+            np.array(terms, dtype=np.int32),
+            np.array([counts[term] for term in terms], dtype=np.int64),
+            np.array([factors[term] for term in terms], dtype=np.float32),
+        )
+
+
+def _require_tokens(ids: npt.NDArray[np.int32], field: str, text: str) -> None:
+    if ids.size == 0:
+        reason = "the tokenizer finds no token in this text: use words, numbers or signs"
+        raise NoTokensError.of(FieldError(field, reason, shortened(text)))
 
 
 def _counted(ids: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

@@ -22,6 +22,7 @@ from service.filters import Filters, read_filter
 from service.lanes import Lane
 from service.legs import DenseLeg, SparseLeg
 from service.limits import RequestLimits
+from service.plan import Parts, Plan, fusion_weights
 from service.reading import list_terms, read_one
 from service.schemas import (
     Document,
@@ -33,7 +34,7 @@ from service.schemas import (
     SearchResponse,
     TokenCount,
 )
-from service.search import Parts, Plan, Search, fusion_weights
+from service.search import Search
 from service.settings import Settings
 from service.telemetry import Mark, Metrics, StageClock
 

@@ -84,6 +84,17 @@ REQUESTS: Final[dict[type[BaseModel], dict[str, Any]]] = {
                 "fusion": {"method": "rrf", "weights": {"dense": 1, "sparse": 1}, "rank_constant": 60},
             },
         },
+        "terms": {
+            "summary": "Words that count more, and words that count against a document",
+            "value": {
+                "query": "player",
+                "terms": [{"text": "music", "weight": 2.0}, {"text": "video", "weight": -0.5}],
+            },
+        },
+        "snippets": {
+            "summary": "The best part of each text, with the query's words marked",
+            "value": {"query": "play music", "fields": ["title"], "snippets": {"fields": ["text"], "length": 160}},
+        },
         "explain": {
             "summary": "Why each hit has its scores",
             "value": {"query": "play music", "k": 3, "explain": True},

@@ -1,6 +1,6 @@
 """Why a hit has its score: exact, because both legs are sums over the query's tokens.
 
-dense   score(d) = sum_t share_t,   share_t = count_t * (E[t] . d) / (n * |mean_i E[t_i]|),   n tokens in the query
+dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t how often t counts
 sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
 fused   score(d) = sum over the legs of what each adds
 """

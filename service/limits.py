@@ -1,6 +1,6 @@
 """What a request may ask for, given the bundle and the settings: everything the schema alone can't know."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from artifacts.metadata import FieldKind
@@ -53,12 +53,15 @@ class RequestLimits:
 
     def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
         yield from self._of_text("query", request.query)
+        together = len(request.query) + sum(len(term.text) for term in request.terms)
+        longest = self._settings.max_query_chars
+        if together > longest >= len(request.query):
+            yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
         yield from self._of_task(request.task)
         yield from self._of_window(request)
-        for name in request.fields or ():
-            if name not in self._fields:
-                known = shortened(", ".join(self._fields), _LONGEST_LIST)
-                yield FieldError("fields", f"documents have no such field; they have: {known}", shortened(name))
+        yield from self._of_fields("fields", request.fields or ())
+        if request.snippets is not None:
+            yield from self._of_fields("snippets.fields", request.snippets.fields)
         if request.filter is not None:
             yield from read_filter(request.filter, self._filters)[1]
         for name in request.facets:
@@ -87,6 +90,12 @@ class RequestLimits:
         most = self._settings.max_query_chars
         if len(text) > most:
             yield FieldError(field, f"the text has {len(text)} characters, at most {most} are possible: shorten it")
+
+    def _of_fields(self, field: str, names: Iterable[str]) -> Iterator[FieldError]:
+        for name in names:
+            if name not in self._fields:
+                known = shortened(", ".join(self._fields), _LONGEST_LIST)
+                yield FieldError(field, f"documents have no such field; they have: {known}", shortened(name))
 
     def _of_task(self, task: str | None) -> Iterator[FieldError]:
         if task is not None and task not in self._tasks:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal, Self, TypeVar
@@ -11,20 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.lucene.search import DocumentSet
-from artifacts.manifest import Manifest
-from service.documents import Documents
-from service.encoder import EncodedQuery, QueryEncoder
+from service.encoder import EncodedQuery
 from service.errors import DeadlineError, SearchFailedError
 from service.explain import explained
-from service.filters import Filters
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from service.hits import Counts, Fetched, list_facets, list_hits
-from service.lanes import Call, Lane, LateError, StuckError
-from service.legs import Found, Leg
-from service.schemas import Hit, LegName, LinearFusion, SearchRequest, SearchResponse, Timings, Weights
+from service.lanes import Call, LateError, StuckError
+from service.legs import Found
+from service.plan import Parts, Plan
+from service.schemas import Hit, LegName, LinearFusion, SearchResponse, SnippetRequest, Timings
+from service.snippets import Snippets
 from service.telemetry import Stage, StageClock
 
-__all__ = ["Parts", "Plan", "Reason", "Search", "fusion_weights"]
+__all__ = ["Reason", "Search"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -32,47 +30,9 @@ _T = TypeVar("_T")
 Reason = Literal["late", "stuck", "failed"]
 """Why a leg is missing: too slow, without a free thread, or with an error."""
 
-_PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
-
 # Shares of the deadline, from the arrival: what comes later keeps its time.
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
-
-
-def fusion_weights(manifest: Manifest) -> Weights:
-    """The weights of a linear fusion that names none: those of the bundle, else the paper's."""
-    return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What searches are made of. Lanes are named like the legs, and "documents"."""
-
-    encoder: QueryEncoder
-    legs: dict[LegName, Leg]
-    documents: Documents
-    filters: Filters
-    lanes: Mapping[str, Lane]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
-    from the arrival, and the filter's condition as the index reads it."""
-
-    request: SearchRequest
-    task: str
-    weights: Weights
-    candidates: int
-    deadline_ms: float
-    condition: tuple[str, ...] | None
-
-    def legs(self) -> dict[LegName, float]:
-        """Give the legs to search with their weights; a leg of weight 0 is not searched."""
-        if self.request.mode != "hybrid":
-            return {self.request.mode: 1.0}
-        both: dict[LegName, float] = {"dense": self.weights.dense, "sparse": self.weights.sparse}
-        return {leg: weight for leg, weight in both.items() if weight > 0}
 
 
 class Search:
@@ -100,7 +60,11 @@ class Search:
             )
         request = self._plan.request
         self._query = self._parts.encoder.encode(
-            request.query, self._plan.task, self.clock, dense="dense" in self._weights
+            request.query,
+            self._plan.task,
+            self.clock,
+            dense="dense" in self._weights,
+            further=[(term.text, term.weight) for term in request.terms],
         )
         searches: dict[LegName, tuple[Callable[..., Found], object]] = {
             name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights
@@ -134,6 +98,7 @@ class Search:
         self._end_rescore(table, names, rescoring)
         fetched = self._end_read("fetch", documents) or []
         hits = list_hits(table, names, fused, page, fetched, self._plan.request.offset)
+        hits = self._with_snippets(hits)
         if self._plan.request.explain:
             shares = self._end_explain(explaining)
             hits = explained(hits, self._query, self._parts.encoder.tokenizer, fused.shares[:, page], names, shares)
@@ -212,7 +177,11 @@ class Search:
     def _begin_fetch(self, ordinals: npt.NDArray[np.int64]) -> Call[Fetched] | None:
         if ordinals.size == 0:
             return None
-        return self._reading("documents", self._parts.documents.fetch, ordinals, self._plan.request.fields)
+        request = self._plan.request
+        fields = request.fields
+        if fields is not None and request.snippets is not None:
+            fields = [*fields, *request.snippets.fields]
+        return self._reading("documents", self._parts.documents.fetch, ordinals, fields)
 
     def _begin_facets(self, ordinals: npt.NDArray[np.int64]) -> Call[Counts] | None:
         fields = self._plan.request.facets
@@ -254,6 +223,23 @@ class Search:
         if "dense" in names:
             self._query = self._parts.encoder.with_parts(self._query, self._plan.task)
         return self._ask({name: (self._parts.legs[name].shares, ordinals) for name in names}, {})
+
+    def _with_snippets(self, hits: list[Hit]) -> list[Hit]:
+        request = self._plan.request
+        if request.snippets is None or not hits:
+            return hits
+        with self.clock.measure("snippets"):
+            texts = [request.query, *(term.text for term in request.terms if term.weight > 0)]
+            snippets = Snippets(self._parts.encoder.tokenizer, self._query, texts)
+            return [self._with_snippet(hit, snippets, request.snippets) for hit in hits]
+
+    def _with_snippet(self, hit: Hit, snippets: Snippets, asked: SnippetRequest) -> Hit:
+        if perf_counter() >= self._until(1.0):
+            raise DeadlineError(f"The snippets were not made within {self._plan.deadline_ms:g} ms. Ask for fewer hits.")
+        wanted = self._plan.request.fields
+        fields = hit.fields if wanted is None else {name: hit.fields[name] for name in wanted if name in hit.fields}
+        found = snippets.of(hit.fields, asked.fields, asked.length)
+        return hit.model_copy(update={"fields": fields, "snippets": found})
 
     def _end_explain(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:
         """What each leg's scores of the hits are made of; a leg that does not say so in time is left out."""

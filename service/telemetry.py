@@ -17,7 +17,9 @@ __all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that tells prometheus_client, when it is imported, where several processes keep their metrics."""
 
-Stage = Literal["tokenize", "filter", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "facets", "explain"]
+Stage = Literal[
+    "tokenize", "filter", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "snippets", "facets", "explain"
+]
 
 Mark = tuple[Stage, float, float]
 """A stage, and the `perf_counter` times of its beginning and end."""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -11,7 +11,8 @@ from service.schemas import Mode, SearchResponse
 
 __all__ = ["search"]
 
-_EXTRA = "Install the extra: pip install 'lightretriever-search[client]'."
+_SNIPPETS: Final = {"fields": ["text"], "length": 300}
+_EXTRA: Final = "Install the extra: pip install 'lightretriever-search[client]'."
 
 
 def search(
@@ -38,6 +39,8 @@ def search(
         raise MissingExtraError(f"this command needs {error.name}, which is not installed.", remedy=_EXTRA) from error
     given = {"k": k, "mode": mode, "task": task}
     fields = dict(map(_field, field or ())) | {name: value for name, value in given.items() if value is not None}
+    if not as_json:
+        fields.setdefault("snippets", _SNIPPETS)
     call = search_call(query, fields)
     with SearchClient(url, api_key=api_key, timeout_s=timeout_s) as client:
         body = client.call(call.raw())

@@ -50,9 +50,19 @@ class FullQueryEncoder(QueryEncoder):
         return system in ({"full-dense", "full-hybrid"} | ({"full-sparse"} if self._sparse else set()))
 
     def encode(
-        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        field: str = "query",
+        further: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
-        """The vectors computed for this text. NoDirectionError where the model gave it no vector but zero."""
+        """The vectors computed for this text. NoDirectionError where the model gave it no vector but zero, and
+        ValueError for further texts, for which there are none."""
+        if further:
+            raise ValueError("a model reads a query whole: there are no vectors for further texts")
         query = self._queries[text]
         if dense and query.dense is None:
             reason = "the query model's vector of this text is zero, so no document is nearer than another"
@@ -98,7 +108,7 @@ def encode_fully(
     encoded = {}
     for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True):
         weighted = weights if idf is None else weights * idf[terms]
-        encoded[text] = EncodedQuery(terms[:0], terms, np.ones(len(terms), np.int64), weighted, vector)
+        encoded[text] = EncodedQuery.of_model(terms, weighted, vector)
     return FullQueryEncoder(base, encoded, sparse=True), _compared(backbone.fingerprint, bundle)
 
 
@@ -132,8 +142,7 @@ def _with_own_tokens(base: QueryEncoder, task: str, text: str, vector: npt.NDArr
     try:
         return replace(base.encode(text, task, StageClock(), dense=False), dense=vector)
     except NoTokensError:
-        none = np.empty(0, np.int32)
-        return EncodedQuery(none, none, none.astype(np.int64), none.astype(np.float32), vector)
+        return EncodedQuery.of_model(np.empty(0, np.int32), np.empty(0, np.float32), vector)
 
 
 def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:

@@ -137,10 +137,10 @@ class ImpactIndex(LuceneIndex):
         k: int,
         among: DocumentSet | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """The exact best `k` documents, of those `among`, that share a term with the query.
+        """The exact best `k` documents, of those `among`, that score above 0.
 
-        `terms` (t,) are token ids, `weights` (t,) their weights, finite and not negative; a token that comes twice
-        weighs the sum, and weight 0 is as if the token were not there. Returns ordinals (m,) int64 and scores (m,)
+        `terms` (t,) are token ids, `weights` (t,) their weights, finite; a token that comes twice weighs the sum, and
+        weight 0 is as if the token were not there. Returns ordinals (m,) int64 and scores (m,)
         float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments.
         """
         _check_query(terms, weights)
@@ -243,8 +243,7 @@ def _check_query(terms: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         return
     if int(terms.min()) < 0 or int(terms.max()) > np.iinfo(np.int32).max:
         raise ValueError(f"terms must be 0 to {np.iinfo(np.int32).max}; got {terms.min()} to {terms.max()}.")
-    # A not-a-number fails the comparison too.
-    if not float(weights.min()) >= 0.0:
-        raise ValueError(f"weights must be finite and not negative; the smallest is {weights.min()}.")
-    if not float(weights.sum(dtype=np.float64)) * MAX_IMPACT < float(np.finfo(np.float32).max):
-        raise ValueError(f"weights are too large for a float32 score; the largest is {weights.max()}.")
+    largest = float(np.abs(weights).sum(dtype=np.float64))  # a not-a-number fails the comparison too
+    if not largest * MAX_IMPACT < float(np.finfo(np.float32).max):
+        worst = weights[np.abs(weights).argmax()]
+        raise ValueError(f"weights must be finite, and small enough for a float32 score; the largest is {worst}.")

@@ -16,7 +16,7 @@ from artifacts.bundle import Bundle
 from artifacts.errors import ModelError
 from artifacts.evaluation.full import QueryModel
 from service.encoder import EncodedQuery, QueryEncoder
-from service.errors import FieldError, NoDirectionError, shortened
+from service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
 from service.telemetry import StageClock
 
 __all__ = ["Encode", "ModelQueryEncoder", "load_encoder"]
@@ -38,9 +38,19 @@ class ModelQueryEncoder(QueryEncoder):
         Thread(target=self._work, name="model", daemon=True).start()
 
     def encode(
-        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query"
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        field: str = "query",
+        further: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
-        """Encode one text; the bundle's default task alone is possible. Raises what the model raises."""
+        """Encode one text; the bundle's default task alone is possible. Raises what the model raises, and
+        InvalidRequestError for further texts."""
+        if further:
+            raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
         started = perf_counter()
         future: Future[EncodedQuery] = Future()
         self._queue.put((text, future))
@@ -123,7 +133,7 @@ def _by_language_model(model: QueryModel, bundle: Bundle, base: QueryEncoder, de
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
         vectors, sparse = full_query_vectors(backbone, instruction, list(texts))
         return [
-            EncodedQuery(terms[:0], terms, np.ones(len(terms), np.int64), _weighted(weights, terms, idf), vector)
+            EncodedQuery.of_model(terms, _weighted(weights, terms, idf), vector)
             for vector, (terms, weights) in zip(_cut(vectors, bundle), sparse, strict=True)
         ]
 

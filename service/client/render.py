@@ -48,10 +48,23 @@ def _show_hit(console: Console, hit: Hit) -> None:
     if title:
         scores.append(f"  id {name}", "dim")
     _print(console, scores, _INDENT)
-    if snippet := _clean(hit.fields.get("text"), _LONGEST_SNIPPET):
-        _print(console, Text(snippet), _INDENT)
+    if (snippet := _snippet(hit)).plain:
+        _print(console, snippet, _INDENT)
     if others := _others(hit.fields):
         _print(console, Text(others, "dim"), _INDENT)
+
+
+def _snippet(hit: Hit) -> Text:
+    """The part of the text that the service chose, with the query's words in bold; without one, its beginning."""
+    whole, chosen = hit.fields.get("text"), (hit.snippets or {}).get("text")
+    if chosen is None:
+        return Text(_clean(whole, _LONGEST_SNIPPET))
+    text = Text("".join(map(_visible, chosen.text)))
+    for start, end in chosen.marks:
+        text.stylize("bold", start, end)
+    text.rstrip()
+    cut = isinstance(whole, str) and chosen.start + len(chosen.text) < len(whole)
+    return Text.assemble("…" if chosen.start else "", text, "…" if cut else "")
 
 
 def _legs(hit: Hit) -> Iterator[tuple[str, str]]:
@@ -89,8 +102,9 @@ def _clean(value: object, length: int) -> str:
     if value is None:
         return ""
     text = str(value)
-    visible = "".join(
-        character if character in _JOINERS or unicodedata.category(character)[0] != "C" else " " for character in text
-    )
-    line = " ".join(visible.split())
+    line = " ".join("".join(map(_visible, text)).split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
+def _visible(character: str) -> str:
+    return character if character in _JOINERS or unicodedata.category(character)[0] != "C" else " "

@@ -21,6 +21,7 @@ __all__ = [
     "LegScore",
     "Problem",
     "SearchResponse",
+    "Snippet",
     "Timings",
     "TokenCount",
     "TokenShares",
@@ -67,6 +68,16 @@ def _absent(value: object) -> bool:
     return value is None
 
 
+class Snippet(Model):
+    """The part of a field's text that has most of the query."""
+
+    text: str = Field(description="The part, as it stands in the field. Nothing is escaped or added.")
+    start: int = Field(description="The place in the field at which it begins. Places count Unicode characters from 0.")
+    marks: list[tuple[int, int]] = Field(
+        description="Where words of the query stand in the part: from which character, and up to which."
+    )
+
+
 class Hit(Model):
     """One document found."""
 
@@ -76,6 +87,9 @@ class Hit(Model):
     dense: LegScore | None = Field(description="Null where the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or gave no score in time.")
     fields: dict[str, Any] = Field(description="The document's fields, those that were asked for.")
+    snippets: dict[str, Snippet] | None = Field(
+        default=None, exclude_if=_absent, description="By field; there if the request has `snippets`."
+    )
     explanation: Explanation | None = Field(
         default=None, exclude_if=_absent, description="There if the request has `explain`."
     )
@@ -92,6 +106,7 @@ class Timings(Model):
     rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
     fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")
+    snippets: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `snippets`.")
     facets: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `facets`.")
     explain: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `explain`.")
     total: float = Field(description="From the arrival of the request, waiting included.")

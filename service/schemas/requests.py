@@ -12,8 +12,10 @@ __all__ = [
     "BatchRequest",
     "EncodeRequest",
     "LinearFusion",
+    "QueryTerm",
     "RrfFusion",
     "SearchRequest",
+    "SnippetRequest",
     "Weights",
 ]
 
@@ -63,10 +65,47 @@ def _not_blank(text: str) -> str:
     return text
 
 
+class QueryTerm(Model):
+    """A further text of the query. It counts as if it stood behind the query `weight` times."""
+
+    text: str = Field(min_length=1, description="Words.", examples=["video"])
+    weight: float = Field(
+        ge=-100,
+        le=100,
+        allow_inf_nan=False,
+        description="How often the words count. Below 0, documents that have them or are near them score less.",
+        examples=[-0.5],
+    )
+
+    _blank = field_validator("text")(_not_blank)
+
+    @field_validator("weight")
+    @classmethod
+    def _not_zero(cls, weight: float) -> float:
+        if weight == 0:
+            raise ValueError("with weight 0 the words count nothing: leave them out")
+        return weight
+
+
+class SnippetRequest(Model):
+    """Which snippets to make."""
+
+    fields: list[str] = Field(
+        default=["title", "text"],
+        min_length=1,
+        max_length=20,
+        description="Fields of text, which need not be among the `fields` that are returned.",
+    )
+    length: int = Field(default=200, ge=20, le=2000, description="Most characters of a snippet.")
+
+
 class SearchRequest(Model):
     """One search."""
 
     query: str = Field(min_length=1, description="What to look for, in plain words.", examples=["play music"])
+    terms: list[QueryTerm] = Field(
+        default=[], max_length=100, description="Further words of the query, with weights that may be below 0."
+    )
     k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
     mode: Mode = Field(
@@ -107,6 +146,11 @@ class SearchRequest(Model):
         default=[],
         max_length=20,
         description="Declared keyword fields, whose values are counted over all candidates of the legs.",
+    )
+    snippets: SnippetRequest | None = Field(
+        default=None,
+        description="Give of each hit the part of its text that has most of the query, with the query's words marked.",
+        examples=[{"fields": ["text"], "length": 160}],
     )
     explain: bool = Field(
         default=False, description="Say of each hit what each token of the query adds to its scores, and each leg."

@@ -91,7 +91,7 @@ def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
     terms = np.arange(40, 44, dtype=np.int32)
 
     def query(*weights: float) -> EncodedQuery:
-        return EncodedQuery(terms, terms, np.ones(4, np.int64), np.array(weights, np.float32), None)
+        return EncodedQuery.of_model(terms, np.array(weights, np.float32), None)
 
     with tiny_bundle.sparse() as index:
         one, other = postings_per_query(index, [query(1, 0, 0, 0)]), postings_per_query(index, [query(0, 2, 0, 0)])

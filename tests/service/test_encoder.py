@@ -29,9 +29,9 @@ def encoder(tmp_path: Path) -> QueryEncoder:
 def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncoder) -> None:
     clock = StageClock()
     query = encoder.encode("p m UM", "task", clock)
-    assert query.ids.tolist() == [3, 0, 1, 0]
     assert query.terms.tolist() == [0, 1, 3]
     assert query.counts.tolist() == [2, 1, 1]
+    assert query.factors.tolist() == [2.0, 1.0, 1.0]
     assert query.weights.tolist() == [2.0, 1.0, 1.0]
     mean = ROWS[[3, 0, 1, 0]].mean(axis=0)
     assert query.dense == pytest.approx(mean / np.linalg.norm(mean))

@@ -21,7 +21,7 @@ final class ImpactScan {
   private final int k;
   private final long[] among;
   // What a document must score more than. One that scores as much as the last of the best k comes after it.
-  private float least = -1;
+  private float least = 0;
 
   private ImpactScan(int k, long[] among) {
     this.k = k;
@@ -30,7 +30,7 @@ final class ImpactScan {
   }
 
   /**
-   * The best k documents, packed as OpenIndex.best says. Lists stand before their first document; null is an empty one.
+   * The best k documents that score above 0, packed as OpenIndex.best says. Lists stand before their first document; null is an empty one.
    * Where among is given, it has a bit for every document that may be found.
    */
   static byte[] best(PostingsEnum[] lists, float[] weights, int k, long[] among) throws IOException {
@@ -91,7 +91,7 @@ final class ImpactScan {
     }
   }
 
-  /** The larger of two keys is the better hit: by score, which is not negative, and among equals the first document. */
+  /** The larger of two keys is the better hit: by score, which is above 0, and among equals the first document. */
   private void propose(int document, float score) {
     long key = ((long) Float.floatToRawIntBits(score) << 32) | (Integer.MAX_VALUE - document);
     if (best.size() < k) {

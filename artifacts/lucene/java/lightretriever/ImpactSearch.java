@@ -16,7 +16,7 @@ import org.apache.lucene.util.BytesRef;
 public final class ImpactSearch {
   private ImpactSearch() {}
 
-  /** The best k documents that share a term with the query, packed as OpenIndex.best says. A null filter has all. */
+  /** The best k documents that score above 0, packed as OpenIndex.best says. A null filter has all. */
   public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter)
       throws IOException {
     WeightedTerms query = WeightedTerms.of(terms, weights);

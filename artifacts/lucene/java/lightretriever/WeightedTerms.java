@@ -5,7 +5,7 @@ import java.nio.IntBuffer;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** A query: token ids in ascending order, each once, with weights above 0. */
+/** A query: token ids in ascending order, each once, with weights that may be below 0. */
 final class WeightedTerms {
   final int[] ids;
   final float[] weights;
@@ -26,7 +26,7 @@ final class WeightedTerms {
     FloatBuffer values = Packed.floats(weights);
     Map<Integer, Float> byId = new TreeMap<>();
     for (int i = 0; i < ids.limit(); i++) {
-      if (values.get(i) > 0) {
+      if (values.get(i) != 0) {
         byId.merge(ids.get(i), values.get(i), Float::sum);
       }
     }

@@ -1,0 +1,53 @@
+"""What a search is made of, and what it is to do with every default filled in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from artifacts.manifest import Manifest
+from service.documents import Documents
+from service.encoder import QueryEncoder
+from service.filters import Filters
+from service.lanes import Lane
+from service.legs import Leg
+from service.schemas import LegName, SearchRequest, Weights
+
+__all__ = ["Parts", "Plan", "fusion_weights"]
+
+_PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
+
+
+def fusion_weights(manifest: Manifest) -> Weights:
+    """The weights of a linear fusion that names none: those of the bundle, else the paper's."""
+    return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What searches are made of. Lanes are named like the legs, and "documents"."""
+
+    encoder: QueryEncoder
+    legs: dict[LegName, Leg]
+    documents: Documents
+    filters: Filters
+    lanes: Mapping[str, Lane]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
+    from the arrival, and the filter's condition as the index reads it."""
+
+    request: SearchRequest
+    task: str
+    weights: Weights
+    candidates: int
+    deadline_ms: float
+    condition: tuple[str, ...] | None
+
+    def legs(self) -> dict[LegName, float]:
+        """Give the legs to search with their weights; a leg of weight 0 is not searched."""
+        if self.request.mode != "hybrid":
+            return {self.request.mode: 1.0}
+        both: dict[LegName, float] = {"dense": self.weights.dense, "sparse": self.weights.sparse}
+        return {leg: weight for leg, weight in both.items() if weight > 0}

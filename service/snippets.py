@@ -1,0 +1,119 @@
+"""The part of a document's text that has most of the query, and where the words of the query stand in it.
+
+A word is marked if it has the tokens of a word of the query: those it has there, or would have at the beginning or in
+the middle of a text, which may be others. So capitals and accents make a difference where they do for the tokenizer.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from artifacts.text import TextTokenizer
+from service.encoder import EncodedQuery
+from service.schemas import Snippet
+
+__all__ = ["LONGEST_READ", "Snippets"]
+
+LONGEST_READ: Final = 20_000
+"""Characters of a field that are looked at."""
+
+# Chinese and Japanese put no spaces between words: there each character is looked at by itself.
+_ALONE: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_SPACE: Final = re.compile(r"\s")
+_WORD: Final = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word of a text: its characters from `start` to `end`, in lower case, and its tokens."""
+
+    start: int
+    end: int
+    text: str
+    tokens: tuple[int, ...]
+
+
+class Snippets:
+    """Makes the snippets of one query. `texts` are its texts, those of a weight below 0 left out."""
+
+    def __init__(self, tokenizer: TextTokenizer, query: EncodedQuery, texts: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
+        usual = sum(own.values()) / max(1, len(own))
+        words = [word for text in texts for word in _words(tokenizer, text)]
+        variants = {f"{space}{word.text}" for word in words for space in ("", " ")}
+        known = {word.tokens for word in words} | {tuple(tokenizer.encode(text).tolist()) for text in variants}
+        known.discard(())
+        self._weights = {tokens: sum(own.get(token, usual) for token in tokens) for tokens in known}
+
+    def of(self, fields: dict[str, Any], names: Sequence[str], length: int) -> dict[str, Snippet]:
+        """The snippets of a document's fields, those of `names` that it has as a text; of up to `length` characters."""
+        texts = {name: fields[name] for name in names if isinstance(fields.get(name), str)}
+        return {name: self.one(text, length) for name, text in texts.items()}
+
+    def one(self, text: str, length: int) -> Snippet:
+        """The snippet of a text: its best part of up to `length` characters, the beginning if no word is marked."""
+        read = text[:LONGEST_READ]
+        matches = [word for word in _words(self._tokenizer, read) if word.tokens in self._weights]
+        start, end = _window(text, self._best(matches, length), length)
+        inside = [(match.start - start, match.end - start) for match in matches if start <= match.start < end]
+        return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
+
+    def _best(self, matches: Sequence[_Word], length: int) -> tuple[int, int]:
+        """From where to where the best part of up to `length` characters goes: the one whose different words weigh
+        most, of equal ones the shortest, of these the first. (0, 0) if there is no match."""
+        best, key = (0, 0), (0.0, 0)
+        inside: Counter[str] = Counter()
+        weight, last = 0.0, 0
+        for place, first in enumerate(matches):
+            last = max(last, place)
+            while last < len(matches) and matches[last].end - first.start <= length:
+                weight += 0.0 if inside[matches[last].text] else self._weights[matches[last].tokens]
+                inside[matches[last].text] += 1
+                last += 1
+            if last == place:  # a word that is longer than a snippet
+                continue
+            end = matches[last - 1].end
+            if (round(weight, 6), first.start - end) > key:
+                best, key = (first.start, end), (round(weight, 6), first.start - end)
+            inside[first.text] -= 1
+            weight -= 0.0 if inside[first.text] else self._weights[first.tokens]
+        return best
+
+
+def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:
+    """The words of a text, each with the tokens that have a part of it."""
+    spans = tokenizer.spans(text)
+    first = 0
+    for word in _WORD.finditer(text):
+        while first < len(spans) and spans[first][2] <= word.start():
+            first += 1
+        last = first
+        while last < len(spans) and spans[last][1] < word.end():
+            last += 1
+        tokens = tuple(token for token, _, _ in spans[first:last])
+        yield _Word(word.start(), word.end(), word.group().lower(), tokens)
+
+
+def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:
+    """Widens a part of a text to `length` characters, about as much to either side, and ends it between words."""
+    spare = length - (core[1] - core[0])
+    end = min(len(text), core[1] + max(spare // 2, spare - core[0]))
+    start = max(0, end - length)
+    if end < len(text):
+        end = max((space.start() for space in _SPACE.finditer(text, core[1], end + 1)), default=end)
+    if start > 0 and (space := _SPACE.search(text, start - 1, core[0])):
+        start = space.end()
+    return start, end
+
+
+def _joined(marks: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Marks that touch become one, and none goes beyond the end."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in marks:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, min(stop, end)))
+    return joined

@@ -1,0 +1,155 @@
+"""Snippets are parts of the text as it stands, the best there are, with the query's words marked and no others."""
+
+from itertools import pairwise
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from service.encoder import QueryEncoder
+from service.engine import SearchEngine
+from service.schemas import SearchRequest, Snippet
+from service.snippets import LONGEST_READ, Snippets
+from service.telemetry import StageClock
+
+WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergröße", "日本", "x", "İ", "🎵"]
+TEXTS = st.lists(st.sampled_from([*WORDS, "of", "engine", "(music)", "Music,", "\n"]), max_size=60).map(" ".join)
+
+
+def snippets(engine: SearchEngine, query: str, *further: tuple[str, float]) -> Snippets:
+    encoder: QueryEncoder = engine.parts.encoder
+    encoded = encoder.encode(query, "default", StageClock(), further=further)
+    return Snippets(encoder.tokenizer, encoded, [query, *(text for text, weight in further if weight > 0)])
+
+
+def marked(snippet: Snippet) -> list[str]:
+    return [snippet.text[start:end] for start, end in snippet.marks]
+
+
+@given(text=TEXTS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), length=st.integers(20, 80))
+@example(text="İ" * 30 + " music", query=["music"], length=20)
+@example(text="  \n music", query=["terminal"], length=20)
+def test_a_snippet_is_a_part_of_the_text(engine: SearchEngine, text: str, query: list[str], length: int) -> None:
+    snippet = snippets(engine, " ".join(query)).one(text, length)
+    assert snippet.text == text[snippet.start :][: len(snippet.text)]
+    assert len(snippet.text) <= length
+    assert all(0 <= start < end <= len(snippet.text) for start, end in snippet.marks)
+    assert all(before[1] < after[0] for before, after in pairwise(snippet.marks))
+
+
+@given(text=TEXTS, query=st.lists(st.sampled_from(["music", "player", "terminal", "plays"]), min_size=1, max_size=4))
+def test_no_other_part_has_more_of_the_query(engine: SearchEngine, text: str, query: list[str]) -> None:
+    """Every token of the tiny bundle's query weighs 1 for each time it occurs there."""
+    maker = snippets(engine, " ".join(query))
+    whole, length = maker.one(text, 2000), 40
+
+    def worth(words: list[str]) -> float:
+        """What the different words weigh together."""
+        encoder = engine.parts.encoder
+        asked = encoder.encode(" ".join(query), "default", StageClock())
+        weights = dict(zip(asked.terms.tolist(), asked.weights.tolist(), strict=True))
+        usual = sum(weights.values()) / len(weights)
+        tokens = [encoder.tokenizer.encode(f" {word}").tolist() for word in {word.lower() for word in words}]
+        return float(sum(weights.get(token, usual) for each in tokens for token in each))
+
+    possible = [
+        worth([whole.text[start:end] for start, end in whole.marks[first : last + 1]])
+        for first in range(len(whole.marks))
+        for last in range(first, len(whole.marks))
+        if whole.marks[last][1] - whole.marks[first][0] <= length
+    ]
+    assert worth(marked(maker.one(text, length))) >= max(possible, default=0) - 1e-6
+
+
+def test_words_are_marked_wherever_they_stand(engine: SearchEngine) -> None:
+    text = "Music (music) of MUSIC, “music”: musical, a-music\nmusic"
+    assert marked(snippets(engine, "music").one(text, 200)) == ["Music", "music", "MUSIC", "music", "music", "music"]
+    assert marked(snippets(engine, "terminal music").one("music in the terminal", 200)) == ["music", "terminal"]
+
+
+def test_words_that_only_share_a_part_with_the_query_are_not_marked(engine: SearchEngine) -> None:
+    assert marked(snippets(engine, "play").one("It plays; a player replays.", 200)) == []
+
+
+def test_the_part_with_most_of_the_query_is_taken(engine: SearchEngine) -> None:
+    text = "music " + "of the engine " * 30 + "here the terminal plays music again " + "of the engine " * 30
+    snippet = snippets(engine, "music terminal").one(text, 60)
+    assert marked(snippet) == ["terminal", "music"]
+    assert 0 < text.index("terminal") - snippet.start < 30
+    assert text[snippet.start - 1] == " "
+    assert text[snippet.start + len(snippet.text)] == " "
+
+
+def test_without_a_match_a_snippet_is_the_beginning(engine: SearchEngine) -> None:
+    snippet = snippets(engine, "chess").one("of the engine " * 20, 30)
+    assert (snippet.text, snippet.start, snippet.marks) == ("of the engine of the engine of", 0, [])
+    assert snippets(engine, "chess").one("", 30) == Snippet(text="", start=0, marks=[])
+
+
+def test_places_are_those_of_the_text_whatever_lower_case_does(engine: SearchEngine) -> None:
+    """A dotted capital I becomes two characters in lower case."""
+    snippet = snippets(engine, "music").one("İİİ Music İ", 100)
+    assert (snippet.marks, marked(snippet)) == ([(4, 9)], ["Music"])
+
+
+def test_chinese_and_japanese_words_are_marked_within_a_line(engine: SearchEngine) -> None:
+    assert marked(snippets(engine, "検索").one("これは検索エンジンのための短い文書です。", 100)) == ["検索"]
+
+
+def test_words_of_a_weight_below_zero_are_not_marked(engine: SearchEngine) -> None:
+    maker = snippets(engine, "music", ("terminal", -0.5), ("player", 0.5))
+    assert marked(maker.one("a music player for the terminal", 100)) == ["music", "player"]
+
+
+def test_a_word_longer_than_a_snippet(engine: SearchEngine) -> None:
+    word = "music" * 10
+    snippet = snippets(engine, word).one(f"a {word} b", 20)
+    assert len(snippet.text) <= 20
+    assert all(end <= 20 for _, end in snippet.marks)
+
+
+def test_only_the_beginning_of_a_very_long_text_is_looked_at(engine: SearchEngine) -> None:
+    maker = snippets(engine, "music")
+    filler = "of the engine " * (LONGEST_READ // 14)
+    assert marked(maker.one(f"{filler[:-20]} music", 100)) == ["music"]
+    assert marked(maker.one(f"{filler} of the engine music", 100)) == []
+
+
+def test_hits_have_snippets_of_fields_that_are_not_returned(client: TestClient) -> None:
+    asked = {"query": "music", "mode": "sparse", "fields": ["year"], "snippets": {"fields": ["text"], "length": 40}}
+    answer = client.post("/search", json=asked).json()
+    plain = client.post("/search", json={"query": "music", "mode": "sparse"}).json()
+    assert answer["timings_ms"]["snippets"] > 0
+    assert "snippets" not in plain["timings_ms"]
+    for hit, whole in zip(answer["hits"], plain["hits"], strict=True):
+        assert "snippets" not in whole
+        assert hit["fields"] == {"year": whole["fields"]["year"]}
+        assert set(hit["snippets"]) == {"text"}
+        snippet = hit["snippets"]["text"]
+        assert snippet["text"] in whole["fields"]["text"]
+        assert all(snippet["text"][start:end].lower() == "music" for start, end in snippet["marks"])
+    assert sum(len(hit["snippets"]["text"]["marks"]) for hit in answer["hits"]) >= 3
+
+
+def test_a_field_that_is_no_text_has_no_snippet(engine: SearchEngine) -> None:
+    asked = {"query": "music", "snippets": {"fields": ["year", "title"]}}
+    for hit in engine.search(SearchRequest.model_validate(asked)).hits:
+        assert set(hit.snippets or {}) == {"title"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "message"),
+    [
+        ({"fields": ["body"]}, "snippets.fields", "documents have no such field; they have: "),
+        ({"length": 5}, "snippets.length", "greater than or equal to 20"),
+        ({"fields": []}, "snippets.fields", "at least 1 item"),
+        (True, "snippets", "valid dictionary"),
+    ],
+)
+def test_wrong_snippet_requests_are_refused(client: TestClient, asked: object, field: str, message: str) -> None:
+    answer = client.post("/search", json={"query": "music", "snippets": asked})
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field
+    assert message in error["message"]

@@ -1,0 +1,145 @@
+"""Further texts of a query count as often as their weight says, in both legs, below 0 too: held against brute force."""
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from artifacts.bundle import Bundle
+from service.engine import SearchEngine
+from service.errors import NoTokensError
+from service.schemas import Mode, QueryTerm, SearchRequest
+from tests.service.conftest import SETTINGS
+from tests.service.reference import Corpus, Scores
+from tests.support.tiny import make_tiny_bundle
+
+WORDS = ["play", "music", "the terminal", "search", "chess games", "日本語", "a"]
+TERMS = st.lists(
+    st.tuples(st.sampled_from(WORDS), st.floats(-3, 3, width=16).filter(lambda weight: abs(weight) > 0.1)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def factors(corpus: Corpus, query: str, terms: list[tuple[str, float]]) -> Scores:
+    """How often each token of the vocabulary counts, (V,)."""
+    counted = np.bincount(corpus.tokenizer.encode(query), minlength=corpus.tokenizer.vocab_size).astype(float)
+    for text, weight in terms:
+        np.add.at(counted, corpus.tokenizer.encode(f" {text}"), weight)
+    return counted
+
+
+def dense_scores(corpus: Corpus, counted: Scores) -> Scores:
+    vector = counted @ corpus.tables["default"].astype(np.float64)
+    return np.asarray(corpus.dense.astype(np.float64) @ (vector / np.linalg.norm(vector)))
+
+
+def search(mode: Mode, query: str, terms: list[tuple[str, float]], k: int) -> SearchRequest:
+    asked = [QueryTerm(text=text, weight=weight) for text, weight in terms]
+    return SearchRequest(query=query, terms=asked, mode=mode, k=k, candidates=200, explain=True)
+
+
+@given(query=st.sampled_from(WORDS), terms=TERMS)
+def test_dense_scores_are_those_of_brute_force(
+    engine: SearchEngine, corpus: Corpus, query: str, terms: list[tuple[str, float]]
+) -> None:
+    counted = factors(corpus, query, terms)
+    assume(np.linalg.norm(counted @ corpus.tables["default"]) > 1e-3)
+    expected = dense_scores(corpus, counted)
+    hits = engine.search(search("dense", query, terms, 120)).hits
+    found = {hit.id: hit.score for hit in hits}
+    assert found == pytest.approx(
+        {document.id: expected[ordinal] for ordinal, document in enumerate(corpus.documents)}, abs=1e-4
+    )
+    for hit in hits:
+        assert hit.explanation is not None
+        assert sum(token.dense or 0.0 for token in hit.explanation.tokens) == pytest.approx(hit.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_sparse_scores_are_those_of_brute_force(tmp_path_factory: pytest.TempPathFactory, idf: bool) -> None:
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "bundle", idf=idf)
+    corpus = Corpus(bundle)
+    weights = np.ones(corpus.tokenizer.vocab_size) if corpus.idf is None else corpus.idf.astype(np.float64)
+
+    @given(query=st.sampled_from(WORDS), terms=TERMS)
+    def holds(query: str, terms: list[tuple[str, float]]) -> None:
+        expected = corpus.impacts @ (factors(corpus, query, terms) * weights)
+        hits = engine.search(search("sparse", query, terms, 120)).hits
+        clear = {document.id for document, score in zip(corpus.documents, expected, strict=True) if score > 1e-3}
+        found = {hit.id: hit.score for hit in hits}
+        assert clear <= set(found)
+        for ordinal, document in enumerate(corpus.documents):
+            if document.id in found:
+                assert found[document.id] == pytest.approx(expected[ordinal], rel=1e-5, abs=1e-2)
+        for hit in hits:
+            assert hit.score > 0
+            assert hit.explanation is not None
+            assert sum(token.sparse or 0.0 for token in hit.explanation.tokens) == pytest.approx(hit.score, rel=1e-4)
+
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        holds()
+
+
+def test_a_weight_of_one_is_as_if_the_words_stood_in_the_query(engine: SearchEngine) -> None:
+    joined = engine.search(SearchRequest(query="play music in the terminal")).hits
+    apart = engine.search(SearchRequest(query="play music", terms=[QueryTerm(text="in the terminal", weight=1)])).hits
+    assert [hit.id for hit in apart] == [hit.id for hit in joined]
+    assert [hit.score for hit in apart] == pytest.approx([hit.score for hit in joined], abs=1e-5)
+
+
+def test_documents_with_unwanted_words_go_down(client: TestClient) -> None:
+    def ranks(**more: object) -> list[str]:
+        asked = {"query": "music", "mode": "sparse", "k": 50, **more}
+        return [hit["id"] for hit in client.post("/search", json=asked).json()["hits"]]
+
+    plain, without = ranks(), ranks(terms=[{"text": "terminal player", "weight": -5}])
+    assert "repeat" in plain[:3]
+    assert "repeat" not in without
+    assert set(without) < set(plain)
+
+
+def test_in_a_hybrid_search_both_legs_have_them(client: TestClient) -> None:
+    asked = {"query": "music", "terms": [{"text": "terminal", "weight": -0.5}, {"text": "chess", "weight": 2.5}]}
+    answer = client.post("/search", json={**asked, "explain": True, "k": 5}).json()
+    assert not answer["degraded"]
+    for hit in answer["hits"]:
+        tokens = hit["explanation"]["tokens"]
+        assert min(token["weight"] for token in tokens) == -0.5
+        assert max(token["weight"] for token in tokens) == 2.5
+        assert sum(token["dense"] for token in tokens) == pytest.approx(hit["dense"]["score"], abs=1e-4)
+        assert sum(token["sparse"] for token in tokens) == pytest.approx(hit["sparse"]["score"], rel=1e-4, abs=1e-3)
+
+
+def test_a_token_that_is_cancelled_counts_nothing(engine: SearchEngine) -> None:
+    asked = SearchRequest(query="play music", terms=[QueryTerm(text="music", weight=-1)], explain=True)
+    (tokens, *_) = [hit.explanation.tokens for hit in engine.search(asked).hits if hit.explanation]
+    assert "Ġmusic" not in {token.token for token in tokens}
+
+
+def test_a_query_that_is_taken_away_whole_is_refused(tiny_bundle: Bundle, engine: SearchEngine) -> None:
+    word = " music"  # as the terms have it
+    with pytest.raises(NoTokensError) as caught:
+        engine.search(SearchRequest(query=word, terms=[QueryTerm(text="music", weight=-1)]))
+    assert [error.field for error in caught.value.errors] == ["terms"]
+    assert "take away every token" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("terms", "field", "message"),
+    [
+        ([{"text": "a", "weight": 0}], "terms.0.weight", "count nothing"),
+        ([{"text": "a", "weight": 1000}], "terms.0.weight", "less than or equal to 100"),
+        ([{"text": " ", "weight": 1}], "terms.0.text", "white space"),
+        ([{"text": "a"}], "terms.0.weight", "required"),
+        ([{"text": "a", "weight": 1}] * 101, "terms", "at most 100"),
+        ([{"text": "a" * 9_000, "weight": 1}] * 2, "terms", "18005 characters, at most 10000"),
+    ],
+)
+def test_wrong_terms_are_refused(client: TestClient, terms: list[object], field: str, message: str) -> None:
+    answer = client.post("/search", json={"query": "music", "terms": terms})
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field
+    assert message in error["message"]
