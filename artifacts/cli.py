@@ -10,6 +10,7 @@ from artifacts.corpus import Skipped
 from artifacts.errors import MissingExtraError, RecipeError
 from artifacts.evaluation.command import evaluate
 from artifacts.recipe import Recipe, load_recipe
+from artifacts.text_files import corpus as make_corpus
 from artifacts.training.command import train
 from artifacts.work import work_lock
 
@@ -31,6 +32,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
+    app.command("corpus")(make_corpus)
     for command in (train, table, distil_table, encode, refine, index, build, verify, evaluate):
         app.command()(command)
 

@@ -1,0 +1,47 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.passages import passages
+
+TEXTS = st.text(alphabet=st.sampled_from("ab.!# \n\t"), max_size=200)
+
+
+@given(TEXTS, st.integers(1, 12))
+def test_every_word_is_in_one_passage_in_order_and_none_is_too_long(text: str, words: int) -> None:
+    found = passages(text, words)
+    assert [word for part in found for word in part.split()] == text.split()
+    assert all(1 <= len(part.split()) <= words for part in found)
+    assert all(part == part.strip() for part in found)
+    place = 0
+    for part in found:  # as it stands in the text
+        place = text.index(part, place) + len(part)
+
+
+@given(TEXTS, st.integers(1, 12))
+def test_two_neighbours_do_not_fit_into_one(text: str, words: int) -> None:
+    sizes = [len(part.split()) for part in passages(text.replace("#", ""), words)]
+    assert all(one + other > words for one, other in pairwise(sizes))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        (" \n\n", []),
+        ("one two three", ["one two three"]),
+        ("one two\n\nthree four\n\nfive six", ["one two\n\nthree four", "five six"]),
+        ("one two\nthree\n \nfour", ["one two\nthree\n \nfour"]),
+        ("one two three\n\nfour five", ["one two three", "four five"]),
+        ("one\n\ntwo three\nfour\nfive six", ["one\n\ntwo three\nfour", "five six"]),
+        ("one two three. Four five! Six", ["one two three.", "Four five! Six"]),
+        ("one two three four five six", ["one two three four", "five six"]),
+        ("one two\n\n## Three\n\nfour", ["one two", "## Three\n\nfour"]),
+        ("one\n\n# A heading that is long\n\ntwo", ["one\n\n# A heading", "that is long\n\ntwo"]),
+        ("one two three\n\n# End", ["one two three", "# End"]),
+    ],
+)
+def test_texts_are_cut_where_it_hurts_least(text: str, found: list[str]) -> None:
+    assert passages(text, 4) == found

@@ -1,0 +1,170 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from artifacts.corpus import Corpus
+from artifacts.errors import CorpusError, DiskError
+from artifacts.text_files import title_and_text, write_text_corpus
+
+LONG = "\n\n".join(f"Paragraph {number} has these six words." for number in range(1, 6))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of text files, and of what is none."""
+    files = {
+        "a.md": b"Before\n\n# The title #\n\nThe text.\n",
+        "b.TXT": b"\xef\xbb\xbfOne line.\r\nAnother.\r\n",
+        "sub/deep/c.md": f"# Long\n\n{LONG}".encode(),
+        "sub/ümlaut name.txt": "grün".encode(),
+        "picture.png": b"\x89PNG",
+        ".hidden.md": b"hidden",
+        ".git/d.md": b"hidden",
+    }
+    for name, content in files.items():
+        path = tmp_path / "texts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return tmp_path / "texts"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "service.cli", "corpus", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "new" / "corpus.jsonl.gz"
+    written = write_text_corpus(folder, output, words=14)
+    assert lines(output) == [
+        {"_id": "a.md", "title": "The title", "text": "Before\n\n\nThe text.", "path": "a.md", "folder": "."},
+        {"_id": "b.TXT", "title": "b", "text": "One line.\nAnother.", "path": "b.TXT", "folder": "."},
+        *[
+            {
+                "_id": f"sub/deep/c.md#{number}",
+                "title": "Long",
+                "text": "\n\n".join(LONG.split("\n\n")[2 * number - 2 : 2 * number]),
+                "path": "sub/deep/c.md",
+                "folder": "sub/deep",
+            }
+            for number in (1, 2, 3)
+        ],
+        {
+            "_id": "sub/ümlaut name.txt",
+            "title": "ümlaut name",
+            "text": "grün",
+            "path": "sub/ümlaut name.txt",
+            "folder": "sub",
+        },
+    ]
+    assert (written.documents, written.files, written.skipped.count) == (6, 4, 0)
+    documents = list(Corpus(output, fields={"folder": "keyword", "path": "keyword"}))
+    assert [document.id for document in documents] == [line["_id"] for line in lines(output)]
+
+
+def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    write_text_corpus(folder, tmp_path / "one.jsonl.gz", words=14)
+    os.utime(folder / "a.md", (1, 1))
+    write_text_corpus(folder, tmp_path / "other.jsonl.gz", words=14)
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "other.jsonl.gz").read_bytes()
+    write_text_corpus(folder, tmp_path / "plain.jsonl", words=14)
+    assert lines(tmp_path / "plain.jsonl") == lines(tmp_path / "one.jsonl.gz")
+
+
+@pytest.mark.parametrize(
+    ("content", "title", "text"),
+    [
+        ("no heading", "name", "no heading"),
+        ("text\n## Second level\nmore", "Second level", "text\nmore"),
+        ("```sh\n# a comment\n```\n# Title", "Title", "```sh\n# a comment\n```"),
+        ("~~~\n```\n# a comment\n~~~\n# Title", "Title", "~~~\n```\n# a comment\n~~~"),
+        ("Title\n=====\ntext", "Title", "text"),
+        ("#hashtag\n#\n# ", "name", "#hashtag\n#\n# "),
+        ("# Only a title", "Only a title", ""),
+    ],
+)
+def test_the_first_heading_is_the_title(content: str, title: str, text: str) -> None:
+    assert title_and_text(PurePosixPath("folder/name.md"), content) == (title, text)
+    assert title_and_text(PurePosixPath("folder/name.txt"), content) == ("name", content)
+
+
+def test_a_file_with_a_heading_alone_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Only a title")
+    write_text_corpus(tmp_path, tmp_path / "corpus.jsonl", words=5)
+    assert [document.full_text for document in Corpus(tmp_path / "corpus.jsonl")] == ["Only a title"]
+
+
+def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_path: Path) -> None:
+    (folder / "latin.txt").write_bytes("für".encode("latin-1"))
+    (folder / "nothing.md").write_text(" \n\n")
+    (folder / "gone.txt").symlink_to("nowhere")
+    done = run(folder, tmp_path / "corpus.jsonl.gz")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    for word in (
+        f"{folder}/latin.txt: not UTF-8 (byte 1 is 0xfc); convert it, as with iconv",
+        f"{folder}/nothing.md: empty",
+        f"{folder}/gone.txt: can't be read (No such file or directory)",
+        "--skip-bad",
+    ):
+        assert word in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts"]
+
+
+def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: Path) -> None:
+    for number in range(25):
+        (folder / f"nothing{number:02}.md").write_text("")
+    (folder / os.fsdecode(b"\xfc.md")).write_text("text")
+    (folder / "line\nbreak.md").write_text("text")
+    done = run(folder, tmp_path / "corpus.jsonl.gz", "--skip-bad", "--words", "14")
+    assert done.returncode == 0
+    said = done.stderr.splitlines()
+    assert len([line for line in said if line.startswith("skipped: ")]) == 20
+    assert "27 bad files were skipped" in said
+    assert said[-1] == f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB"
+    assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
+
+
+def test_a_path_that_is_no_text_is_named_in_text(folder: Path, tmp_path: Path) -> None:
+    (folder / os.fsdecode(b"\xfc.md")).write_text("text")
+    done = run(folder, tmp_path / "corpus.jsonl.gz")
+    assert done.returncode == 2
+    assert f"{folder}/\\xfc.md: this path is not UTF-8; rename it" in done.stderr
+
+
+def test_what_is_there_is_replaced_on_request_alone(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    output.write_text("old")
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl: exists already\. .*--overwrite"):
+        write_text_corpus(folder, output, words=5)
+    (folder / "empty.md").write_text("")
+    with pytest.raises(CorpusError, match=r"empty\.md: empty"):
+        write_text_corpus(folder, output, words=5, overwrite=True)
+    assert output.read_text() == "old"
+    write_text_corpus(folder, output, words=5, overwrite=True, skip_bad=True)
+    assert lines(output)[0]["_id"] == "a.md"
+
+
+def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(CorpusError, match=r"empty: no \.md or \.txt file with a text in it or below"):
+        write_text_corpus(empty, tmp_path / "corpus.jsonl", words=5)
+    with pytest.raises(CorpusError, match=r"corpus\.json: a corpus is called \*\.jsonl\.gz or \*\.jsonl"):
+        write_text_corpus(folder, tmp_path / "corpus.json", words=5)
+    with pytest.raises(CorpusError, match=r"a\.md: no folder\. Name the folder of text files first"):
+        write_text_corpus(folder / "a.md", tmp_path / "corpus.jsonl", words=5)
+    with pytest.raises(DiskError, match="can't be written: File exists"):
+        write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", words=5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "texts"]
