@@ -74,6 +74,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         idf=idf,
         weights=recipe.index.weights,
         fields=recipe.corpus.fields,
+        words=recipe.index.words,
         overwrite=overwrite,
     )
     return bundle, corpus.skipped

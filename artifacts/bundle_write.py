@@ -78,6 +78,7 @@ def write_bundle(
     idf: npt.NDArray[np.float32] | None = None,
     weights: tuple[float, float] | None = None,
     fields: Mapping[str, FieldKind] | None = None,
+    words: bool = False,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
@@ -86,8 +87,9 @@ def write_bundle(
     normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
     is consumed once, batch by batch; `impacts` names their kind. `weights` of dense and sparse are for requests
-    that name none (None: the service's). `fields` are those to filter and count by. With `overwrite`, an older bundle
-    is replaced, and stays in place until the new one is complete.
+    that name none (None: the service's). `fields` are those to filter and count by. With `words`, those of title and
+    text are indexed too, for BM25. With `overwrite`, an older bundle is replaced, and stays in place until the new one
+    is complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -98,9 +100,10 @@ def write_bundle(
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        sparse = {"impacts": impacts, **_write_idf(folder, idf, tokenizer.vocab_size)}
+        sparse = {"impacts": impacts, "words": words, **_write_idf(folder, idf, tokenizer.vocab_size)}
         declared = dict(fields or {})
-        ids = _write_documents(folder, documents, tokenizer.vocab_size, dimension, top_k, declared)
+        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words) as index:
+            ids = _write_documents(folder, index, documents, tokenizer.vocab_size, dimension, top_k)
         dense = _write_dense(folder, len(ids), dimension, factory)
         manifest = Manifest(
             name=name,
@@ -188,32 +191,31 @@ def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: in
 
 def _write_documents(
     folder: Path,
+    sparse: ImpactIndexWriter,
     documents: Iterable[EncodedBatch],
     vocab_size: int,
     dimension: int,
     top_k: int | None,
-    fields: Mapping[str, FieldKind],
 ) -> list[str]:
     """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
     ids: dict[str, int] = {}
     file = _vectors_file(folder)
-    with ImpactIndexWriter(folder / _SPARSE_FOLDER, fields) as sparse:
-        for batch in documents:
-            check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
-            prefix = dense_prefix(batch, dimension, first=len(ids))
-            with writing(file), file.open("ab") as vectors:
-                vectors.write(prefix.tobytes())
-            for document_id in batch.ids:
-                if document_id in ids:
-                    raise CorpusError(
-                        f'The id "{document_id}" is used by the documents {ids[document_id]} and {len(ids)}.',
-                        remedy="Give every document its own id.",
-                    )
-                ids[document_id] = len(ids)
-            kept = keep_top_terms(batch, top_k)
-            sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
-        if not ids:
-            raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
+    for batch in documents:
+        check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
+        prefix = dense_prefix(batch, dimension, first=len(ids))
+        with writing(file), file.open("ab") as vectors:
+            vectors.write(prefix.tobytes())
+        for document_id in batch.ids:
+            if document_id in ids:
+                raise CorpusError(
+                    f'The id "{document_id}" is used by the documents {ids[document_id]} and {len(ids)}.',
+                    remedy="Give every document its own id.",
+                )
+            ids[document_id] = len(ids)
+        kept = keep_top_terms(batch, top_k)
+        sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
+    if not ids:
+        raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
     return list(ids)
 
 

@@ -10,6 +10,7 @@ from artifacts.dense import DenseIndex
 from artifacts.errors import BundleError
 from artifacts.idf import load_idf
 from artifacts.lucene.search import ImpactIndex
+from artifacts.lucene.words import count_texts
 from artifacts.manifest import MANIFEST_FILE, Manifest
 from artifacts.table import TokenTable
 from artifacts.text import TextTokenizer
@@ -142,5 +143,8 @@ def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:
 
 
 def check_sparse(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
-    """Whether the Lucene index has the manifest's number of documents."""
-    yield from differs(manifest.sparse.directory, "wrong number of documents", manifest.documents, index.count)
+    """Whether the Lucene index has the manifest's number of documents, and their words if it should, else none."""
+    file = manifest.sparse.directory
+    yield from differs(file, "wrong number of documents", manifest.documents, index.count)
+    expected = manifest.documents if manifest.sparse.words else 0
+    yield from differs(file, "wrong number of documents with indexed words", expected, count_texts(index))

@@ -121,7 +121,8 @@ class SparseInfo(_Part):
 
     `impacts` says where w comes from: learned by the model, or BM25 over the same tokens. Only the latter is written.
     `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
-    the file `idf`, (V,) float32. Without one, `idf` stands in no manifest, as before there was such a field.
+    the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. What a bundle
+    does not have stands in no manifest, as before there were such fields.
     """
 
     directory: InsidePath = "lucene"
@@ -130,6 +131,7 @@ class SparseInfo(_Part):
     impacts: ImpactKind = Field(default="learned", exclude_if=lambda kind: kind == "learned")
     query_weights: Literal["count", "idf_count"] = "count"
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
+    words: bool = Field(default=False, exclude_if=lambda words: not words)
 
     @model_validator(mode="after")
     def _weights_have_their_file(self) -> Self:

@@ -92,7 +92,7 @@ class IndexRecipe(Section):
 
     `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
     come from one encoding. `weights` are those of dense and sparse in a fusion whose request names none (None: the
-    service's).
+    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched.
     """
 
     dimension: int | None = Field(default=None, ge=1)
@@ -100,6 +100,7 @@ class IndexRecipe(Section):
     factory: str | None = None
     weights: tuple[LegWeight, LegWeight] | None = None
     table_dtype: TableDtype = "float16"
+    words: bool = False
 
     @model_validator(mode="after")
     def _weights_of_something(self) -> Self:

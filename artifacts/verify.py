@@ -36,9 +36,9 @@ def verify_bundle(path: Path) -> list[Problem]:
     """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
 
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
-    finite values), IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in Lucene and in the
-    manifest; in Lucene also its own checksums, and ids and documents one by one. Damaged content gives problems,
-    never an exception.
+    finite values), IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in Lucene (of those
+    with indexed words too) and in the manifest; in Lucene also its own checksums, and ids and documents one by one.
+    Damaged content gives problems, never an exception.
     """
     path = Path(path)
     try:

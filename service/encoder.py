@@ -35,7 +35,7 @@ class EncodedQuery:
     terms: (t,) int32, different tokens ascending. counts: (t,) int64, how often each occurs. factors: (t,) float32,
     how often it counts: the same, but for tokens of further texts. weights: (t,) float32, what it weighs in the sparse
     leg. dense: (D,) float32 of length 1, None where it was not asked for. parts: (t, D) float32, what each of the
-    terms adds to it, None where it was not asked for.
+    terms adds to it, None where it was not asked for. words: the text itself, where BM25 alone is to search for it.
     """
 
     terms: npt.NDArray[np.int32]
@@ -44,6 +44,13 @@ class EncodedQuery:
     weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32] | None
     parts: npt.NDArray[np.float32] | None = None
+    words: str = ""
+
+    @classmethod
+    def of_words(cls, text: str) -> "EncodedQuery":
+        """A text for BM25, which has words of its own: no token is looked for, and there may be none."""
+        none = np.empty(0, np.int32)
+        return cls(none, none.astype(np.int64), none.astype(np.float32), none.astype(np.float32), None, words=text)
 
     @classmethod
     def of_model(

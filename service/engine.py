@@ -15,14 +15,10 @@ from typing import Final, Self, TypeVar
 
 from artifacts.bundle import Bundle
 from artifacts.lucene.search import ImpactIndex
-from service.documents import Documents
-from service.encoder import QueryEncoder
 from service.errors import DeadlineError, NotReadyError, ServiceError
-from service.filters import Filters, read_filter
-from service.lanes import Lane
-from service.legs import DenseLeg, SparseLeg
+from service.filters import read_filter
 from service.limits import RequestLimits
-from service.plan import Parts, Plan, fusion_weights
+from service.plan import Parts, Plan, fusion_weights, modes_of
 from service.reading import list_terms, read_one
 from service.schemas import (
     Document,
@@ -30,6 +26,7 @@ from service.schemas import (
     EncodeRequest,
     EncodeResponse,
     EncodeTimings,
+    Mode,
     SearchRequest,
     SearchResponse,
     TokenCount,
@@ -42,6 +39,7 @@ __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
+_BM25_EVERY: Final = 10  # searches of the warm-up
 T = TypeVar("T")
 
 
@@ -53,18 +51,9 @@ class SearchEngine:
         self.bundle = bundle
         self.settings = settings
         self.metrics = metrics or Metrics()
-        self.parts = Parts(
-            encoder=QueryEncoder(
-                bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}, bundle.idf()
-            ),
-            legs={"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)},
-            documents=Documents(index),
-            filters=Filters(index),
-            lanes={
-                name: Lane(name, settings.search_threads, patience=settings.deadline_ms / 1e3)
-                for name in ("dense", "sparse", "documents")
-            },
-        )
+        self.parts = Parts.of(bundle, index, settings)
+        self.modes = modes_of(bundle.manifest)
+        """Modes in which the bundle can be searched."""
         self._index = index
         self.fusion_weights = fusion_weights(bundle.manifest)
         """Weights of a linear fusion that names none."""
@@ -73,6 +62,7 @@ class SearchEngine:
             tasks=bundle.manifest.tasks,
             fields=self.parts.documents.fields,
             filters=bundle.manifest.fields,
+            modes=self.modes,
         )
         self._warm = False
         self._closed = False
@@ -162,7 +152,8 @@ class SearchEngine:
         return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
     def warm_up(self, stop: Event | None = None) -> None:
-        """Search with words of the documents until the JVM is fast; the engine is ready when both legs answered.
+        """Search with words of the documents, sometimes by BM25 if there is, until the JVM is fast; the engine is ready
+        when the legs answered.
 
         Ends after `warm_up_queries` searches or `warm_up_s` seconds, whichever comes first; when `stop` is set it ends
         at once, and the engine is not ready. A second time does nothing. SearchFailedError or DeadlineError if a leg
@@ -180,7 +171,8 @@ class SearchEngine:
             if number and perf_counter() >= until:
                 break
             self._require_open()
-            request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1)
+            mode: Mode = "bm25" if number % _BM25_EVERY == 1 and "bm25" in self.modes else "hybrid"
+            request = SearchRequest(query=probes[number % len(probes)], mode=mode, allow_partial=False, k=1)
             plan = Plan(request, task, self.fusion_weights, self.settings.candidates, _WARM_UP_DEADLINE_MS, None)
             search = Search(self.parts, plan, StageClock())
             try:

@@ -103,6 +103,10 @@ REQUESTS: Final[dict[type[BaseModel], dict[str, Any]]] = {
             "summary": "The dense leg alone",
             "value": {"query": "play music from the terminal", "mode": "dense"},
         },
+        "bm25": {
+            "summary": "BM25 on words, to see what the others bring",
+            "value": {"query": "play music from the terminal", "mode": "bm25", "fields": ["title"]},
+        },
     },
     BatchRequest: {
         "two": {
@@ -141,6 +145,7 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
         "bundle": _BUNDLE,
         "default_task": "default",
         "tasks": {"default": "Given a web search query, retrieve relevant passages that answer the query"},
+        "modes": ["hybrid", "dense", "sparse", "bm25"],
         "fields": ["text", "title", "year"],
         "filters": {"year": "number"},
         "limits": {

@@ -1,4 +1,4 @@
-"""The two legs of a search: dense in Faiss, sparse in Lucene."""
+"""The legs of a search: dense in Faiss, sparse in Lucene, and, for comparison, BM25 in Lucene."""
 
 from typing import Protocol
 
@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from artifacts.dense import DenseIndex
 from artifacts.lucene.search import DocumentSet, ImpactIndex
+from artifacts.lucene.words import WordSearch
 from service.encoder import EncodedQuery
 
-__all__ = ["DenseLeg", "Found", "Leg", "SparseLeg"]
+__all__ = ["DenseLeg", "Found", "Leg", "SparseLeg", "WordLeg"]
 
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 """Ordinals (m,) int64 and scores (m,) float32, best first, ties by ordinal."""
@@ -68,6 +69,25 @@ class SparseLeg:
         """What each term adds: its weight times its impact in the document."""
         shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals) * query.weights
         return shares
+
+
+class WordLeg:
+    """BM25 on the words of title and text. Documents that share no word are not found."""
+
+    def __init__(self, words: WordSearch) -> None:
+        self._words = words
+
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
+        """Find the best `count` documents."""
+        return self._words.search(query.words, count, among)
+
+    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Score given documents, 0.0 where no word is shared."""
+        return self._words.scores(query.words, ordinals)
+
+    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """None: a query for BM25 has no tokens, (m, 0) float32."""
+        return np.empty((ordinals.size, query.terms.size), np.float32)
 
 
 def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:

@@ -6,7 +6,7 @@ from typing import Final
 from artifacts.metadata import FieldKind
 from service.errors import FieldError, InvalidRequestError, shortened
 from service.filters import read_filter
-from service.schemas import EncodeRequest, SearchRequest
+from service.schemas import EncodeRequest, Mode, SearchRequest
 from service.settings import Settings
 
 __all__ = ["RequestLimits"]
@@ -25,11 +25,13 @@ class RequestLimits:
         tasks: Collection[str],
         fields: Collection[str],
         filters: Mapping[str, FieldKind],
+        modes: Collection[Mode],
     ) -> None:
         self._settings = settings
         self._tasks = tasks
         self._fields = fields
         self._filters = filters
+        self._modes = modes
 
     def check_search(self, request: SearchRequest) -> None:
         """Raise InvalidRequestError unless the search can be answered."""
@@ -58,6 +60,7 @@ class RequestLimits:
         if together > longest >= len(request.query):
             yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
         yield from self._of_task(request.task)
+        yield from self._of_mode(request)
         yield from self._of_window(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
@@ -72,6 +75,18 @@ class RequestLimits:
         most = self._settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
             yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
+
+    def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
+        if request.mode not in self._modes:
+            known = ", ".join(self._modes)
+            message = f"the bundle has no words for BM25, only: {known}; build it with `index.words: true` to have them"
+            yield FieldError("mode", message, request.mode)
+        elif request.mode == "bm25":
+            remedy = "leave it out, or search in another mode"
+            if request.explain:
+                yield FieldError("explain", f"BM25 has no tokens to explain: {remedy}", value=True)
+            if request.terms:
+                yield FieldError("terms", f"BM25 takes no further words: {remedy}", len(request.terms))
 
     def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
         most = self._settings.max_candidates

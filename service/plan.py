@@ -2,17 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self, get_args
 
+from artifacts.bundle import Bundle
+from artifacts.lucene.search import ImpactIndex
+from artifacts.lucene.words import WordSearch
 from artifacts.manifest import Manifest
 from service.documents import Documents
 from service.encoder import QueryEncoder
 from service.filters import Filters
 from service.lanes import Lane
-from service.legs import Leg
-from service.schemas import LegName, SearchRequest, Weights
+from service.legs import DenseLeg, Leg, SparseLeg, WordLeg
+from service.schemas import LegName, Mode, SearchRequest, Weights
+from service.settings import Settings
 
-__all__ = ["Parts", "Plan", "fusion_weights"]
+__all__ = ["Parts", "Plan", "fusion_weights", "modes_of"]
 
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 
@@ -20,6 +24,11 @@ _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 def fusion_weights(manifest: Manifest) -> Weights:
     """The weights of a linear fusion that names none: those of the bundle, else the paper's."""
     return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
+
+
+def modes_of(manifest: Manifest) -> list[Mode]:
+    """The modes in which a bundle can be searched."""
+    return [mode for mode in get_args(Mode) if mode != "bm25" or manifest.sparse.words]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,24 @@ class Parts:
     documents: Documents
     filters: Filters
     lanes: Mapping[str, Lane]
+
+    @classmethod
+    def of(cls, bundle: Bundle, index: ImpactIndex, settings: Settings) -> Self:
+        """Open what searches in a bundle are made of; `index` is its Lucene index. BundleError."""
+        manifest, patience = bundle.manifest, settings.deadline_ms / 1e3
+        legs: dict[LegName, Leg] = {"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)}
+        if manifest.sparse.words:
+            legs["bm25"] = WordLeg(WordSearch(index))
+        lanes = (*get_args(LegName), "documents")
+        return cls(
+            encoder=QueryEncoder(
+                bundle.tokenizer(), {task: bundle.table(task) for task in manifest.tasks}, bundle.idf()
+            ),
+            legs=legs,
+            documents=Documents(index),
+            filters=Filters(index),
+            lanes={name: Lane(name, settings.search_threads, patience=patience) for name in lanes},
+        )
 
 
 @dataclass(frozen=True, slots=True)

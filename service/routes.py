@@ -245,6 +245,7 @@ def _info(engine: SearchEngine) -> Info:
         ),
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
+        modes=engine.modes,
         fields=engine.fields,
         filters=manifest.fields,
         limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),

@@ -58,14 +58,7 @@ class Search:
                 f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
-        request = self._plan.request
-        self._query = self._parts.encoder.encode(
-            request.query,
-            self._plan.task,
-            self.clock,
-            dense="dense" in self._weights,
-            further=[(term.text, term.weight) for term in request.terms],
-        )
+        self._query = self._encoded()
         searches: dict[LegName, tuple[Callable[..., Found], object]] = {
             name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights
         }
@@ -103,6 +96,18 @@ class Search:
             shares = self._end_explain(explaining)
             hits = explained(hits, self._query, self._parts.encoder.tokenizer, fused.shares[:, page], names, shares)
         return self._answer(table, hits, self._end_read("facets", counting))
+
+    def _encoded(self) -> EncodedQuery:
+        request = self._plan.request
+        if request.mode == "bm25":
+            return EncodedQuery.of_words(request.query)
+        return self._parts.encoder.encode(
+            request.query,
+            self._plan.task,
+            self.clock,
+            dense="dense" in self._weights,
+            further=[(term.text, term.weight) for term in request.terms],
+        )
 
     def cancel(self) -> None:
         """Give up every call that still runs or waits."""

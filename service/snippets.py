@@ -41,7 +41,7 @@ class Snippets:
     def __init__(self, tokenizer: TextTokenizer, query: EncodedQuery, texts: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
-        usual = sum(own.values()) / max(1, len(own))
+        usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
         words = [word for text in texts for word in _words(tokenizer, text)]
         variants = {f"{space}{word.text}" for word in words for space in ("", " ")}
         known = {word.tokens for word in words} | {tuple(tokenizer.encode(text).tolist()) for text in variants}

@@ -18,7 +18,18 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that tells prometheus_client, when it is imported, where several processes keep their metrics."""
 
 Stage = Literal[
-    "tokenize", "filter", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "snippets", "facets", "explain"
+    "tokenize",
+    "filter",
+    "encode",
+    "dense",
+    "sparse",
+    "bm25",
+    "rescore",
+    "fuse",
+    "fetch",
+    "snippets",
+    "facets",
+    "explain",
 ]
 
 Mark = tuple[Stage, float, float]

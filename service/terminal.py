@@ -19,7 +19,7 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     url: Annotated[str, typer.Option(help="Address of the service.", envvar="LRSEARCH_URL")] = "http://127.0.0.1:8080",
     k: Annotated[int | None, typer.Option(help="Number of hits.", show_default="10")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="Both legs or one.", show_default="hybrid")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Both legs, one, or plain BM25.", show_default="hybrid")] = None,
     task: Annotated[str | None, typer.Option(help="Token table that encodes the query.")] = None,
     field: Annotated[
         list[str] | None,

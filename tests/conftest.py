@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A whole small bundle. Read only: who changes files copies it first."""
-    return make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
+    """A whole small bundle, with words for BM25. Read only: who changes files copies it first."""
+    return make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", words=True)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Writing an impact index, which Anserini and pyserini can read too.
 
 Every document has the stored and indexed string `id`, the stored string `raw` (its JSON), and the field `contents`,
-whose terms are decimal token ids and whose term frequencies are the impacts. There is one segment, and documents keep
-their order.
+whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
+the words of title and text, for BM25. There is one segment, and documents keep their order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,8 +19,18 @@ from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import pack_ints, pack_texts, utf8
 from artifacts.lucene.search import MAX_IMPACT
 from artifacts.metadata import FieldKind, indexed_values
+from artifacts.text import document_text
 
-__all__ = ["MAX_DOCUMENT_BYTES", "MAX_ID_BYTES", "MAX_TERM", "ImpactIndexWriter", "LuceneWriter"]
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_ID_BYTES",
+    "MAX_TERM",
+    "ImpactIndexWriter",
+    "LuceneWriter",
+    "check_texts",
+    "chunks",
+    "english_analyzer",
+]
 
 MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Largest stored document: 64 MiB of UTF-8. Java holds a document several times over while it writes it."""
@@ -111,12 +121,14 @@ class LuceneWriter:
 class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
-    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None) -> None:
-        """`fields` are the documents' declared fields, see `artifacts.metadata`.
+    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, words: bool = False) -> None:
+        """`fields` are the documents' declared fields, see `artifacts.metadata`. With `words`, those of title and text
+        are indexed too, see `artifacts.lucene.words`.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path)
+        super().__init__(path, english_analyzer() if words else None)
+        self._words = words
         self._fields = dict(fields or {})
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
 
@@ -149,6 +161,7 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_ints(impacts[first:last]),
                 *self._declared,
                 *self._values(ids[start:end], documents[start:end]),
+                *pack_texts(self._texts(ids[start:end], documents[start:end])),
             )
             self.count += end - start
 
@@ -165,6 +178,26 @@ class ImpactIndexWriter(LuceneWriter):
                 rows[row] = len(found)
         places = np.array([place for place, _ in found], np.int32)
         return pack_ints(rows), pack_ints(places), *pack_texts([value.encode() for _, value in found])
+
+    def _texts(self, ids: Sequence[str], documents: Sequence[bytes]) -> list[bytes]:
+        """Title and text of each document, if their words are to be indexed."""
+        return [_text(*one) for one in zip(ids, documents, strict=True)] if self._words else []
+
+
+def english_analyzer() -> JavaObject:
+    """What makes words of a text: Anserini's, which splits, lowercases, leaves out stop words and stems (Porter)."""
+    return java_call(java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance)
+
+
+def _text(document_id: str, document: bytes) -> bytes:
+    try:
+        record = orjson.loads(document)
+    except ValueError as error:
+        raise ValueError(f'document "{document_id}" is not JSON: {error}') from error
+    parts = [record.get(name) or "" for name in ("title", "text")] if isinstance(record, dict) else [None]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(f'document "{document_id}": title and text must be texts to index their words.')
+    return document_text(*parts).encode()
 
 
 def _check_batch(

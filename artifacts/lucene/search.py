@@ -49,7 +49,8 @@ class LuceneIndex:
 
     def __init__(self, handle: JavaObject, path: Path) -> None:
         self.path = path
-        self._handle = handle
+        self.handle = handle
+        """Java's OpenIndex, for the calls of this package."""
         self._java = java_class("lightretriever.OpenIndex")
         self.count = int(java_call(self._java.count, handle))
 
@@ -72,7 +73,7 @@ class LuceneIndex:
 
     def ids(self) -> list[str]:
         """The ids of all documents, in ordinal order."""
-        packed = from_java(java_call(self._java.ids, self._handle))
+        packed = from_java(java_call(self._java.ids, self.handle))
         return [text.decode() for text in unpack_texts(packed, self.count)]
 
     def ordinal(self, document_id: str) -> int | None:
@@ -81,13 +82,13 @@ class LuceneIndex:
             packed = pack_text("document id", document_id)
         except ValueError:
             return None  # an id that is no Unicode text can't have been indexed
-        found = int(java_call(self._java.ordinal, self._handle, packed))
+        found = int(java_call(self._java.ordinal, self.handle, packed))
         return None if found < 0 else found
 
     def check(self) -> None:
         """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""
         try:
-            java_call(self._java.check, self._handle)
+            java_call(self._java.check, self.handle)
         except (JavaError, ValueError) as error:
             if "the index is closed" in str(error):
                 raise
@@ -95,9 +96,10 @@ class LuceneIndex:
 
     def close(self) -> None:
         """Close the index; a second time does nothing."""
-        java_call(self._java.close, self._handle)
+        java_call(self._java.close, self.handle)
 
-    def _packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
+    def packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
+        """Ordinals (m,) as Java takes them. ValueError for one that no document has."""
         _check_integers("ordinals", ordinals)
         if len(ordinals) and not (int(ordinals.min()) >= 0 and int(ordinals.max()) < self.count):
             raise ValueError(
@@ -150,7 +152,7 @@ class ImpactIndex(LuceneIndex):
             return np.empty(0, np.int64), np.empty(0, np.float32)
         handle = None if among is None else among.handle
         query = (pack_ints(terms), pack_floats(weights), min(k, self.count), handle)
-        return unpack_hits(from_java(java_call(self._impacts.search, self._handle, *query)))
+        return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query)))
 
     def scores(
         self,
@@ -163,11 +165,11 @@ class ImpactIndex(LuceneIndex):
         Raises ValueError on bad arguments, such as an ordinal that no document has.
         """
         _check_query(terms, weights)
-        wanted = self._packed_ordinals(ordinals)
+        wanted = self.packed_ordinals(ordinals)
         if len(terms) == 0 or not wanted:
             return np.zeros(len(ordinals), np.float32)
         arguments = (pack_ints(terms), pack_floats(weights), wanted)
-        packed = from_java(java_call(self._impacts.scores, self._handle, *arguments))
+        packed = from_java(java_call(self._impacts.scores, self.handle, *arguments))
         return np.frombuffer(packed, dtype="<f4").astype(np.float32)
 
     def impacts(
@@ -180,10 +182,10 @@ class ImpactIndex(LuceneIndex):
         _check_query(terms, np.ones(terms.shape, np.float32))
         if np.unique(terms).size < terms.size:
             raise ValueError("a term comes twice; ask for each once.")
-        wanted = self._packed_ordinals(ordinals)
+        wanted = self.packed_ordinals(ordinals)
         if len(terms) == 0 or not wanted:
             return np.zeros((len(ordinals), len(terms)), np.int32)
-        packed = from_java(java_call(self._impacts.impacts, self._handle, pack_ints(terms), wanted))
+        packed = from_java(java_call(self._impacts.impacts, self.handle, pack_ints(terms), wanted))
         return np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(len(ordinals), len(terms))
 
     def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -191,8 +193,8 @@ class ImpactIndex(LuceneIndex):
 
         An inverted index has to ask every term for it, which takes milliseconds. Raises ValueError on a bad ordinal.
         """
-        self._packed_ordinals(np.array([ordinal]))
-        packed = from_java(java_call(self._impacts.terms, self._handle, ordinal))
+        self.packed_ordinals(np.array([ordinal]))
+        packed = from_java(java_call(self._impacts.terms, self.handle, ordinal))
         ids, impacts = np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(2, -1)
         return ids, impacts
 
@@ -200,7 +202,7 @@ class ImpactIndex(LuceneIndex):
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
         packed = pack_texts([utf8("condition", text) for text in condition])
         filters = java_class("lightretriever.DocumentFilter")
-        handle = java_call(filters.of, self._handle, *packed)
+        handle = java_call(filters.of, self.handle, *packed)
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
@@ -209,11 +211,11 @@ class ImpactIndex(LuceneIndex):
 
         Most frequent first, ties by value. Raises ValueError on a bad ordinal.
         """
-        wanted = self._packed_ordinals(ordinals)
+        wanted = self.packed_ordinals(ordinals)
         if not wanted:
             return []
         values = java_class("lightretriever.FieldValues")
-        packed = from_java(java_call(values.counts, self._handle, wanted, pack_text("field", field)))
+        packed = from_java(java_call(values.counts, self.handle, wanted, pack_text("field", field)))
         size, *_ = np.frombuffer(packed, dtype="<i4", count=1).tolist()
         numbers = np.frombuffer(packed, dtype="<i4", count=size, offset=4).tolist()
         texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
@@ -221,10 +223,10 @@ class ImpactIndex(LuceneIndex):
 
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
-        wanted = self._packed_ordinals(ordinals)
+        wanted = self.packed_ordinals(ordinals)
         if not wanted:
             return []
-        packed = from_java(java_call(self._java.documents, self._handle, wanted))
+        packed = from_java(java_call(self._java.documents, self.handle, wanted))
         return unpack_texts(packed, len(ordinals))
 
 

@@ -68,6 +68,9 @@ def _snippet(hit: Hit) -> Text:
 
 
 def _legs(hit: Hit) -> Iterator[tuple[str, str]]:
+    """What each leg says about the hit; nothing in mode bm25, where neither was asked."""
+    if hit.dense is None and hit.sparse is None:
+        return
     for name, leg, colour in (("dense", hit.dense, "green"), ("sparse", hit.sparse, "magenta")):
         yield f"  {name} {_leg(leg)}", colour if leg else "dim"
 

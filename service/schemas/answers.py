@@ -83,7 +83,7 @@ class Hit(Model):
 
     id: str
     rank: int = Field(description="Rank among all hits from 1, `offset` included.")
-    score: float = Field(description="Fused score; in mode `dense` or `sparse` the leg's own score.")
+    score: float = Field(description="Fused score; in every other mode than `hybrid` the score of that leg.")
     dense: LegScore | None = Field(description="Null where the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or gave no score in time.")
     fields: dict[str, Any] = Field(description="The document's fields, those that were asked for.")
@@ -103,6 +103,7 @@ class Timings(Model):
     encode: float | None = Field(default=None, description="Mean of the tokens' table rows, normalised.")
     dense: float | None = None
     sparse: float | None = None
+    bm25: float | None = Field(default=None, exclude_if=_absent, description="There in mode `bm25`.")
     rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
     fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")

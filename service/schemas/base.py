@@ -6,8 +6,10 @@ from pydantic import BaseModel, ConfigDict
 
 __all__ = ["LegName", "Mode", "Model"]
 
-LegName = Literal["dense", "sparse"]
-Mode = Literal["hybrid", "dense", "sparse"]
+LegName = Literal["dense", "sparse", "bm25"]
+"""What ranks documents. `hybrid` fuses the first two; `bm25` stands by itself, for comparison."""
+
+Mode = Literal["hybrid", "dense", "sparse", "bm25"]
 
 
 class Model(BaseModel):

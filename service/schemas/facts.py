@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from artifacts.metadata import FieldKind
-from service.schemas.base import Model
+from service.schemas.base import Mode, Model
 from service.schemas.requests import Weights
 
 __all__ = [
@@ -68,6 +68,7 @@ class Info(Model):
     bundle: BundleFacts
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
+    modes: list[Mode] = Field(description="Modes of a search; `bm25` where the bundle has the words of its documents.")
     fields: list[str] = Field(description="Document fields that a request may name.")
     filters: dict[str, FieldKind] = Field(description="Declared fields, by which a search can be filtered.")
     limits: Limits

@@ -109,7 +109,9 @@ class SearchRequest(Model):
     k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
     mode: Mode = Field(
-        default="hybrid", description="Both legs fused, or one alone. Alone, `score` is the leg's own score."
+        default="hybrid",
+        description="Both legs fused, or one alone; `bm25`: plain BM25 on words, for comparison, if `/info` lists it. "
+        "Alone, `score` is the leg's own score.",
     )
     task: str | None = Field(
         default=None,

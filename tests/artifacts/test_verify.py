@@ -43,6 +43,10 @@ def test_a_sound_bundle_has_no_problems(damaged: Path) -> None:
     assert found_in(damaged) == []
 
 
+def test_a_sound_bundle_without_words_has_no_problems(tmp_path: Path) -> None:
+    assert found_in(make_tiny_bundle(tmp_path / "bundle", documents=20).path) == []
+
+
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_every_file_missing_truncated_or_flipped_is_found(tmp_path: Path, dtype: TableDtype) -> None:
     bundle = make_tiny_bundle(tmp_path / "b", documents=30, table_dtype=dtype)
@@ -278,6 +282,25 @@ def rewrite_lucene(bundle: Path, ids: list[str], documents: list[bytes]) -> None
             ids, documents, np.arange(count + 1), np.arange(count, dtype=np.int32), np.ones(count, dtype=np.int32)
         )
     resign(bundle)
+
+
+def test_words_that_the_manifest_has_and_lucene_has_not(damaged: Path) -> None:
+    documents = tiny_documents()
+    rewrite_lucene(damaged, [document.id for document in documents], [document.raw for document in documents])
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("lucene", "wrong number of documents with indexed words")
+    assert (problem.expected, problem.found) == ("120", "0")
+    with pytest.raises(
+        BundleError, match="lucene: wrong number of documents with indexed words: expected 120, found 0"
+    ):
+        Bundle.open(damaged).sparse()
+
+
+def test_words_that_lucene_has_and_the_manifest_has_not(damaged: Path) -> None:
+    edit_manifest(damaged, lambda record: record["sparse"].pop("words"))
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("lucene", "wrong number of documents with indexed words")
+    assert (problem.expected, problem.found) == ("0", "120")
 
 
 Change = Callable[[list[str], list[bytes]], object]

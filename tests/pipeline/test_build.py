@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from artifacts.bundle import Bundle
 from artifacts.errors import CorpusError, LightRetrieverError, ResumeError
+from artifacts.lucene.words import WordIndex, build_word_index
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.states import token_states_naive
 from artifacts.pipeline.table import instruction_prefix
+from artifacts.text import document_text
 from artifacts.verify import verify_bundle
 from artifacts.work import work_lock
 from service.cli import app
@@ -152,6 +154,29 @@ def test_declared_fields_come_from_the_recipe_and_filter_the_bundle(recipe: Path
         file.write('{"_id": "odd", "text": "odd", "year": "last"}\n')
     with pytest.raises(CorpusError, match=r'corpus\.jsonl, line 31: field "year": expected a number, found \'last\''):
         run("build", recipe, "--overwrite")
+
+
+def test_words_come_from_the_recipe_and_answer_as_the_evaluations_bm25(recipe: Path, tmp_path: Path) -> None:
+    run("build", recipe)
+    content = yaml.safe_load(recipe.read_text())
+    content["index"] = {**content.get("index", {}), "words": True}
+    recipe.write_text(yaml.safe_dump(content))
+    first = Bundle.open(tmp_path / "bundle").manifest
+    run("index", recipe, "--overwrite")  # nothing is encoded again
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (first.sparse.words, bundle.manifest.sparse.words) == (False, True)
+    assert bundle.manifest.ids_sha256 == first.ids_sha256
+    assert verify_bundle(bundle.path) == []
+    lines = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    texts = [document_text(line.get("title", ""), line["text"]) for line in lines]
+    build_word_index(tmp_path / "words", [line["_id"] for line in lines], texts)
+    with (
+        WordIndex.open(tmp_path / "words") as words,
+        SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine,
+    ):
+        found = engine.search(SearchRequest(query="music for the terminal", mode="bm25", k=30)).hits
+        assert [(hit.id, hit.score) for hit in found] == words.search("music for the terminal", 30)
+    assert found
 
 
 def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None:

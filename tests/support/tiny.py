@@ -146,11 +146,12 @@ def make_tiny_bundle(
     idf: bool = False,
     weights: tuple[float, float] | None = None,
     fields: Mapping[str, FieldKind] | None = None,
+    words: bool = False,
     seed: int = 7,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
-    the same vectors. With `idf`, query tokens are weighted by `tiny_idf`."""
+    the same vectors. With `idf`, query tokens are weighted by `tiny_idf`; with `words`, BM25 can be searched."""
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,6 +177,7 @@ def make_tiny_bundle(
         idf=tiny_idf(tokenizer) if idf else None,
         weights=weights,
         fields=fields,
+        words=words,
         overwrite=overwrite,
     )
     tokenizer_file.unlink()

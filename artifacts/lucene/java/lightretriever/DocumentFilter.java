@@ -17,6 +17,7 @@ import org.apache.lucene.search.Query;
 import org.apache.lucene.search.ScoreMode;
 import org.apache.lucene.search.Scorer;
 import org.apache.lucene.search.Weight;
+import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 import org.apache.lucene.util.FixedBitSet;
 
@@ -66,6 +67,10 @@ public final class DocumentFilter {
     ByteBuffer packed = ByteBuffer.allocate(8 * words.length).order(ByteOrder.LITTLE_ENDIAN);
     packed.asLongBuffer().put(words);
     return packed.array();
+  }
+
+  Bits documents() {
+    return documents;
   }
 
   /** The words of 64 ordinals each. */

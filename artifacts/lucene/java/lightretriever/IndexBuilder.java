@@ -32,9 +32,10 @@ public final class IndexBuilder {
   static final String ID = "id";
   static final String RAW = "raw";
   static final String CONTENTS = "contents";
+  static final String WORDS = "words";
 
-  private static final FieldType IMPACTS = frequencies(true);
-  private static final FieldType WORDS = frequencies(false);
+  private static final FieldType IMPACT_TYPE = frequencies(true);
+  private static final FieldType WORD_TYPE = frequencies(false);
 
   private final MMapDirectory directory;
   private final IndexWriter writer;
@@ -68,7 +69,7 @@ public final class IndexBuilder {
     return type;
   }
 
-  /** The analyzer splits the texts of addTexts; addImpacts needs none, and null will do. */
+  /** The analyzer splits texts into words; null will do where there are none but impacts. */
   public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
     return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes);
   }
@@ -86,7 +87,7 @@ public final class IndexBuilder {
    * Adds n documents. idEnds, rawEnds and rowEnds hold, for each document, where its part of ids, of raws, and of terms
    * and impacts ends. Nothing is added when a document names a term twice. Values are those of the fields for filters:
    * valueRows holds where a document's part of them ends, valueFields the place of each one's field in fields, the
-   * packed names with their kinds before them.
+   * packed names with their kinds before them. Texts are there for all documents, to index their words, or for none.
    */
   public static void addImpacts(
       IndexBuilder builder,
@@ -102,14 +103,17 @@ public final class IndexBuilder {
       byte[] valueRows,
       byte[] valueFields,
       byte[] values,
-      byte[] valueEnds)
+      byte[] valueEnds,
+      byte[] texts,
+      byte[] textEnds)
       throws IOException {
     FilterFields declared = new FilterFields(new Strings(fields, fieldEnds));
     Strings known = new Strings(values, valueEnds);
     IntBuffer knownRows = Packed.ints(valueRows);
     IntBuffer knownFields = Packed.ints(valueFields);
     Strings names = new Strings(ids, idEnds);
-    Strings texts = new Strings(raws, rawEnds);
+    Strings jsons = new Strings(raws, rawEnds);
+    Strings words = new Strings(texts, textEnds);
     IntBuffer rows = Packed.ints(rowEnds);
     IntBuffer termIds = Packed.ints(terms);
     builder.refuseRepeatedTerms(names, rows, termIds);
@@ -120,8 +124,11 @@ public final class IndexBuilder {
       builder.tokens.set(termIds, weights, start, rows.get(i));
       start = rows.get(i);
       Document document = identified(names.get(i));
-      document.add(new StoredField(RAW, texts.get(i)));
-      document.add(new Field(CONTENTS, builder.tokens, IMPACTS));
+      document.add(new StoredField(RAW, jsons.get(i)));
+      document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
+      if (words.count() > 0) {
+        document.add(new Field(WORDS, words.get(i), WORD_TYPE));
+      }
       for (; value < knownRows.get(i); value++) {
         document.add(declared.field(knownFields.get(value), known.get(value)));
       }
@@ -136,7 +143,7 @@ public final class IndexBuilder {
     Strings contents = new Strings(texts, textEnds);
     for (int i = 0; i < names.count(); i++) {
       Document document = identified(names.get(i));
-      document.add(new Field(CONTENTS, contents.get(i), WORDS));
+      document.add(new Field(CONTENTS, contents.get(i), WORD_TYPE));
       builder.writer.addDocument(document);
     }
   }

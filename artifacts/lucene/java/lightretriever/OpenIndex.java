@@ -20,6 +20,7 @@ import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.DocValues;
 import org.apache.lucene.index.FieldInfo;
 import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.StoredFieldVisitor;
@@ -28,6 +29,7 @@ import org.apache.lucene.index.Term;
 import org.apache.lucene.search.BooleanClause;
 import org.apache.lucene.search.BooleanQuery;
 import org.apache.lucene.search.BoostQuery;
+import org.apache.lucene.search.BulkScorer;
 import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.search.ScoreDoc;
@@ -41,6 +43,7 @@ import org.apache.lucene.store.AlreadyClosedException;
 import org.apache.lucene.store.IOContext;
 import org.apache.lucene.store.IndexInput;
 import org.apache.lucene.store.MMapDirectory;
+import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 
 /**
@@ -160,13 +163,22 @@ public final class OpenIndex {
     index.directory.close();
   }
 
-  /** The best k for a weighted sum of terms: m int32 ordinals, m float32 scores; by score, then by ordinal. */
-  byte[] best(Map<Term, Float> weights, Similarity similarity, int k) throws IOException {
+  /**
+   * The best k for a weighted sum of terms: m int32 ordinals, m float32 scores; by score, then by ordinal. Where among is
+   * given, only these documents; what they score does not depend on it.
+   */
+  byte[] best(Map<Term, Float> weights, Similarity similarity, int k, Bits among) throws IOException {
     IndexSearcher searcher = searcher(similarity);
     int limit = Math.max(1, Math.min(k, reader.maxDoc()));
     // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
     TopScoreDocCollector collector = TopScoreDocCollector.create(limit, limit);
-    searcher.search(query(weights), collector);
+    Weight weight = searcher.createWeight(searcher.rewrite(query(weights)), collector.scoreMode(), 1f);
+    for (LeafReaderContext leaf : reader.leaves()) {
+      BulkScorer scorer = weight.bulkScorer(leaf);
+      if (scorer != null) {
+        scorer.score(collector.getLeafCollector(leaf), among);
+      }
+    }
     ScoreDoc[] hits = collector.topDocs().scoreDocs;
     ByteBuffer packed = ByteBuffer.allocate(8 * hits.length).order(ByteOrder.LITTLE_ENDIAN);
     for (ScoreDoc hit : hits) {

@@ -6,6 +6,8 @@ import java.util.Map;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
+import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.NumericDocValues;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.search.similarities.BM25Similarity;
 
@@ -13,28 +15,46 @@ import org.apache.lucene.search.similarities.BM25Similarity;
 public final class WordSearch {
   private WordSearch() {}
 
-  /** The best k documents, packed as OpenIndex.best says. */
-  public static byte[] search(OpenIndex index, Analyzer analyzer, byte[] text, int k, float k1, float b)
+  /** The best k documents by the words of a field, packed as OpenIndex.best says. A null filter has all. */
+  public static byte[] search(
+      OpenIndex index, Analyzer analyzer, byte[] field, byte[] text, int k, float k1, float b, DocumentFilter filter)
       throws IOException {
-    return index.reading(() -> index.best(counts(analyzer, Packed.text(text)), new BM25Similarity(k1, b), k));
+    Map<Term, Float> words = counts(analyzer, Packed.text(field), Packed.text(text));
+    return index.reading(
+        () -> index.best(words, new BM25Similarity(k1, b), k, filter == null ? null : filter.documents()));
   }
 
   /** One float32 for each given ordinal, packed as OpenIndex.scores says; the ordinals ascend. */
-  public static byte[] scores(OpenIndex index, Analyzer analyzer, byte[] text, byte[] ordinals, float k1, float b)
+  public static byte[] scores(
+      OpenIndex index, Analyzer analyzer, byte[] field, byte[] text, byte[] ordinals, float k1, float b)
       throws IOException {
-    return index.reading(
-        () ->
-            index.scores(counts(analyzer, Packed.text(text)), new BM25Similarity(k1, b), Packed.ints(ordinals)));
+    Map<Term, Float> words = counts(analyzer, Packed.text(field), Packed.text(text));
+    return index.reading(() -> index.scores(words, new BM25Similarity(k1, b), Packed.ints(ordinals)));
   }
 
-  private static Map<Term, Float> counts(Analyzer analyzer, String text) throws IOException {
+  /** How many documents were given a text whose words are indexed in a field, one without any word included. */
+  public static int count(OpenIndex index, byte[] field) throws IOException {
+    String name = Packed.text(field);
+    return index.reading(
+        () -> {
+          LeafReader leaf = index.leaf();
+          NumericDocValues lengths = leaf == null ? null : leaf.getNormValues(name);
+          int count = 0;
+          while (lengths != null && lengths.nextDoc() != NumericDocValues.NO_MORE_DOCS) {
+            count++;
+          }
+          return count;
+        });
+  }
+
+  private static Map<Term, Float> counts(Analyzer analyzer, String field, String text) throws IOException {
     Map<Term, Float> counts = new HashMap<>();
-    try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, text)) {
+    try (TokenStream tokens = analyzer.tokenStream(field, text)) {
       CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
       tokens.reset();
       while (tokens.incrementToken()) {
         if (word.length() > 0) {
-          counts.merge(new Term(IndexBuilder.CONTENTS, word.toString()), 1f, Float::sum);
+          counts.merge(new Term(field, word.toString()), 1f, Float::sum);
         }
       }
       tokens.end();
