@@ -3,7 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from starlette.requests import Request
 from starlette.types import Message
@@ -13,7 +13,7 @@ from artifacts.manifest import parse_manifest
 from service.errors import ServiceError
 from service.http import problem_response, read_model
 from service.limits import RequestLimits
-from service.schemas import BatchRequest, EncodeRequest, SearchRequest
+from service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest
 from service.settings import Settings
 from tests.support.tampering import sign
 
@@ -22,7 +22,11 @@ __all__ = ["CORPUS", "TARGETS", "FindingError", "corpus"]
 CORPUS: Final = Path(__file__).with_name("corpus")
 _SETTINGS: Final = Settings()
 _LIMITS: Final = RequestLimits(
-    _SETTINGS, tasks=("default", "fact"), fields=("title", "text", "year"), filters={"year": "number"}
+    _SETTINGS,
+    tasks=("default", "fact"),
+    fields=("title", "text", "year"),
+    filters={"year": "number"},
+    modes=get_args(Mode),
 )
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000

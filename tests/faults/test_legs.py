@@ -126,7 +126,7 @@ def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
     """Neither the sparse leg nor the documents can be read: nothing is answered with 200 any more."""
     with live(create_app(engine)) as url:
         engine._index.close()
-        for answer in (search(url), search(url, mode="dense"), search(url, mode="sparse")):
+        for answer in (search(url), *(search(url, mode=mode) for mode in ("dense", "sparse", "bm25"))):
             assert problem(answer) == (500, "search_failed")
         assert problem(httpx2.get(f"{url}/documents/music")) == (500, "search_failed")
         assert status(url, "livez") == 200
