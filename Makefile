@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest faults java gate image bench lock clean
+.PHONY: help install demo test lint format typecheck pytest faults java gate docs image bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
@@ -47,6 +47,11 @@ faults: ## Break the service and the pipeline on purpose, at full length (about 
 	@scripts/install dev
 	.venv/bin/pytest tests/faults --full-faults --record-faults $(RESULTS)/reliability.json
 	$(PYTHON_IN_VENV) -m scripts.results
+
+docs: ## Make a site of the documentation in build/docs
+	@scripts/install docs
+	$(PYTHON_IN_VENV) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -c docs . build/docs
+	@echo "The site begins at build/docs/index.html"
 
 image: install ## Build the container image without a container engine: as root on Debian
 	@command -v buildah >/dev/null && command -v mmdebstrap >/dev/null || scripts/apt-get-install buildah mmdebstrap

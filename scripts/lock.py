@@ -3,9 +3,9 @@
     python scripts/lock.py
 
 `requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `pipeline.txt`, `loadtest.txt` and
-`dev.txt`, in this order, pin what the extra of that name adds to the lists before it. `client.txt` stands alone: it
-pins all that calling the service needs, on a machine that has nothing else. All come from one resolution, so they
-never contradict each other.
+`dev.txt`, in this order, pin what the extra of that name adds to the lists before it. `client.txt` and `docs.txt` each
+stand alone: they pin all that calling the service and building the documentation need, on a machine that has nothing
+else. All come from one resolution, so they never contradict each other.
 pip resolves without installing anything, for the Python that runs this script: run it with the oldest supported one
 (3.11), whose needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
 """
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LISTS = ("runtime", "tracing", "pipeline", "loadtest", "dev")
 
 # What service/client and the command `search` import of the direct dependencies, beside the extra `client`.
-CLIENT = ("numpy", "pydantic", "rich", "typer")
+CLIENT = ("pydantic", "rich", "typer")
 
 # Builds the project itself, and pyserini from its source archive.
 BUILD = ("setuptools",)
@@ -81,7 +81,7 @@ def main() -> None:
     """Resolve all uses together, then give each list what it is the first to need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     direct = {"runtime": project["dependencies"], **project["optional-dependencies"]}
-    uses = (*LISTS, "client")
+    uses = (*LISTS, "client", "docs")
     everything = resolve([*BUILD, *(requirement for use in uses for requirement in direct[use])], HELD)
     pinned = [f"{name}=={version}" for name, version in everything.items()]
     done = resolve(BUILD, pinned)
@@ -94,6 +94,8 @@ def main() -> None:
         done |= added
     alone = resolve([*direct["client"], *CLIENT], pinned)
     write_list("client", "What calling the service needs: complete, without the other lists.", alone)
+    alone = resolve(direct["docs"], pinned)
+    write_list("docs", "What building the documentation needs: complete, without the other lists.", alone)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,9 @@ def test_commands_and_options_exist() -> None:
     commands = get_command(app)
     assert isinstance(commands, TyperGroup)
     mentioned = [
-        line.split("lightretriever ", 1)[1].split()
+        line.split()
         for page in PAGES
-        for line in page.read_text(encoding="utf-8").splitlines()
-        if line.startswith(".venv/bin/lightretriever ")
+        for line in re.findall(r"^(?:\.venv/bin/)?lightretriever (.*)$", page.read_text("utf-8"), flags=re.MULTILINE)
     ]
     assert mentioned
     for name, *words in mentioned:

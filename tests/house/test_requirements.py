@@ -20,6 +20,7 @@ CHAINS = {
     "loadtest": ("build", "runtime", "tracing", "loadtest"),
     "tracing": ("build", "runtime", "tracing"),
     "client": ("client",),
+    "docs": ("docs",),
     "dev": ("build", "runtime", "tracing", "pipeline", "loadtest", "dev"),
 }
 
@@ -70,6 +71,13 @@ def test_the_list_of_the_client_stands_alone_and_agrees_with_the_others() -> Non
     assert set(lock.CLIENT) <= set(alone)
     assert set(lock.CLIENT) <= {Requirement(text).name for text in DIRECT["runtime"]}
     assert not {"faiss-cpu", "fastapi", "pyjnius", "tokenizers", "uvicorn"} & set(alone)
+
+
+def test_the_list_of_the_documentation_stands_alone_and_agrees_with_the_others() -> None:
+    everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
+    alone = pins("docs")
+    assert {name: everything.get(name, version) for name, version in alone.items()} == alone
+    assert not {"torch", "faiss-cpu"} & set(alone)
 
 
 def test_held_back_versions_are_those_pinned() -> None:

@@ -1,0 +1,106 @@
+"""The tutorial and the how-tos, done as they are written, without a network: a tiny real model stands under the name of
+the one that they name, in a cache laid out like Hugging Face's.
+"""
+
+import gzip
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from artifacts.bundle import Bundle
+from tests.docs.pages import ROOT, blocks
+from tests.docs.terminal import Terminal, form_differences
+from tests.support.biencoder import save_biencoder
+
+DOCS = ROOT / "docs"
+ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+INSTALL = "scripts/install pipeline\n"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hugging Face's cache after a download of the encoder that the pages name."""
+    home = tmp_path_factory.mktemp("huggingface")
+    commit = "0" * 40
+    place = home / "hub" / f"models--{ENCODER.replace('/', '--')}"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text(commit)
+    model = save_biencoder(tmp_path_factory.mktemp("model") / "tiny")
+    shutil.copytree(model, place / "snapshots" / commit)
+    return home
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, hub: Path) -> Iterator[Terminal]:
+    """In a folder that has what the pages take from the checkout."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("results", "*.png"))
+    with Terminal(tmp_path, {"HF_HOME": str(hub), "LIGHTRETRIEVER_DEADLINE_MS": "60000"}) as terminal:
+        yield terminal
+
+
+def test_the_tutorial(terminal: Terminal) -> None:
+    page = DOCS / "tutorial.md"
+    terminal.follow(page, without=frozenset({INSTALL}))
+    assert terminal.ran == [block.text for block in blocks(page) if block.language == "sh" and block.text != INSTALL]
+    answer = json.loads(terminal.said)  # of the last command
+    assert answer["hits"][0]["explanation"]["tokens"]
+    assert terminal.stop() == 0
+    bundle = Bundle.open(terminal.folder / "runs" / "notes" / "bundle")
+    assert (bundle.manifest.documents, bundle.manifest.model.name) == (len(corpus(terminal)), "all-MiniLM-L6-v2")
+    assert {"tutorial.md#1", "decisions/0004-own-java-classes.md#1"} <= {line["_id"] for line in corpus(terminal)}
+
+
+def corpus(terminal: Terminal) -> list[dict[str, Any]]:
+    content = gzip.decompress((terminal.folder / "runs" / "notes" / "corpus.jsonl.gz").read_bytes())
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> None:
+    terminal.follow(DOCS / "howto" / "own-corpus.md")
+    wait_for_documents(terminal, 13)
+    terminal.follow(DOCS / "howto" / "filters.md")
+    assert "{'category': [FacetCount(value='kitchen', count=4), " in terminal.said
+    assert terminal.stop() == 0
+    terminal.follow(DOCS / "howto" / "own-vectors.md")
+    assert terminal.said.splitlines()[-1] == "runs/shop/bundle-vectors: sound"
+    bundle = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-vectors")
+    assert bundle.manifest.documents == 13
+
+
+def wait_for_documents(terminal: Terminal, count: int) -> None:
+    """Until the running service has taken over the bundle with so many documents."""
+    end = time.monotonic() + 300
+    while True:
+        with urlopen(f"http://127.0.0.1:{terminal.port}/info") as answer:
+            found = json.load(answer)["bundle"]["documents"]
+        if found == count:
+            return
+        assert time.monotonic() < end, f"{found} documents are served"
+        time.sleep(1)
+
+
+def test_a_command_that_fails_is_seen(terminal: Terminal) -> None:
+    with pytest.raises(AssertionError, match="nowhere: no folder"):
+        terminal.run(". .venv/bin/activate\nlightretriever corpus nowhere corpus.jsonl.gz\necho done\n")
+
+
+@pytest.mark.parametrize(
+    ("told", "found", "differences"),
+    [
+        ({"a": 1, "b": [{"c": "x"}]}, {"a": 2.5, "b": [{"c": "y"}, {"c": "z"}]}, []),
+        ({"a": 1}, {"b": 1}, ["answer.a: on one side only", "answer.b: on one side only"]),
+        ({"a": [{"c": "x"}]}, {"a": [{"c": None}]}, ["answer.a[0].c: None instead of 'x'"]),
+        ({"a": []}, {"a": [1]}, ["answer.a: 1 elements instead of 0"]),
+        ({"a": True}, {"a": 1}, ["answer.a: 1 instead of True"]),
+    ],
+)
+def test_another_form_is_seen(told: Any, found: Any, differences: list[str]) -> None:
+    assert form_differences(told, found) == differences

@@ -1,0 +1,106 @@
+"""docs/cli.md and docs/api.md have all that the code has; a change of the code without them fails here."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from scripts import reference
+from service import schemas
+from service.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reference.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_command_and_every_option_has_a_help() -> None:
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    texts: dict[str, Any] = {name: command.help for name, command in commands.commands.items()}
+    for name, command in commands.commands.items():
+        texts |= {f"{name} {parameter.name}": getattr(parameter, "help", None) for parameter in command.params}
+    assert [name for name, text in texts.items() if not text] == []
+
+
+def test_every_model_of_the_api_is_on_the_page() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in schemas.__all__:
+        model = getattr(schemas, name)
+        if not hasattr(model, "model_fields"):
+            continue  # a type of a field
+        section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        assert section, name
+        fields = [field.alias or key for key, field in model.model_fields.items()]
+        assert [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")] == fields, name
+
+
+def test_commands_become_tables() -> None:
+    application = typer.Typer()
+
+    @application.command()
+    def pour(
+        tea: Annotated[str, typer.Argument(help="Which tea.", show_default=False)],
+        cups: Annotated[int, typer.Option(min=1, help="How many | or none.")] = 2,
+        milk: Annotated[bool, typer.Option("--milk", help="With milk.")] = False,
+        name: Annotated[list[str] | None, typer.Option(help="For whom.", envvar="TEA_NAME")] = None,
+        size: Annotated[tuple[float, float] | None, typer.Option(help="Height and width.")] = None,
+        kind: Annotated[Literal["green", "black"], typer.Option(help="Of which kind.")] = "green",
+    ) -> None:
+        """Pour tea.
+
+        Not coffee.
+        """
+
+    @application.command()
+    def wash() -> None:
+        """Wash up."""
+
+    assert reference.command_reference(application).splitlines() == [
+        "### pour",
+        "```",
+        "lightretriever pour TEA",
+        "```",
+        "Pour tea.",
+        "",
+        "Not coffee.",
+        "",
+        "| argument or option | default | |",
+        "|---|---|---|",
+        "| `TEA` | required | Which tea. |",
+        "| `--cups` `INTEGER` | `2` | How many \\| or none. |",
+        "| `--milk` |  | With milk. |",
+        "| `--name` `TEXT …` |  | For whom. From the environment: `TEA_NAME`. |",
+        "| `--size` `NUMBER NUMBER` |  | Height and width. |",
+        "| `--kind` `green\\|black` | `green` | Of which kind. |",
+        "",
+        "### wash",
+        "```",
+        "lightretriever wash",
+        "```",
+        "Wash up.",
+        "",
+    ]
+
+
+def test_check_names_page_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("cli.md", "api.md"):
+        (tmp_path / "docs" / name).write_text(f"before\n{reference.BEGIN}\nold\n{reference.END}\nafter\n")
+    monkeypatch.setattr(reference, "ROOT", tmp_path)
+    assert reference.main(["--check"]) == 1
+    assert "docs/cli.md: differs from the code; run: python -m scripts.reference" in capsys.readouterr().err
+    assert "\nold\n" in (tmp_path / "docs" / "cli.md").read_text()
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
+    assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.BEGIN}\n## Routes\n")
+    (tmp_path / "docs" / "cli.md").write_text("no markers")
+    with pytest.raises(ValueError, match="needs the lines"):
+        reference.main([])
