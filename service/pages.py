@@ -1,15 +1,18 @@
-"""The HTML pages: self-contained files, allowed to run their own inline script and style and nothing else."""
+"""The HTML pages: each is one answer, allowed to run its own inline script and style and nothing else."""
 
 import base64
 import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from fastapi import Response
 
 __all__ = ["Page"]
+
+
+_PART: Final = re.compile(r'<link rel="stylesheet" href="(?P<style>[^"]+)">|<script src="(?P<script>[^"]+)"></script>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,11 @@ class Page:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a page. Its policy names the hash of each inline script and style, so an injected one never runs."""
-        html = path.read_text("utf-8")
+        """Read a page, with the scripts and styles of its folder put in where it names them (`src`, `href`).
+
+        Its policy names the hash of each of them, so an injected one never runs. Raises OSError for a missing part.
+        """
+        html = _PART.sub(lambda part: _inlined(path.parent, part), path.read_text("utf-8"))
         policy = (
             f"default-src 'none'; script-src {_hashes(html, 'script')}; style-src {_hashes(html, 'style')}; "
             "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,6 +39,11 @@ class Page:
         """Give the page as an answer."""
         headers = {"content-security-policy": self.policy, "cache-control": "no-cache"}
         return Response(self.html, headers=headers, media_type="text/html")
+
+
+def _inlined(folder: Path, part: re.Match[str]) -> str:
+    tag = str(part.lastgroup)
+    return f"<{tag}>\n{(folder / part[tag]).read_text('utf-8')}</{tag}>"
 
 
 def _hashes(html: str, tag: str) -> str:

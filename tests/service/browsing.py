@@ -1,16 +1,94 @@
-"""What tests of the pages share: a hostile document, and a search as a person types it."""
+"""What tests of the pages share: a hostile document, searches as a person types them, and what the page shows.
+
+python -m tests.service.browsing URL FOLDER    take the README's pictures, from a running service such as `make demo`
+"""
 
 import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
 
-from playwright.sync_api import Page, expect
+import httpx2
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-__all__ = ["ATTACK", "search_for"]
+__all__ = ["ATTACK", "answer_of", "asked", "browsing", "ids", "search_for", "shown_ids"]
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+
+_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+_PICTURES: dict[str, tuple[Literal["light", "dark"], int, int]] = {
+    "page.png": ("light", 900, 760),
+    "page-dark.png": ("dark", 1180, 760),
+    "page-phone.png": ("light", 360, 760),
+}
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """Give a headless Chromium."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert program, "no Chromium is installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def asked(request: Request) -> dict[str, Any]:
+    """The first search of a request, which may be a batch."""
+    body: dict[str, Any] = json.loads(request.post_data or "{}")
+    return next(iter(body.get("searches", [body])))
 
 
 def search_for(page: Page, text: str) -> None:
     box = page.get_by_role("searchbox", name="Search")
-    with page.expect_response(lambda response: json.loads(response.request.post_data or "{}").get("query") == text):
+    with page.expect_response(lambda response: asked(response.request).get("query") == text):
         box.fill(text)
-    expect(page.get_by_role("status")).to_contain_text("candidates ranked in")
+    expect(page.get_by_role("status")).to_contain_text("ranked in")
+
+
+def answer_of(site: str, **search: Any) -> dict[str, Any]:
+    """What the API answers itself."""
+    response = httpx2.post(f"{site}/search", json=search, timeout=60)
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [hit["id"] for hit in answer["hits"]]
+
+
+def shown_ids(page: Page) -> list[str]:
+    """The ids of the hits on the page."""
+    found: list[str] = page.locator("li.hit").evaluate_all("items => items.map(item => item.dataset.id)")
+    return found
+
+
+def _take_pictures(url: str, folder: Path) -> None:
+    with browsing() as browser:
+        for name, (scheme, width, height) in _PICTURES.items():
+            page = browser.new_page(
+                base_url=url, color_scheme=scheme, viewport={"width": width, "height": height}, device_scale_factor=1
+            )
+            page.goto("/")
+            search_for(page, "play music from the terminal")
+            if scheme == "dark":
+                page.get_by_label("Side by side").check()
+                expect(page.get_by_role("list", name="Hybrid hits")).to_be_visible()
+            elif width > 400:
+                page.locator("li.hit").first.get_by_text("Why this hit?").click()
+            page.screenshot(path=folder / name)
+
+
+if __name__ == "__main__":
+    _take_pictures(sys.argv[1], Path(sys.argv[2]))

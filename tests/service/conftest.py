@@ -1,18 +1,17 @@
 """Shared by the tests of the service: an engine and a client over the tiny bundle, and its contents as matrices."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import settings
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from artifacts.bundle import Bundle
 from service.app import create_app
 from service.engine import SearchEngine
 from service.settings import Settings
-from tests.service.browsing import ATTACK
+from tests.service.browsing import ATTACK, browsing
 from tests.service.process import serving
 from tests.service.reference import Corpus
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -20,15 +19,6 @@ from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 # No deadline per example: a busy machine would fail the test, not the code.
 settings.register_profile("service", deadline=None)
 settings.load_profile("service")
-
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 # Generous: no test of this folder is about being fast.
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
@@ -70,12 +60,8 @@ def url(tiny_bundle: Bundle) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert program, "no Chromium is installed: apt-get install chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+    with browsing() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,11 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
     expect(hits.first).to_contain_text("Dense")
     expect(hits.first).to_contain_text("rank")
     assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [str(n) for n in range(1, 11)]
-    columns = page.locator("#timings th").all_inner_texts()
-    assert columns == ["tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "explain", "total"]
+    page.get_by_text("Time of each stage").click()
+    stages = page.locator("#timings dt").all_inner_texts()
+    assert stages == [
+        *("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "snippets", "explain", "total")
+    ]
     assert messages == []
     if folder := os.environ.get("SCREENSHOTS"):
         for scheme in ("light", "dark"):
@@ -34,20 +37,20 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
 def test_the_mode_is_chosen_and_kept_in_the_address(page: Page, browser: Browser, site: str) -> None:
     search_for(page, "music player")
     with page.expect_response("**/search") as caught:
-        page.get_by_label("Sparse only").check()
+        page.get_by_label("Sparse", exact=True).check()
     expect(page.locator("li.hit").first).to_contain_text("–")
     assert caught.value.json()["mode"] == "sparse"
     address = page.url
     assert address == f"{site}/#q=music+player&mode=sparse"
     other = browser.new_page()
     other.goto(address)
-    expect(other.get_by_label("Sparse only")).to_be_checked()
+    expect(other.get_by_label("Sparse", exact=True)).to_be_checked()
     expect(other.locator("li.hit").first).to_be_visible()
     other.close()
 
 
 def test_the_address_is_followed_and_a_bogus_mode_is_the_hybrid_one(page: Page, messages: list[str]) -> None:
-    for address, mode in (("#q=music&mode=bogus", "Hybrid"), ("#q=player&mode=dense", "Dense only")):
+    for address, mode in (("#q=music&mode=bogus", "Hybrid"), ("#q=player&mode=dense", "Dense")):
         with page.expect_response("**/search"):
             page.evaluate("address => { location.hash = address; }", address)
         expect(page.get_by_label(mode, exact=True)).to_be_checked()
@@ -57,7 +60,8 @@ def test_the_address_is_followed_and_a_bogus_mode_is_the_hybrid_one(page: Page, 
 
 
 def test_a_browser_that_refuses_the_address_still_searches(page: Page) -> None:
-    page.evaluate("() => { history.replaceState = () => { throw new DOMException('too many', 'SecurityError'); }; }")
+    refuse = "throw new DOMException('too many', 'SecurityError')"
+    page.evaluate(f"() => {{ history.replaceState = history.pushState = () => {{ {refuse}; }}; }}")
     search_for(page, "music")
     expect(page.locator("li.hit")).to_have_count(10)
 
@@ -77,7 +81,7 @@ def test_emptying_the_box_empties_the_list(page: Page) -> None:
 def test_text_of_documents_stays_text(page: Page, messages: list[str]) -> None:
     search_for(page, "hostile")
     with page.expect_response("**/search"):
-        page.get_by_label("Sparse only").check()
+        page.get_by_label("Sparse", exact=True).check()
     hit = page.locator("li.hit").first
     expect(hit).to_contain_text(f"Hostile {ATTACK}")
     assert hit.locator("img, script").count() == 0
@@ -117,19 +121,25 @@ def test_a_stale_answer_does_not_overwrite_a_newer_one(page: Page) -> None:
     assert page.locator("#hits").inner_text() == shown
 
 
-def test_errors_are_shown_in_words(page: Page) -> None:
-    page.get_by_role("searchbox").fill("x" * 10_001)
-    expect(page.get_by_role("status")).to_contain_text("at most 10000 are possible")
-    page.route("**/search", lambda route: route.abort())
-    page.get_by_role("searchbox").fill("music")
-    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
-
-
 def test_a_slash_leads_to_the_box(page: Page) -> None:
     page.get_by_role("searchbox").blur()
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).to_be_focused()
     expect(page.get_by_role("searchbox")).to_have_value("")
+
+
+def test_a_slash_in_a_box_is_a_slash(page: Page) -> None:
+    page.get_by_role("searchbox").press_sequentially("a/b")
+    expect(page.get_by_role("searchbox")).to_have_value("a/b")
+
+
+def test_the_page_says_how_it_works_until_someone_types(page: Page) -> None:
+    welcome = page.get_by_role("region", name="How it works")
+    expect(welcome).to_be_visible()
+    search_for(page, "music")
+    expect(welcome).to_be_hidden()
+    page.get_by_role("searchbox").fill("")
+    expect(welcome).to_be_visible()
 
 
 def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messages: list[str]) -> None:
@@ -188,4 +198,5 @@ def test_nothing_is_loaded_from_elsewhere(browser: Browser, site: str) -> None:
     for path in ("/", "/docs"):
         page.goto(path, wait_until="networkidle")
     page.close()
+    assert requested.count(f"{site}/") == 1
     assert {address for address in requested if not address.startswith((site, "data:"))} == set()

@@ -1,0 +1,95 @@
+"use strict";
+// What all parts of the page use. Text of documents enters the page through textContent and append alone, so nothing in
+// it can become markup.
+const byId = (id) => document.getElementById(id);
+const KEY = "lightretriever-key";
+
+function make(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function makeButton(className, text, click) {
+  const button = make("button", className, text);
+  button.type = "button";
+  button.addEventListener("click", click);
+  return button;
+}
+
+function say(text, bad = false) {
+  byId("status").textContent = text;
+  byId("status").classList.toggle("bad", bad);
+}
+
+function number(value) {
+  if (Number.isInteger(value)) return String(value);
+  return Math.abs(value) >= 100 ? value.toFixed(0) : value.toFixed(3);
+}
+
+function count(value) {
+  return value.toLocaleString("en");
+}
+
+function show(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+// The text with its marks, whose places count Unicode characters.
+function marked(element, text, marks) {
+  const characters = Array.from(text);
+  let place = 0;
+  for (const [from, to] of marks) {
+    const between = characters.slice(place, from).join("");
+    element.append(between, make("mark", "", characters.slice(from, to).join("")));
+    place = to;
+  }
+  element.append(characters.slice(place).join(""));
+  return element;
+}
+
+function fillOf(bar, share, leg) {
+  const fill = make("span", leg);
+  fill.style.width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
+  bar.append(fill);
+}
+
+// What a person is told when something went wrong, and whether it may go better another time.
+class Trouble extends Error {
+  constructor(message, { errors = [], again = false, locked = false, refused = false } = {}) {
+    super(message);
+    Object.assign(this, { errors, again, locked, refused });
+  }
+}
+
+function credentials() {
+  const key = sessionStorage.getItem(KEY);
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
+
+// Asks the service: GET without a body, POST with one. Throws Trouble, and an AbortError when the signal came.
+async function call(path, body, signal) {
+  const headers = { ...credentials(), ...(body && { "content-type": "application/json" }) };
+  let response, answer;
+  try {
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+  } catch {
+    signal?.throwIfAborted();
+    throw new Trouble("The service can't be reached.", { again: true });
+  }
+  try {
+    answer = await response.json();
+  } catch {
+    answer = null;
+  }
+  signal?.throwIfAborted();
+  if (response.ok && answer) return answer;
+  const { status } = response;
+  throw new Trouble(answer?.detail || `The service's answer can't be read (status ${status}).`, {
+    errors: answer?.errors,
+    again: status === 429 || status >= 500 || response.ok,
+    refused: status === 422,
+    locked: status === 401 || status === 403,
+  });
+}

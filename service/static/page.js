@@ -1,0 +1,272 @@
+"use strict";
+// The search as it is typed, its pages, and its address.
+const HITS = 10, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
+const NAMES = ["No", "One", "Two", "Three", "Four"];
+const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
+let facts = null, learning = null; // what /info says, and the promise of it
+let running = null; // ends the requests of a search when another one begins
+let shown = null; // the search whose hits are shown: its body, its answer, how many hits are shown, how many there can be
+let timer = 0, moved = false; // the weight is the bundle's own until someone moves the slider
+let settled = true; // whether the address is of a search that was finished, so that the next one gets an entry in the history
+
+function chosenMode() {
+  return radios.find((radio) => radio.checked).value;
+}
+
+function showWeight() {
+  const dense = Number(weight.value);
+  byId("dense-weight").textContent = `Dense ${dense} %`;
+  byId("sparse-weight").textContent = `Sparse ${100 - dense} %`;
+  weight.setAttribute("aria-valuetext", `dense ${dense} %, sparse ${100 - dense} %`);
+  weight.style.setProperty("--share", `${dense}%`);
+  byId("own-weight").hidden = !moved;
+}
+
+function ownWeight() {
+  const own = facts?.bundle.fusion_weights;
+  moved = false;
+  if (own) weight.value = Math.round((own.dense / (own.dense + own.sparse)) * 100);
+  showWeight();
+}
+
+function fusion() {
+  if (!moved) return {};
+  const dense = Number(weight.value);
+  return { fusion: { method: "linear", weights: { dense: dense / 100, sparse: (100 - dense) / 100 } } };
+}
+
+// The address has the whole search. In its fragment, which no server and no log sees.
+function remember(entry) {
+  const address = new URLSearchParams({ q: query.value, mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
+  writeFilters(address);
+  const next = query.value ? `#${address}` : location.pathname + location.search;
+  if (next === location.hash || (!query.value && !location.hash)) return;
+  // Browsers refuse very long addresses, and too many changes in a row; the search matters more.
+  try {
+    if (entry) history.pushState(null, "", next); else history.replaceState(null, "", next);
+  } catch (error) {
+    console.debug("the address was not changed", error);
+  }
+}
+
+function restore() {
+  const address = new URLSearchParams(location.hash.slice(1));
+  query.value = address.get("q") || "";
+  (radios.find((radio) => radio.value === address.get("mode")) || radios[0]).checked = true;
+  moved = /^\d+$/.test(address.get("dense") || "");
+  if (moved) { weight.value = address.get("dense"); showWeight(); } else ownWeight();
+  readFilters(address);
+  settled = true;
+  search(false);
+}
+
+// Asks what is served, once; again after a search was refused, since another bundle may be there.
+function learn() {
+  learning ??= learnNow().catch((error) => { learning = null; throw error; });
+  return learning;
+}
+
+async function learnNow() {
+  facts = await call("info");
+  const { bundle, filters } = facts;
+  if (!moved) ownWeight();
+  buildFilters(filters);
+  byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}, encoded by ${bundle.model}` +
+    (bundle.trained ? "." : " (not trained for retrieval).") + " No model in the query path.";
+}
+
+// The searches that make the page: one, or one for each column; then one for each field whose counts need their own.
+function searches(mode) {
+  const compared = mode === "compare", ranked = compared ? "hybrid" : mode, facets = facetNames();
+  const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value;
+  const asked = { query: text, k, ...(ranked === "hybrid" && fusion()), ...filterOf(conditions()) };
+  const modes = compared ? comparedModes(facts.modes) : [mode];
+  const main = modes.map((one) => ({
+    ...asked,
+    mode: one,
+    ...(compared ? { fields: ["title"], snippets: { ...SNIPPETS, fields: ["title"] } } : { explain: true, snippets: SNIPPETS }),
+    ...(one === ranked && facets.length && { facets }),
+  }));
+  const { filter: _, ...unfiltered } = asked;
+  const counting = countsWithout().slice(0, facts.limits.max_batch - main.length).map((field) => (
+    { ...unfiltered, ...filterOf(conditions(field)), mode: ranked, k: 1, fields: [], facets: [field] }
+  ));
+  return { modes, main, counting };
+}
+
+async function search(entry) {
+  clearTimeout(timer);
+  timer = 0;
+  running?.abort();
+  remember(entry);
+  const mode = chosenMode(), { signal } = running = new AbortController();
+  byId("balance").hidden = mode !== "hybrid" && mode !== "compare";
+  document.body.classList.toggle("wide", mode === "compare");
+  if (!query.value.trim()) { clear(); byId("welcome").hidden = false; return; }
+  document.body.classList.add("busy");
+  try {
+    await learn();
+    signal.throwIfAborted();
+    const { modes, main, counting } = searches(mode), all = [...main, ...counting];
+    const answers = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", all[0], signal)];
+    byId("access").hidden = true;
+    boundTrouble([]);
+    clear(true);
+    if (mode === "compare") showCompared(modes, answers.slice(0, main.length)); else showPage(main[0], answers[0]);
+    const counts = { ...answers[modes.indexOf(mode === "compare" ? "hybrid" : mode)].facets };
+    counting.forEach(({ facets: [field] }, i) => { counts[field] = answers[main.length + i].facets[field]; });
+    showFilters(counts);
+  } catch (error) {
+    if (!signal.aborted) fail(error);
+  } finally {
+    if (running.signal === signal) document.body.classList.remove("busy");
+  }
+}
+
+function fail(error) {
+  if (!(error instanceof Trouble)) throw error;
+  if (error.refused) learning = null;
+  const wrong = boundTrouble(error.errors);
+  // While a bound is wrong, or not yet typed to its end, the hits stay there, but can't be used.
+  if (wrong) showPanel(true); else clear(true);
+  byId("results").inert = Boolean(wrong);
+  byId("access").hidden = !error.locked;
+  byId("again").hidden = !error.again;
+  say(wrong || error.message, true);
+}
+
+function clear(panel = false) {
+  shown = null;
+  hits.replaceChildren();
+  byId("compare").replaceChildren();
+  for (const id of ["compare", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
+  byId("results").inert = false;
+  showPanel(panel && groups.size > 0);
+  say("");
+}
+
+function missing(degraded) {
+  return degraded.length ? ` Without the ${degraded.join(" and ")} leg, which did not answer.` : "";
+}
+
+function showCompared(modes, answers) {
+  compare(modes, answers);
+  byId("compare").hidden = false;
+  const lost = missing([...new Set(answers.flatMap((answer) => answer.degraded))]);
+  const slowest = Math.max(...answers.map((answer) => answer.timings_ms.total));
+  say(`${NAMES[modes.length]} searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
+}
+
+// The first page of a search, or all that is shown of it, anew.
+function showPage(body, answer) {
+  hits.replaceChildren();
+  shown = { body, answer, best: answer.hits[0]?.score, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
+  append(answer);
+  const stages = Object.entries(answer.timings_ms).filter(([, value]) => value !== null);
+  byId("timings").querySelector("dl").replaceChildren(...stages.map(([name, value]) => {
+    const stage = make("div");
+    stage.append(make("dt", "", name), make("dd", "", `${value.toFixed(2)} ms`));
+    return stage;
+  }));
+  byId("timings").hidden = false;
+}
+
+function append(answer) {
+  const items = answer.hits.map((hit) => hitElement(hit, shown.best)), { candidates, degraded } = answer, lost = missing(degraded);
+  hits.append(...items);
+  shown.number += items.length;
+  if (!items.length) shown.most = shown.number;
+  const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
+  const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
+  say((number ? `${number} of ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
+  byId("paging").hidden = number === 0;
+  byId("more").hidden = number >= most;
+  byId("shown").textContent = number < most ? `${number} of ${candidates} candidates are shown.`
+    : number === candidates ? `All ${candidates} candidates are shown.`
+    : `The first ${number} of ${candidates} candidates are shown, as many as a search lists.`;
+  return items[0];
+}
+
+// The next page. Where the ranking is another one than before, with another bundle or without a leg, all is shown anew.
+async function more() {
+  const before = shown, { signal } = running;
+  if (!before || before.loading || before.number >= before.most) return;
+  before.loading = true;
+  const offset = before.number, k = Math.min(HITS, before.most - offset);
+  try {
+    let answer = await call("search", { ...before.body, offset, k }, signal);
+    const known = new Set([...hits.children].map((item) => item.dataset.id)), first = before.answer;
+    const same = answer.candidates === first.candidates && String(answer.degraded) === String(first.degraded) &&
+      !answer.hits.some((hit) => known.has(hit.id));
+    if (same) { append(answer)?.focus({ preventScroll: true }); return; }
+    answer = await call("search", { ...before.body, k: offset + k }, signal);
+    showPage(before.body, answer);
+    say(`${byId("status").textContent} The ranking has changed meanwhile.`);
+    (hits.children[offset] || query).focus({ preventScroll: true });
+  } catch (error) {
+    if (signal.aborted) return;
+    if (!(error instanceof Trouble)) throw error;
+    say(error.message, true);
+    byId("shown").textContent = error.message;
+  } finally {
+    before.loading = false;
+  }
+}
+
+// While someone types, the address changes in place; a finished search stays in the history.
+function soon(pause = PAUSE_MS) {
+  clearTimeout(timer);
+  timer = setTimeout(typed, pause);
+}
+
+function typed() {
+  const entry = settled;
+  settled = false;
+  search(entry);
+}
+
+function settle() {
+  if (timer) typed();
+  settled = true;
+}
+
+function atOnce() {
+  settled = true;
+  search(true);
+}
+
+function useKey(event) {
+  event.preventDefault();
+  // A header takes printable ASCII alone, and so are the keys.
+  sessionStorage.setItem(KEY, byId("key").value.replace(/[^!-~]/g, ""));
+  byId("key").value = "";
+  search(false);
+}
+
+// "/" leads to the box, the arrows from the box through the hits and back; elsewhere keys do what they always do.
+function keyPressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches("input:not([type=radio], [type=checkbox], [type=range])");
+  if (event.key === "/" && !typing) { event.preventDefault(); query.focus(); query.select(); return; }
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const stops = [query, ...hits.children, ...(byId("more").checkVisibility() ? [byId("more")] : [])];
+  const place = stops.indexOf(event.target), next = place < 0 || !step ? null : stops[place + step];
+  if (next) { event.preventDefault(); next.focus(); }
+}
+
+byId("form").addEventListener("submit", (event) => { event.preventDefault(); settle(); search(false); });
+byId("access").addEventListener("submit", useKey);
+byId("again").addEventListener("click", () => search(false));
+byId("more").addEventListener("click", more);
+byId("own-weight").addEventListener("click", () => { ownWeight(); weight.focus(); atOnce(); });
+query.addEventListener("input", () => soon());
+query.addEventListener("change", settle);
+weight.addEventListener("input", () => { moved = true; showWeight(); soon(); });
+weight.addEventListener("change", settle);
+for (const radio of radios) radio.addEventListener("change", atOnce);
+document.addEventListener("keydown", keyPressed);
+addEventListener("hashchange", restore);
+filtersChanged = (typing) => { if (typing) soon(LONG_PAUSE_MS); else atOnce(); };
+showWeight();
+if (location.hash) restore();
+learn().catch(() => {});

@@ -1,0 +1,126 @@
+"""What the page says when the service refuses, is busy or gone; and that it goes on afterwards."""
+
+from pathlib import Path
+
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.engine import SearchEngine
+from service.settings import Settings
+from tests.service.browsing import search_for
+from tests.service.live import live
+from tests.service.process import Server, serving
+from tests.service.test_faults import FailingLeg
+
+QUIET = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
+
+
+def status(page: Page) -> Locator:
+    return page.get_by_role("status")
+
+
+def again(page: Page) -> Locator:
+    return page.get_by_role("button", name="Try again")
+
+
+def test_what_the_service_refuses_is_told_in_its_words(page: Page) -> None:
+    page.get_by_role("searchbox").fill("x" * 10_001)
+    expect(status(page)).to_contain_text("at most 10000 are possible")
+    expect(again(page)).to_be_hidden()
+    search_for(page, "music")
+
+
+def test_a_lost_connection_and_another_try(page: Page) -> None:
+    search_for(page, "music")
+    page.context.set_offline(True)
+    page.get_by_role("searchbox").fill("player")
+    expect(status(page)).to_have_text("The service can't be reached.")
+    expect(page.locator("li.hit")).to_have_count(0)
+    page.context.set_offline(False)
+    again(page).click()
+    expect(page.locator("li.hit")).to_have_count(10)
+    expect(again(page)).to_be_hidden()
+
+
+def test_too_many_requests(browser: Browser, tiny_path: Path) -> None:
+    limits = {"LIGHTRETRIEVER_RATE_LIMIT_PER_S": "0.001", "LIGHTRETRIEVER_RATE_LIMIT_BURST": "1"}
+    with serving(tiny_path, {**QUIET, **limits}) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        search_for(page, "music")
+        page.get_by_role("searchbox").fill("player")
+        expect(status(page)).to_contain_text("0.001 requests a second are allowed, and 1 at once. Try again in")
+        expect(again(page)).to_be_visible()
+        expect(page.locator("li.hit")).to_have_count(0)
+        page.close()
+
+
+def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -> None:
+    """One request is worked on and none may wait; the place is taken as long as `admission` is entered here."""
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=1, max_waiting=0)
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
+        app = create_app(engine)
+        with live(app) as url:
+            page = browser.new_page(base_url=url)
+            page.goto("/")
+            search_for(page, "music")
+            with app.state.desk.admission:
+                page.get_by_role("searchbox").fill("player")
+                expect(status(page)).to_contain_text("requests wait already")
+                expect(page.locator("li.hit")).to_have_count(0)
+            again(page).click()
+            expect(page.locator("li.hit")).to_have_count(10)
+            page.close()
+
+
+def test_a_service_that_comes_back(browser: Browser, tiny_path: Path) -> None:
+    with Server(tiny_path, environment=QUIET) as server:
+        url = server.ready_line.rpartition(" ")[2].strip()
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        search_for(page, "music")
+    page.get_by_role("searchbox").fill("player")
+    expect(status(page)).to_have_text("The service can't be reached.")
+    with Server(tiny_path, port=int(url.rpartition(":")[2]), environment=QUIET) as server:
+        assert url in server.ready_line
+        again(page).click()
+        expect(page.locator("li.hit")).to_have_count(10)
+    page.close()
+
+
+def test_what_a_proxy_says_instead_of_the_service(page: Page) -> None:
+    search_for(page, "music")
+    page.route("**/search", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad</h1>"))
+    page.get_by_role("searchbox").fill("player")
+    expect(status(page)).to_have_text("The service's answer can't be read (status 502).")
+    page.unroute("**/search")
+    again(page).click()
+    expect(page.locator("li.hit")).to_have_count(10)
+
+
+def test_the_first_search_waits_for_what_is_served(browser: Browser, site: str) -> None:
+    """A link opened while the service is away is searched for on the next try, as it stands."""
+    page = browser.new_page()
+    page.route("**/info", lambda route: route.abort())
+    page.goto(f"{site}/#q=music&mode=sparse")
+    expect(status(page)).to_have_text("The service can't be reached.")
+    page.unroute("**/info")
+    again(page).click()
+    expect(page.locator("li.hit").first).to_be_visible()
+    expect(page.get_by_label("Sparse", exact=True)).to_be_checked()
+    page.close()
+
+
+def test_a_leg_that_did_not_answer_is_told(browser: Browser, tiny_bundle: Bundle) -> None:
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)) as engine:
+        engine.warm_up()
+        engine.parts.legs["sparse"] = FailingLeg(engine.parts.legs["sparse"])
+        with live(create_app(engine)) as url:
+            page = browser.new_page(base_url=url)
+            page.goto("/")
+            search_for(page, "music")
+            expect(status(page)).to_contain_text("Without the sparse leg, which did not answer.")
+            expect(page.locator("li.hit")).to_have_count(10)
+            page.close()

@@ -1,0 +1,318 @@
+"""Filters and facets on the page, held against what the API answers itself; in a real browser."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from artifacts.metadata import FieldKind
+from tests.service.browsing import ATTACK, answer_of, asked, ids, search_for, shown_ids
+from tests.service.process import serving
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+COUNT, QUERY = 90, "play music from the terminal"
+FIELDS: dict[str, FieldKind] = {"source": "keyword", "tags": "keyword", "share": "number", "released": "date"}
+WIKI_NEWS = {"field": "source", "in": ["wiki", "news"]}
+
+
+@dataclass(frozen=True)
+class Declared(TinyDocument):
+    """A document with declared fields, some of which it may lack; one value of `tags` is hostile."""
+
+    number: int = 0
+
+    @property
+    def raw(self) -> bytes:
+        made: dict[str, Any] = {"share": self.number - 20.5}
+        if self.number % 4:
+            made["source"] = ["wiki", "news", "web"][self.number % 3]
+        made["tags"] = [f"tag {self.number % 13}", ATTACK if self.number % 7 == 0 else "common"]
+        if self.number % 5:
+            made["released"] = f"20{10 + self.number % 10}-06-15T12:00:00Z"
+        return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **made}).encode()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Fewer candidates than documents, so that counts over the candidates are not those over the corpus."""
+    documents = [
+        Declared(document.id, document.title, document.text, document.year, number)
+        for number, document in enumerate(tiny_documents(COUNT))
+    ]
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=documents, fields=FIELDS)
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": "30"}) as url:
+        yield url
+
+
+def group(page: Page, field: str) -> Locator:
+    return page.get_by_role("group", name=field, exact=True)
+
+
+def value(page: Page, field: str, name: str) -> Locator:
+    return group(page, field).locator(".value").filter(has=page.get_by_text(name, exact=True)).get_by_role("checkbox")
+
+
+def counts(page: Page, field: str) -> list[tuple[str, int]]:
+    """The values of a field with their counts, as they stand on the page."""
+    values = group(page, field).locator(".value")
+    names = values.locator(".name").all_text_contents()
+    numbers = values.locator(".count").evaluate_all("all => all.map(one => Number(one.firstChild.data))")
+    return list(zip(names, numbers, strict=True))
+
+
+def told(site: str, field: str, *conditions: dict[str, Any]) -> list[tuple[str, int]]:
+    """The counts of a field as the API gives them under some conditions."""
+    answer = answer_of(site, query=QUERY, facets=[field], **among(*conditions))
+    return [(one["value"], one["count"]) for one in answer["facets"][field]]
+
+
+def among(*conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"filter": {"and": list(conditions)}} if conditions else {}
+
+
+def expect_hits(page: Page, site: str, *conditions: dict[str, Any]) -> None:
+    """The page shows what the API finds under these conditions."""
+    answer = answer_of(site, query=QUERY, **among(*conditions))
+    expect(page.get_by_role("status")).to_contain_text(
+        f"{len(answer['hits'])} of {answer['candidates']} candidates, ranked in"
+    )
+    assert shown_ids(page) == ids(answer)
+
+
+def toggle(page: Page, field: str, name: str) -> None:
+    with page.expect_response(re.compile("/search")):
+        value(page, field, name).click()
+
+
+def test_values_and_counts_are_those_of_the_api(page: Page, site: str, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    assert counts(page, "source") == told(site, "source")
+    tags = told(site, "tags")
+    assert len(tags) > 8
+    assert counts(page, "tags") == tags[:8]
+    group(page, "tags").get_by_role("button", name=f"All {len(tags)} values").click()
+    assert counts(page, "tags") == tags
+    assert ATTACK in dict(tags)
+    expect(group(page, "tags").get_by_role("button", name="Fewer values")).to_be_focused()
+    assert messages == []
+
+
+def test_chosen_values_filter_and_counts_follow(page: Page, site: str, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    wiki, tag = {"field": "source", "in": ["wiki"]}, {"field": "tags", "in": ["common"]}
+    toggle(page, "source", "wiki")
+    expect_hits(page, site, wiki)
+    assert counts(page, "tags") == told(site, "tags", wiki)[:8]
+    # What another value of the same field would bring: counted without this field's condition.
+    assert counts(page, "source") == told(site, "source")
+    toggle(page, "source", "news")
+    expect_hits(page, site, WIKI_NEWS)
+    assert counts(page, "tags") == told(site, "tags", WIKI_NEWS)[:8]
+    toggle(page, "tags", "common")
+    expect_hits(page, site, WIKI_NEWS, tag)
+    assert counts(page, "source") == told(site, "source", tag)
+    assert counts(page, "tags") == told(site, "tags", WIKI_NEWS)[:8]
+    toggle(page, "source", "wiki")
+    toggle(page, "source", "news")
+    expect_hits(page, site, tag)
+    assert messages == []
+
+
+def test_pages_of_filtered_hits(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "wiki")
+    whole = answer_of(site, query=QUERY, k=30, **among({"field": "source", "in": ["wiki"]}))
+    number = min(len(whole["hits"]), 30)
+    assert number > 10
+    while page.get_by_role("button", name="More hits").is_visible():
+        before = page.locator("li.hit").count()
+        page.get_by_role("button", name="More hits").click()
+        expect(page.locator("li.hit")).not_to_have_count(before)
+    assert shown_ids(page) == ids(whole)
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "condition"),
+    [
+        ("share", {"from": "-3"}, {"gte": -3}),
+        ("share", {"to": "12.5"}, {"lte": 12.5}),
+        ("share", {"from": " 1e1 ", "to": "4E1"}, {"gte": 10, "lte": 40}),
+        ("released", {"from": "2015-06-15"}, {"gte": "2015-06-15"}),
+        ("released", {"to": "2015-06-15"}, {"lt": "2015-06-16"}),
+        ("released", {"from": "2012-06-16", "to": "2016-06-15"}, {"gt": "2012-06-16", "lt": "2016-06-16"}),
+    ],
+)
+def test_bounds_of_numbers_and_dates(
+    page: Page, site: str, messages: list[str], field: str, typed: dict[str, str], condition: dict[str, Any]
+) -> None:
+    """A date as the upper bound means all of that day; the documents are of noon."""
+    search_for(page, QUERY)
+    for end, text in typed.items():
+        group(page, field).get_by_label(end).fill(text)
+        group(page, field).get_by_label(end).blur()
+    answer = answer_of(site, query=QUERY, **among({"field": field, **condition}))
+    assert 0 < answer["candidates"] < answer_of(site, query=QUERY)["candidates"] + COUNT
+    expect(page.get_by_role("button", name="Filters (1)", include_hidden=True)).to_be_attached()
+    expect_hits(page, site, {"field": field, **condition})
+    assert messages == []
+
+
+@pytest.mark.parametrize(
+    ("field", "end", "name", "text"),
+    [("share", "from", "gte", "abc"), ("share", "to", "lte", "1,5"), ("released", "from", "gte", "12024-05-31")],
+)
+def test_a_bad_bound_is_answered_in_the_services_words(
+    page: Page, site: str, field: str, end: str, name: str, text: str
+) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "wiki")
+    box = group(page, field).get_by_label(end)
+    box.fill(text)
+    wrong = answer_of(site, query=QUERY, filter={"field": field, name: text})["errors"][0]["message"]
+    expect(page.get_by_role("status")).to_have_text(f"{field}, {end}: {wrong}.")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    expect(box).to_be_focused()
+    box.fill("")
+    expect_hits(page, site, {"field": "source", "in": ["wiki"]})
+    expect(box).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_filters_are_cleared_at_once(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    clear = page.get_by_role("button", name="Clear filters")
+    expect(clear).to_be_hidden()
+    toggle(page, "source", "web")
+    group(page, "share").get_by_label("from").fill("5")
+    group(page, "released").get_by_label("to").fill("2014-01-01")
+    expect(page.locator("#unfold")).to_have_text("Filters (3)")
+    clear.click()
+    expect_hits(page, site)
+    assert counts(page, "source") == told(site, "source")
+    expect(page.locator(".value :checked")).to_have_count(0)
+    for box in page.locator(".bound input").all():
+        expect(box).to_have_value("")
+    expect(clear).to_be_hidden()
+
+
+def test_a_filter_that_leaves_nothing_says_so_and_can_be_taken_back(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "web")
+    group(page, "share").get_by_label("from").fill("1000")
+    expect(page.get_by_role("status")).to_have_text("Nothing found with these filters.")
+    expect(value(page, "source", "web")).to_be_checked()
+    assert ("web", 0) in counts(page, "source")
+    group(page, "share").get_by_label("from").fill("")
+    expect_hits(page, site, {"field": "source", "in": ["web"]})
+
+
+def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser, site: str) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "wiki")
+    toggle(page, "source", "news")
+    group(page, "share").get_by_label("from").fill("-2.5")
+    group(page, "released").get_by_label("to").fill("2017-01-01")
+    conditions = (
+        WIKI_NEWS,
+        {"field": "share", "gte": -2.5},
+        {"field": "released", "lt": "2017-01-02"},
+    )
+    expect(page.locator("#unfold")).to_have_text("Filters (3)")
+    expect_hits(page, site, *conditions)
+    other = browser.new_page()
+    other.goto(page.url)
+    expect_hits(other, site, *conditions)
+    expect(value(other, "source", "wiki")).to_be_checked()
+    expect(value(other, "source", "web")).not_to_be_checked()
+    expect(group(other, "share").get_by_label("from")).to_have_value("-2.5")
+    expect(group(other, "released").get_by_label("to")).to_have_value("2017-01-01")
+    other.close()
+    search_for(page, "editor")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.locator(".value :checked")).to_have_count(0)
+    page.go_back()
+    expect(value(page, "source", "wiki")).to_be_checked()
+    expect(page.get_by_role("searchbox")).to_have_value("editor")
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value(QUERY)
+    expect_hits(page, site, *conditions)
+
+
+def test_columns_side_by_side_are_filtered_too(page: Page, site: str, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "wiki")
+    with page.expect_response("**/search/batch"):
+        page.get_by_label("Side by side").check()
+    for name in ("Dense", "Sparse", "Hybrid"):
+        answer = answer_of(site, query=QUERY, mode=name.lower(), filter={"field": "source", "eq": "wiki"})
+        items = page.get_by_role("list", name=f"{name} hits").get_by_role("listitem")
+        expect(items).to_have_count(len(answer["hits"]))
+        assert items.evaluate_all("all => all.map(one => one.dataset.id)") == ids(answer)
+    assert counts(page, "source") == told(site, "source")
+    assert messages == []
+
+
+def test_values_stay_text(page: Page, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    page.get_by_role("button", name="All ", exact=False).click()
+    with page.expect_response("**/search/batch") as caught:
+        value(page, "tags", ATTACK).check()
+    assert asked(caught.value.request)["filter"] == {"and": [{"field": "tags", "in": [ATTACK]}]}
+    expect(value(page, "tags", ATTACK)).to_be_checked()
+    assert page.locator("#filters :is(img, script)").count() == 0
+    assert page.title() == "LightRetriever Search"
+    assert messages == []
+
+
+def test_the_keyboard_keeps_its_place_when_counts_change(page: Page) -> None:
+    search_for(page, QUERY)
+    for name in ("news", "wiki"):
+        value(page, "source", name).focus()
+        with page.expect_response("**/search/batch"):
+            page.keyboard.press("Space")
+        expect(value(page, "source", name)).to_be_checked()
+        expect(value(page, "source", name)).to_be_focused()
+
+
+def test_a_phone_unfolds_the_filters(page: Page, site: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    search_for(page, QUERY)
+    unfold = page.locator("#unfold")
+    expect(unfold).to_have_attribute("aria-expanded", "false")
+    expect(group(page, "source")).to_be_hidden()
+    unfold.click()
+    expect(unfold).to_have_attribute("aria-expanded", "true")
+    toggle(page, "source", "wiki")
+    expect_hits(page, site, {"field": "source", "in": ["wiki"]})
+    expect(unfold).to_have_text("Filters (1)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert serious(page) == []
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / "filters-phone.png")
+
+
+def serious(page: Page) -> list[str]:
+    return [one["id"] for one in Axe().run(page).response["violations"] if one["impact"] in {"serious", "critical"}]
+
+
+def test_axe_finds_nothing_serious(page: Page) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "wiki")
+    group(page, "share").get_by_label("from").fill("abc")
+    expect(page.get_by_role("status")).to_contain_text("expected a number")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        assert serious(page) == []
+    group(page, "share").get_by_label("from").fill("")
+    expect(page.get_by_role("status")).to_contain_text("ranked in")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        assert serious(page) == []
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"filters-{scheme}.png")

@@ -1,0 +1,186 @@
+"""Pages of hits on the page, held against the API's own order; and the keys that lead through them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from tests.service.browsing import answer_of, asked, ids, search_for, shown_ids
+from tests.service.process import serving
+
+QUERY = "play music from the terminal"
+
+
+def more(page: Page) -> Locator:
+    return page.get_by_role("button", name="More hits")
+
+
+def shown(page: Page) -> Locator:
+    return page.locator("#shown")
+
+
+@pytest.mark.parametrize("mode", ["Hybrid", "Dense", "Sparse"])
+def test_more_appends_hits_in_the_order_of_the_api_until_all_are_there(
+    page: Page, site: str, messages: list[str], mode: str
+) -> None:
+    page.get_by_label(mode, exact=True).check()
+    search_for(page, QUERY)
+    whole = answer_of(site, query=QUERY, mode=mode.lower(), k=100)
+    total = whole["candidates"]
+    assert len(whole["hits"]) == total > 20
+    for number in range(10, total, 10):
+        assert shown_ids(page) == ids(whole)[:number]
+        expect(shown(page)).to_have_text(f"{number} of {total} candidates are shown.")
+        expect(page.get_by_role("status")).to_contain_text(f"{number} of {total} candidates, ranked in")
+        with page.expect_response("**/search") as caught:
+            more(page).click()
+        body = asked(caught.value.request)
+        assert (body["offset"], body["k"]) == (number, min(10, total - number))
+        expect(page.locator("li.hit")).to_have_count(min(number + 10, total))
+    assert shown_ids(page) == ids(whole)
+    assert page.locator(".hit .rank").all_inner_texts() == [str(rank) for rank in range(1, total + 1)]
+    expect(page.locator("li.hit .why")).to_have_count(total)
+    expect(shown(page)).to_have_text(f"All {total} candidates are shown.")
+    expect(more(page)).to_be_hidden()
+    assert messages == []
+
+
+def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path: Path) -> None:
+    settings = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": "15"}
+    with serving(tiny_path, settings) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        search_for(page, QUERY)
+        whole = answer_of(url, query=QUERY, k=15)
+        assert whole["candidates"] > 15
+        more(page).click()
+        expect(page.locator("li.hit")).to_have_count(15)
+        assert shown_ids(page) == ids(whole)
+        expect(shown(page)).to_have_text(
+            f"The first 15 of {whole['candidates']} candidates are shown, as many as a search lists."
+        )
+        expect(more(page)).to_be_hidden()
+        page.close()
+
+
+def test_a_service_with_fewer_candidates_than_a_page_has(browser: Browser, tiny_path: Path) -> None:
+    settings = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": "4"}
+    with serving(tiny_path, settings) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        search_for(page, QUERY)
+        assert shown_ids(page) == ids(answer_of(url, query=QUERY, k=4))
+        page.close()
+
+
+def test_another_query_begins_with_its_first_page(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    more(page).click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    search_for(page, "scientific papers")
+    expect(page.locator("li.hit")).to_have_count(10)
+    assert shown_ids(page) == ids(answer_of(site, query="scientific papers"))
+    more(page).click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    assert shown_ids(page) == ids(answer_of(site, query="scientific papers", k=20))
+
+
+def test_another_weight_begins_with_the_first_page(page: Page) -> None:
+    search_for(page, QUERY)
+    more(page).click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    with page.expect_response("**/search"):
+        page.get_by_label("Weight of the dense leg").fill("20")
+    expect(page.locator("li.hit")).to_have_count(10)
+    with page.expect_response("**/search") as caught:
+        more(page).click()
+    assert asked(caught.value.request)["fusion"]["weights"]["dense"] == 0.2
+
+
+def test_an_impatient_person_gets_each_page_once(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    held: list[Route] = []
+    page.route("**/search", lambda route: held.append(route))
+    with page.expect_request("**/search"):
+        more(page).click()
+    more(page).click()
+    more(page).click()
+    (route,) = held
+    route.continue_()
+    expect(page.locator("li.hit")).to_have_count(20)
+    page.wait_for_timeout(100)
+    assert len(held) == 1
+    assert shown_ids(page) == ids(answer_of(site, query=QUERY, k=20))
+
+
+def test_a_page_of_an_older_search_is_dropped(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    held: list[Route] = []
+    page.route(
+        "**/search", lambda route: held.append(route) if asked(route.request).get("offset") else route.continue_()
+    )
+    with page.expect_request("**/search"):
+        more(page).click()
+    search_for(page, "scientific papers")
+    for route in held:
+        route.abort()
+    page.wait_for_timeout(100)
+    assert shown_ids(page) == ids(answer_of(site, query="scientific papers"))
+
+
+def test_where_the_ranking_changed_meanwhile_all_is_shown_anew(page: Page, site: str) -> None:
+    """As with another version of the bundle: the second page is of another ranking than the first."""
+    search_for(page, QUERY)
+
+    def reverse(route: Route) -> None:
+        answer = route.fetch()
+        body: dict[str, Any] = answer.json()
+        if asked(route.request).get("offset"):
+            body["candidates"] += 1
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/search", reverse)
+    more(page).click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    assert shown_ids(page) == ids(answer_of(site, query=QUERY, k=20))
+    expect(page.get_by_role("status")).to_contain_text("The ranking has changed meanwhile.")
+
+
+def test_hits_stay_when_the_next_page_fails_and_it_can_be_asked_again(page: Page) -> None:
+    search_for(page, QUERY)
+    page.route("**/search", lambda route: route.abort())
+    more(page).click()
+    expect(shown(page)).to_have_text("The service can't be reached.")
+    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
+    expect(page.locator("li.hit")).to_have_count(10)
+    page.unroute("**/search")
+    more(page).click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    expect(shown(page)).to_contain_text("20 of ")
+
+
+def test_the_keys_lead_through_hits_and_pages(page: Page, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    hits = page.locator("li.hit")
+    for number in range(10):
+        page.keyboard.press("ArrowDown")
+        expect(hits.nth(number)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(more(page)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(hits).to_have_count(20)
+    expect(hits.nth(10)).to_be_focused()
+    for number in range(9, -1, -1):
+        page.keyboard.press("ArrowUp")
+        expect(hits.nth(number)).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(hits.first.locator(".why table")).to_be_visible()
+    # Within a hit the arrows do what they always do.
+    page.keyboard.press("ArrowDown")
+    expect(hits.first.locator("summary")).to_be_focused()
+    hits.first.focus()
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    assert messages == []
