@@ -13,28 +13,41 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from artifacts.bundle import Bundle
 from tests.docs.pages import ROOT, blocks
 from tests.docs.terminal import Terminal, form_differences
 from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model
 
 DOCS = ROOT / "docs"
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 INSTALL = "scripts/install pipeline\n"
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hugging Face's cache after a download of the encoder that the pages name."""
+    """Hugging Face's cache after a download of the models that the pages name."""
     home = tmp_path_factory.mktemp("huggingface")
-    commit = "0" * 40
-    place = home / "hub" / f"models--{ENCODER.replace('/', '--')}"
-    (place / "refs").mkdir(parents=True)
-    (place / "refs" / "main").write_text(commit)
-    model = save_biencoder(tmp_path_factory.mktemp("model") / "tiny")
-    shutil.copytree(model, place / "snapshots" / commit)
+    save_biencoder(new_snapshot(home, ENCODER))
+    save_model(new_snapshot(home, LANGUAGE_MODEL), "llama")
     return home
+
+
+def snapshot_of(home: Path, name: str) -> Path:
+    return home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / ("0" * 40)
+
+
+def new_snapshot(home: Path, name: str) -> Path:
+    """Lay out the cache for a model whose files are still to come."""
+    place = snapshot_of(home, name)
+    reference = place.parents[1] / "refs" / "main"
+    reference.parent.mkdir(parents=True)
+    reference.write_text(place.name)
+    return place
 
 
 @pytest.fixture
@@ -55,7 +68,7 @@ def test_the_tutorial(terminal: Terminal) -> None:
     assert terminal.stop() == 0
     bundle = Bundle.open(terminal.folder / "runs" / "notes" / "bundle")
     assert (bundle.manifest.documents, bundle.manifest.model.name) == (len(corpus(terminal)), "all-MiniLM-L6-v2")
-    assert {"tutorial.md#1", "decisions/0004-own-java-classes.md#1"} <= {line["_id"] for line in corpus(terminal)}
+    assert {"limits.md#1", "decisions/0004-own-java-classes.md#1"} <= {line["_id"] for line in corpus(terminal)}
 
 
 def corpus(terminal: Terminal) -> list[dict[str, Any]]:
@@ -73,6 +86,24 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     assert terminal.said.splitlines()[-1] == "runs/shop/bundle-vectors: sound"
     bundle = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-vectors")
     assert bundle.manifest.documents == 13
+
+
+def test_the_language_model(terminal: Terminal, hub: Path) -> None:
+    save_adapter(snapshot_of(hub, LANGUAGE_MODEL), terminal.folder / "adapters" / "smollm2-135m")
+    table_to_corpus = next(block.text for block in blocks(DOCS / "howto" / "own-corpus.md") if block.language == "sh")
+    terminal.run(table_to_corpus)
+    terminal.follow(DOCS / "howto" / "own-llm.md")
+    bundles = {name: Bundle.open(terminal.folder / "runs" / "shop" / name) for name in ("bundle-llm", "bundle-own")}
+    for bundle in bundles.values():
+        assert (bundle.manifest.documents, bundle.manifest.sparse.query_weights) == (12, "idf_count")
+    adapters = [bundle.manifest.model.adapter for bundle in bundles.values()]
+    assert adapters == ["smollm2-135m", "adapter"]
+
+
+def save_adapter(model: Path, folder: Path) -> None:
+    """An adapter that fits the tiny model, in place of the one in the repository, which does not."""
+    config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model), config).save_pretrained(str(folder))
 
 
 def wait_for_documents(terminal: Terminal, count: int) -> None:
