@@ -39,6 +39,23 @@ def test_its_documents_may_be_shipped(bundle: Path) -> None:
     assert manifest.sparse.impacts == "bm25", "then the README's words on the demo need another look"
 
 
+def test_it_can_be_filtered_and_compared_with_bm25(bundle: Path) -> None:
+    asked = {
+        "query": "play music from the terminal",
+        "filter": {"and": [{"field": "section", "in": ["sound", "video"]}, {"field": "installed_kb", "lte": 1000}]},
+        "facets": ["section"],
+    }
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+        assert engine.modes == ["hybrid", "dense", "sparse", "bm25"]
+        answers = [engine.search(SearchRequest.model_validate({**asked, "mode": mode})) for mode in engine.modes]
+    for answer in answers:
+        assert len(answer.hits) == 10
+        assert {hit.fields["section"] for hit in answer.hits} <= {"sound", "video"}
+        assert max(hit.fields["installed_kb"] for hit in answer.hits) <= 1000
+        assert answer.facets is not None
+        assert {one.value for one in answer.facets["section"]} <= {"sound", "video"}
+
+
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """The values of nested JSON by their path; an empty list or object is a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
