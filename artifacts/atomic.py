@@ -22,7 +22,7 @@ from pathlib import Path
 
 from artifacts.errors import BundleError
 
-__all__ = ["new_folder"]
+__all__ = ["check_target", "new_folder"]
 
 # From linux/fcntl.h and linux/fs.h.
 _AT_FDCWD = -100
@@ -45,11 +45,11 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
     target = Path(target).absolute()
     try:
         _clear_up(target)
-        _check_target(target, overwrite=overwrite, marker=marker)
+        check_target(target, overwrite=overwrite, marker=marker)
         with _locked_folder(target) as folder:
             yield folder
             _sync(folder)
-            _check_target(target, overwrite=overwrite, marker=marker)
+            check_target(target, overwrite=overwrite, marker=marker)
             _put_in_place(folder, target)
     except OSError as error:
         raise BundleError(
@@ -57,14 +57,15 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
         ) from error
 
 
-def _check_target(target: Path, *, overwrite: bool, marker: str) -> None:
+def check_target(target: Path, *, overwrite: bool, marker: str) -> None:
+    """Raise BundleError if `new_folder` would find something in the way."""
     if not os.path.lexists(target):
         return
     if not overwrite:
         raise BundleError(f"{target} exists already.", remedy="Choose another path, or pass --overwrite.")
     if target.is_symlink() or not (target / marker).is_file():
         raise BundleError(
-            f"{target} exists and is not a folder with a {marker}, so it is not overwritten.",
+            f"{target} exists and has no {marker}, so it is not overwritten.",
             remedy="Remove it yourself, or choose another path.",
         )
 

@@ -21,6 +21,7 @@ from artifacts.arrays import UNREADABLE
 from artifacts.errors import MissingExtraError, ModelError
 
 __all__ = [
+    "ADAPTER_CONFIG",
     "ADAPTER_SETTINGS",
     "adapter_file",
     "adapter_settings",
@@ -33,11 +34,13 @@ __all__ = [
     "merge_adapter",
 ]
 
+#: What makes a folder an adapter in PEFT's layout.
+ADAPTER_CONFIG = "adapter_config.json"
 #: What an adapter of our own trainer says of itself, beside PEFT's files.
 ADAPTER_SETTINGS = "lightretriever.json"
 THRESHOLDS_FILE = "thresholds.npy"
 #: Files of a model or adapter that decide its output.
-DECISIVE = ("config.json", "adapter_config.json", "*.safetensors", "*.bin")
+DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
+from artifacts.atomic import new_folder
 from artifacts.errors import ModelError, RecipeError
 from artifacts.idf import IDF_FILE, save_idf
 from artifacts.pipeline.model import Backbone, load_backbone
 from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, save_token_mlp
-from artifacts.pipeline.weights import ADAPTER_SETTINGS, THRESHOLDS_FILE
+from artifacts.pipeline.weights import ADAPTER_CONFIG, ADAPTER_SETTINGS, THRESHOLDS_FILE
 from artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
 from artifacts.work import write_array, write_atomically
 
@@ -73,40 +74,43 @@ class Adapter:
                 parameter.copy_(state[name])
 
     def save(self, folder: Path, recipe: TrainRecipe, idf: npt.NDArray[np.float32] | None, card: str) -> None:
-        """Write adapter, IDF and model card to `folder`, over an adapter that is there; the weights in bfloat16."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write adapter, IDF and model card to `folder`, which takes the place of an adapter that is there when all is
+        written; the weights in bfloat16. Raises BundleError, as `check_target` with ADAPTER_CONFIG does before."""
+        with new_folder(folder, overwrite=True, marker=ADAPTER_CONFIG) as new:
+            self._write_weights(new, recipe)
+            if idf is not None:
+                save_idf(new / IDF_FILE, idf)
+            if self.backbone.token_mlp is not None:
+                save_token_mlp(new / TOKEN_MLP_FILE, self.backbone.token_mlp)
+            if self.backbone.thresholds is not None:
+                write_array(new / THRESHOLDS_FILE, self.backbone.thresholds.cpu().numpy())
+            settings = json.dumps(_settings(recipe), indent=2)
+            write_atomically(new / ADAPTER_SETTINGS, settings.encode() + b"\n")
+            write_atomically(new / "README.md", card.encode())
+
+    def _write_weights(self, folder: Path, recipe: TrainRecipe) -> None:
         state = {name: tensor.bfloat16() for name, tensor in self._peft.state_dict().items() if "lora_" in name}
         self._peft.save_pretrained(str(folder), state_dict=state, safe_serialization=True)
-        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         config["base_model_name_or_path"] = recipe.model.name or self.backbone.name
         config["target_modules"] = sorted(config["target_modules"])  # a set, whose order changes from run to run
-        write_atomically(folder / "adapter_config.json", json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
-        if idf is not None:
-            save_idf(folder / IDF_FILE, idf)
-        else:
-            (folder / IDF_FILE).unlink(missing_ok=True)  # of an adapter that was here before
-        if self.backbone.token_mlp is not None:
-            save_token_mlp(folder / TOKEN_MLP_FILE, self.backbone.token_mlp)
-        else:
-            (folder / TOKEN_MLP_FILE).unlink(missing_ok=True)
-        if self.backbone.thresholds is not None:
-            write_array(folder / THRESHOLDS_FILE, self.backbone.thresholds.cpu().numpy())
-        else:
-            (folder / THRESHOLDS_FILE).unlink(missing_ok=True)
-        last = recipe.stages[-1]
-        weighted = isinstance(last, ContrastiveStage) and last.flops.idf
-        settings = {
-            "bos_token": recipe.model.bos_token,
-            "centre_head": bool(recipe.model.centre_head),
-            "eos_token": recipe.model.eos_token,
-            "idf_rows": recipe.idf_rows,
-            "lowercase": recipe.lowercase,
-            "queries": recipe.queries,
-            "term_thresholds": recipe.term_thresholds,
-            "query_weights": "idf_count" if weighted else "count",
-        }
-        write_atomically(folder / ADAPTER_SETTINGS, json.dumps(settings, indent=2).encode() + b"\n")
-        write_atomically(folder / "README.md", card.encode())
+        write_atomically(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
+
+
+def _settings(recipe: TrainRecipe) -> dict[str, Any]:
+    """What is to be known of the training when the adapter is used."""
+    last = recipe.stages[-1]
+    weighted = isinstance(last, ContrastiveStage) and last.flops.idf
+    return {
+        "bos_token": recipe.model.bos_token,
+        "centre_head": bool(recipe.model.centre_head),
+        "eos_token": recipe.model.eos_token,
+        "idf_rows": recipe.idf_rows,
+        "lowercase": recipe.lowercase,
+        "queries": recipe.queries,
+        "term_thresholds": recipe.term_thresholds,
+        "query_weights": "idf_count" if weighted else "count",
+    }
 
 
 def load_for_training(recipe: TrainRecipe) -> Adapter:

@@ -22,10 +22,12 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save
 
+from artifacts.atomic import check_target
 from artifacts.disk import writing
 from artifacts.idf import idf_weights, load_idf
 from artifacts.pipeline.software import software
 from artifacts.pipeline.thresholds import term_thresholds
+from artifacts.pipeline.weights import ADAPTER_CONFIG
 from artifacts.training.adapter import Adapter, load_for_training
 from artifacts.training.card import model_card
 from artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -58,12 +60,15 @@ class Run:
     def __init__(self, recipe: TrainRecipe, processes: Processes) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
-        Raises ResumeError when the work directory was begun with another recipe, and what loading and preparing raise.
+        Raises ResumeError when the work directory was begun with another recipe, BundleError when something else than
+        an adapter is where it is to appear, and what loading and preparing raise.
         """
         self.recipe, self.processes = recipe, processes
         self._began = time.monotonic()
         self._checkpoint_file = recipe.work / "checkpoint.safetensors"
         self._log_file = recipe.work / "log.jsonl"
+        if processes.first:
+            check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
         self.adapter: Adapter = processes.in_turn(lambda: load_for_training(processes.placed(recipe)))
         if processes.first:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)

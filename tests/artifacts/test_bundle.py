@@ -159,7 +159,7 @@ def test_an_existing_target_is_not_touched(write: Write, tmp_path: Path) -> None
     (target / "thesis.txt").write_text("years of work", encoding="utf-8")
     with pytest.raises(BundleError, match="exists already"):
         write(target)
-    with pytest.raises(BundleError, match=r"not a folder with a manifest\.json, so it is not overwritten"):
+    with pytest.raises(BundleError, match=r"has no manifest\.json, so it is not overwritten"):
         write(target, overwrite=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["b", "thesis.txt"]
 

@@ -15,11 +15,12 @@ import yaml
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from artifacts.errors import ModelError, RecipeError, ResumeError
+from artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
 from artifacts.evaluate import evaluate_bundle
 from artifacts.pipeline.model import load_backbone
 from artifacts.pipeline.table import TableJob, make_table
 from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE
+from artifacts.pipeline.weights import THRESHOLDS_FILE
 from artifacts.training.loop import train
 from artifacts.training.recipe import TrainRecipe, load_train_recipe
 from service.cli import app
@@ -125,6 +126,36 @@ def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
     with pytest.raises(ResumeError, match="seed: 0 there, 5 now"):
         train(TrainRecipe.model_validate(changed))
+
+
+def test_an_adapter_appears_whole(
+    toy: Path, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that fails while it writes leaves the adapter before; the same command writes it, without leftovers."""
+    work = shutil.copytree(uninterrupted, tmp_path / "again")
+    recipe = TrainRecipe.model_validate(recipe_of(toy, work))
+    (work / "adapter" / THRESHOLDS_FILE).touch()  # of an adapter that had them
+    before = {path.name: path.read_bytes() for path in (work / "adapter").iterdir()}
+
+    def fail(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("artifacts.training.adapter._settings", fail)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe)
+    assert {path.name: path.read_bytes() for path in (work / "adapter").iterdir()} == before
+    assert train(recipe)
+    assert {path.name for path in (work / "adapter").iterdir()} == before.keys() - {THRESHOLDS_FILE}
+    assert {path.name for path in work.iterdir()} == {"adapter", "work"}
+
+
+def test_what_is_no_adapter_is_not_replaced(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "thesis.tex").touch()
+    with pytest.raises(BundleError, match=r"adapter exists and has no adapter_config\.json"):
+        train(TrainRecipe.model_validate(recipe_of(toy, tmp_path)))
+    assert not (tmp_path / "work" / "log.jsonl").exists()
 
 
 @pytest.mark.parametrize(
