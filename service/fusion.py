@@ -23,16 +23,16 @@ leg is alone, the order is that leg's own: rounding in the normalisation can't t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FLOOR", "CandidateTable", "Fused", "Normalization", "align", "fuse_linear", "fuse_rrf"]
+from service.schemas import Normalization
+
+__all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf"]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
-Normalization = Literal["range", "paper"]
 
 FLOOR = 0.001
 """What the lowest known score of a leg becomes in "range" normalisation."""

@@ -39,7 +39,7 @@ def search(
         raise MissingExtraError(f"this command needs {error.name}, which is not installed.", remedy=_EXTRA) from error
     given = {"k": k, "mode": mode, "task": task}
     fields = dict(map(_field, field or ())) | {name: value for name, value in given.items() if value is not None}
-    if not as_json:
+    if not as_json and "fields" not in fields:
         fields.setdefault("snippets", _SNIPPETS)
     call = search_call(query, fields)
     with SearchClient(url, api_key=api_key, timeout_s=timeout_s) as client:

@@ -20,7 +20,7 @@ from service.schemas.answers import (
     TokenCount,
     TokenShares,
 )
-from service.schemas.base import LegName, Mode
+from service.schemas.base import LegName, Mode, Normalization
 from service.schemas.facts import BundleFacts, Info, Limits, Reloaded, Status
 from service.schemas.filters import And, Condition, Filter, Not, Or
 from service.schemas.requests import (
@@ -58,6 +58,7 @@ __all__ = [
     "Limits",
     "LinearFusion",
     "Mode",
+    "Normalization",
     "Not",
     "Or",
     "Problem",

@@ -4,12 +4,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["LegName", "Mode", "Model"]
+__all__ = ["LegName", "Mode", "Model", "Normalization"]
 
 LegName = Literal["dense", "sparse", "bm25"]
 """What ranks documents. `hybrid` fuses the first two; `bm25` stands by itself, for comparison."""
 
 Mode = Literal["hybrid", "dense", "sparse", "bm25"]
+
+Normalization = Literal["range", "paper"]
+"""How a leg's scores are mapped before they are added, see `service.fusion`."""
 
 
 class Model(BaseModel):

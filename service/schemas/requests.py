@@ -4,8 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from service.fusion import Normalization
-from service.schemas.base import Mode, Model
+from service.schemas.base import Mode, Model, Normalization
 from service.schemas.filters import Filter
 
 __all__ = [

@@ -166,6 +166,20 @@ def test_a_hit_without_title_or_text_is_named_by_its_id() -> None:
     assert "  1. a" in rendered(hit(title="", text="t", tags=["x"], n=None)).splitlines()
 
 
+def test_the_part_of_a_text_with_the_query_is_asked_for_and_shown() -> None:
+    with Scripted(answer(), answer()) as server:
+        assert search("music", "--url", server.url).returncode == 0
+        assert search("music", "--url", server.url, "--json").returncode == 0
+    bodies = [json.loads(seen["body"]) for seen in server.seen]
+    assert bodies == [{"query": "music", "snippets": {"fields": ["text"], "length": 300}}, {"query": "music"}]
+    snippet = {"text": "plays music\x1b[2J\non", "start": 4, "marks": [[6, 11]]}
+    found = {**FOUND["hits"][0], "fields": {"text": "and plays music..."}, "snippets": {"text": snippet}}
+    assert "     …plays music [2J on\n" in rendered({"hits": [found]})
+    assert "plays \x1b[1mmusic\x1b[0m" in rendered({"hits": [found]}, terminal=True)
+    longer = {**found, "fields": {"text": "and plays music in the terminal, all day and all night"}}
+    assert "on…\n" in rendered({"hits": [longer]})
+
+
 def test_long_fields_are_cut() -> None:
     lines = rendered(hit(title="t" * 500, text="x" * 5000, note="y" * 500)).splitlines()
     assert max(len(line) for line in lines) < 310

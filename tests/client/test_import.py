@@ -8,7 +8,19 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER_SIDE = ("faiss", "jnius", "fastapi", "starlette", "uvicorn", "tokenizers", "kitoken", "torch", "typer", "rich")
+SERVER_SIDE = (
+    "numpy",
+    "faiss",
+    "jnius",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "tokenizers",
+    "kitoken",
+    "torch",
+    "typer",
+    "rich",
+)
 
 LOADED = f"""
 import sys, threading
