@@ -151,13 +151,13 @@ class SearchEngine:
         impacts, fields = self._read(self.parts.documents.terms, document_id, StageClock(arrived, marks))
         return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
-    def warm_up(self, stop: Event | None = None) -> None:
+    def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
         """Search with words of the documents, sometimes by BM25 if there is, until the JVM is fast; the engine is ready
         when the legs answered.
 
-        Ends after `warm_up_queries` searches or `warm_up_s` seconds, whichever comes first; when `stop` is set it ends
-        at once, and the engine is not ready. A second time does nothing. SearchFailedError or DeadlineError if a leg
-        did not answer one of these searches.
+        Ends after `warm_up_queries` searches or `warm_up_s` seconds, whichever comes first, and searches for no more
+        than a `share` of the time; when `stop` is set it ends at once, and the engine is not ready. A second time does
+        nothing. SearchFailedError or DeadlineError if a leg did not answer one of these searches.
         """
         self._require_open()
         if self._warm:
@@ -165,10 +165,12 @@ class SearchEngine:
         task = self.bundle.manifest.default_task
         probes = self.parts.documents.probes(self.settings.warm_up_queries) or [self.bundle.manifest.name]
         until = perf_counter() + self.settings.warm_up_s
+        stop = stop or Event()
         for number in range(self.settings.warm_up_queries):
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 return
-            if number and perf_counter() >= until:
+            begun = perf_counter()
+            if number and begun >= until:
                 break
             self._require_open()
             mode: Mode = "bm25" if number % _BM25_EVERY == 1 and "bm25" in self.modes else "hybrid"
@@ -179,6 +181,8 @@ class SearchEngine:
                 search.begin().finish()
             finally:
                 search.cancel()
+            if share < 1.0:
+                stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
         self._warm = True
 
     def require_ready(self) -> None:

@@ -81,6 +81,7 @@ _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     (schemas.BatchResponse, "serialization"),
     (schemas.EncodeResponse, "serialization"),
     (schemas.Document, "serialization"),
+    (schemas.DocumentTerms, "serialization"),
     (schemas.Status, "serialization"),
     (schemas.Info, "serialization"),
     (schemas.Reloaded, "serialization"),

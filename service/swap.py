@@ -30,6 +30,7 @@ __all__ = ["Serving", "Tenure"]
 _log = logging.getLogger(__name__)
 _TURN_S: Final = 10.0
 _JOIN_S: Final = 5.0
+_WARM_UP_SHARE: Final = 0.25  # of a processor: the others are for the requests of the engine that serves meanwhile
 
 _Identity = tuple[int, int]
 _Signature = tuple[tuple[str, int, int, int], ...]
@@ -207,7 +208,7 @@ class Serving:
         engine = _open(path, self.settings, self.metrics, hashed=True)
         try:
             _require_same(path, identity)
-            engine.warm_up(self._stop)
+            engine.warm_up(self._stop, _WARM_UP_SHARE)
             engine.require_ready()
         except BaseException:
             engine.close()

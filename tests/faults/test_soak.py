@@ -15,6 +15,7 @@ from tests.faults.traffic import Answer, Ask, clients, constant_rate, elsewhere
 
 CLIENTS = 16
 LEAST_SWAPS = 2
+LATE_S = 1.0
 GROWTH_MB = 16
 MAX_WAITING = 2000  # about what is answered within the deadline
 SLACK = 6  # Java opens a file now and then, and a lane starts a thread when it needs one
@@ -37,14 +38,15 @@ def right_answers(place: Place, url: str, asks: Sequence[Ask], version: int) -> 
 
 def watch(
     place: Place, server_pid: int, url: str, traffic: "Future[list[Answer]]", pause_s: float
-) -> tuple[list[Held], int]:
-    """Swap every now and then until the traffic ends; give what the process held meanwhile, and the number of swaps."""
-    found, swaps, due = [], 0, monotonic() + pause_s
+) -> tuple[list[Held], list[float]]:
+    """Swap every now and then until the traffic ends; give what the process held meanwhile, and when swaps began."""
+    begun = monotonic()
+    found, swaps, due = [], list[float](), begun + pause_s
     while not traffic.done():
         found.append(held(server_pid))
         if monotonic() >= due:
-            swaps += 1
-            answer = place.swap(url, swaps % 2)
+            swaps.append(monotonic() - begun)
+            answer = place.swap(url, len(swaps) % 2)
             assert (answer.status_code, answer.json()["swapped"]) == (200, True)
             due = monotonic() + pause_s
         sleep(0.25)
@@ -56,6 +58,13 @@ def growth_mb(found: Sequence[Held]) -> float:
     tenth = len(found) // 10
     begin, end = found[tenth : 2 * tenth], found[-tenth:]
     return median(one.resident_mb for one in end) - median(one.resident_mb for one in begin)
+
+
+def story(answers: Sequence[Answer], asks: Sequence[Ask], swaps: Sequence[float]) -> str:
+    """When answers came late, for whoever has to find out why: seconds after the beginning."""
+    late = Counter(int(answer.due) for answer in answers if answer.ended - answer.due > LATE_S)
+    bad = [(round(a.due, 2), round(a.ended - a.due, 2), a.status) for a in answers if a.status != asks[a.number].status]
+    return f"late by second {sorted(late.items())}; wrong {bad[:20]}; swaps asked for {[round(at, 1) for at in swaps]}"
 
 
 def wrong(
@@ -85,15 +94,15 @@ def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place
         sleep(1)
         after = held(server.process.pid)
     failures = wrong(answers, asks, right)
-    assert not failures, failures.most_common(5)
+    assert not failures, (failures.most_common(5), story(answers, asks, swaps))
     assert len(answers) == round(rate * seconds)
-    assert swaps >= LEAST_SWAPS
+    assert len(swaps) >= LEAST_SWAPS
     growth = growth_mb(found)
     assert growth <= GROWTH_MB
     assert after.descriptors <= before.descriptors + SLACK
     assert after.threads <= before.threads + SLACK
     p99 = float(np.percentile([answer.ended - answer.due for answer in answers], 99)) * 1e3
-    figure("soak_requests", len(answers), "requests", swaps=swaps)
+    figure("soak_requests", len(answers), "requests", swaps=len(swaps))
     figure("soak_rate", round(rate), "requests/s")
     figure("soak_failures", failures.total(), "requests")
     figure("soak_growth_mb", round(growth, 1), "MB")

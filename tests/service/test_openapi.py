@@ -1,5 +1,7 @@
 """The API against its own description: by schemathesis, by its examples, and by the routes there are."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,12 @@ def test_every_route_is_described_with_examples(description: dict[str, Any]) -> 
                 assert content["example"]
         if method == "post" and not path.startswith("/admin"):
             assert operation["requestBody"]["content"]["application/json"]["examples"]
+
+
+def test_every_reference_leads_to_a_schema(description: dict[str, Any]) -> None:
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
+    assert names <= description["components"]["schemas"].keys()
+    assert {"SearchRequest", "DocumentTerms", "Problem"} <= names
 
 
 def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:

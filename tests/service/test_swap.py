@@ -241,7 +241,7 @@ def test_a_bad_bundle_is_refused_and_the_old_one_serves(
 def test_a_bundle_whose_leg_fails_is_refused(
     client: TestClient, current: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(engine: SearchEngine, stop: threading.Event) -> None:
+    def fail(engine: SearchEngine, stop: threading.Event, share: float) -> None:
         raise SearchFailedError("The leg dense failed.")
 
     while client.get("/readyz").status_code != 200:
@@ -332,11 +332,11 @@ def test_it_stops_while_a_bundle_warms_up(
     entered = threading.Event()
     warm_up = SearchEngine.warm_up
 
-    def slow(engine: SearchEngine, stop: threading.Event) -> None:
+    def slow(engine: SearchEngine, stop: threading.Event, share: float = 1.0) -> None:
         if engine.bundle.path.name == "two":
             entered.set()
             assert stop.wait(60)
-        warm_up(engine, stop)
+        warm_up(engine, stop, share)
 
     monkeypatch.setattr(SearchEngine, "warm_up", slow)
     with TestClient(create_app(current, SETTINGS)) as client:
