@@ -41,7 +41,7 @@ def command_reference(application: typer.Typer) -> str:
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
-    yield f"### {name}"
+    yield f"## {name}"
     yield from ["```", " ".join(["lightretriever", name, *map(_metavar, arguments)]), "```"]
     yield f"{inspect.cleandoc(command.help)}\n"
     if command.params:

@@ -62,7 +62,7 @@ def test_commands_become_tables() -> None:
         """Wash up."""
 
     assert reference.command_reference(application).splitlines() == [
-        "### pour",
+        "## pour",
         "```",
         "lightretriever pour TEA",
         "```",
@@ -79,7 +79,7 @@ def test_commands_become_tables() -> None:
         "| `--size` `NUMBER NUMBER` |  | Height and width. |",
         "| `--kind` `green\\|black` | `green` | Of which kind. |",
         "",
-        "### wash",
+        "## wash",
         "```",
         "lightretriever wash",
         "```",
