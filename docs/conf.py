@@ -32,8 +32,8 @@ def trees(page: str) -> str:
     """The lists of links below the headings of the start page as hidden tables of contents, one for each heading."""
     found = []
     for caption, section in re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", page, flags=re.MULTILINE):
-        pages = re.findall(r"^- \[[^\]]*\]\(([^)#:]*)\.md\)", section, flags=re.MULTILINE)
-        found += [tree(f":caption: {caption}", *pages)] if pages else []
+        pages = re.findall(r"^- \[([^\]]*)\]\(([^)#:]*)\.md\)", section, flags=re.MULTILINE)
+        found += [tree(f":caption: {caption}", *(f"{title} <{page}>" for title, page in pages))] if pages else []
     return "\n".join(found)
 
 
