@@ -88,6 +88,7 @@ function buildFilters(fields) {
     if (kind !== "keyword") for (const end of ["from", "to"]) inputs[end] = boundInput(values, field, kind, end);
     groups.set(field, { group, values, inputs });
   }
+  byId("counted").hidden = facets.length === 0;
   byId("fields").replaceChildren(...[...groups.values()].map(({ group }) => group));
   writeInputs();
 }

@@ -27,9 +27,9 @@ _ARGUMENTS = [
     "--disable-sync",
 ]
 _PICTURES: dict[str, tuple[Literal["light", "dark"], int, int]] = {
-    "page.png": ("light", 900, 760),
-    "page-dark.png": ("dark", 1180, 760),
-    "page-phone.png": ("light", 360, 760),
+    "page.png": ("light", 1100, 800),
+    "page-dark.png": ("dark", 1100, 780),
+    "page-phone.png": ("light", 360, 780),
 }
 
 
@@ -81,7 +81,9 @@ def _take_pictures(url: str, folder: Path) -> None:
                 base_url=url, color_scheme=scheme, viewport={"width": width, "height": height}, device_scale_factor=1
             )
             page.goto("/")
-            search_for(page, "play music from the terminal")
+            for query in ("edit a photo", "play music", "play music from the terminal"):
+                search_for(page, query)
+                page.wait_for_timeout(500)  # so that drawing the page takes no time from the next search
             if scheme == "dark":
                 page.get_by_label("Side by side").check()
                 expect(page.get_by_role("list", name="Hybrid hits")).to_be_visible()
