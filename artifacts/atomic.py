@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from artifacts.errors import BundleError
+from artifacts.interrupt import past_stopping, uninterrupted
 
 __all__ = ["check_target", "new_folder"]
 
@@ -35,6 +36,7 @@ _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
     """Yield an empty folder beside `target` that takes its name when the block ends well.
 
+    Writing a folder is the last thing that a command does: once it has its name, a signal does not stop the command.
     Everything is on the disk before the swap. When the block raises, the new folder is removed and `target` stays
     as it was. With `overwrite` an old folder is swapped out and removed, but only when it holds a file `marker`:
     a mistyped path must not cost anybody their files. What killed writers of `target` left behind is removed first,
@@ -49,8 +51,10 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
         with _locked_folder(target) as folder:
             yield folder
             _sync(folder)
-            check_target(target, overwrite=overwrite, marker=marker)
-            _put_in_place(folder, target)
+            with uninterrupted():
+                check_target(target, overwrite=overwrite, marker=marker)
+                _put_in_place(folder, target)
+                past_stopping()
     except OSError as error:
         raise BundleError(
             f"{target} can't be written: {error}.", remedy="Look at free space and permissions."
@@ -73,16 +77,19 @@ def check_target(target: Path, *, overwrite: bool, marker: str) -> None:
 @contextmanager
 def _locked_folder(target: Path) -> Iterator[Path]:
     """A new, locked folder beside `target`; whatever has its name at the end is removed."""
-    lock = None
-    while lock is None:  # until no other writer has taken the folder for a left-over, before it was locked
-        folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.new")
-        folder.mkdir(parents=True)
-        lock = _lock(folder)
+    folder, lock = target, None
     try:
+        with uninterrupted():
+            while lock is None:  # until no other writer has taken the folder for a left-over, before it was locked
+                folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.new")
+                folder.mkdir(parents=True)
+                lock = _lock(folder)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        if lock is not None:
+            with uninterrupted():
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
 
 
 def _lock(folder: Path) -> int | None:

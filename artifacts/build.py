@@ -168,7 +168,7 @@ def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
 def encoded_batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
     """Shards joined with the documents' JSON, id by id."""
     documents = iter(corpus)
-    with ProgressBar("index", total=None, unit="documents") as progress:
+    with ProgressBar("index", total=store.totals()[0], unit="documents") as progress:
         for shard in store:
             raws = [_raw(documents, document_id) for document_id in shard.ids]
             progress.advance(len(raws))

@@ -9,6 +9,16 @@ from artifacts.build import build_bundle, check_before_build
 from artifacts.corpus import Skipped
 from artifacts.errors import MissingExtraError, RecipeError
 from artifacts.evaluation.command import evaluate
+from artifacts.made import (
+    bundle_summary,
+    encode_summary,
+    kilobytes_listed,
+    next_stage,
+    tables_summary,
+    verify_summary,
+)
+from artifacts.offline import Job, JsonOption, next_command, offline
+from artifacts.progress import ProgressBar
 from artifacts.recipe import Recipe, load_recipe
 from artifacts.text_files import corpus as make_corpus
 from artifacts.training.command import train
@@ -38,21 +48,24 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def table(
+    context: typer.Context,
     recipe: RecipeArgument,
     model: ModelOption = None,
     adapter: AdapterOption = None,
     device: DeviceOption = None,
     work: WorkOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the token table of every task: one row per token of the vocabulary."""
-    loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
-    stages = _pipeline(loaded)
-    with work_lock(loaded.work):
-        for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
-            typer.echo(f"{task}: {file}", err=True)
+    with offline("table", as_json=as_json) as job:
+        loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
+        tables = _tables(loaded)
+        job.summary = tables_summary("table", loaded, tables)
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
 
 
 def distil_table(
+    context: typer.Context,
     recipe: RecipeArgument,
     corpus: CorpusOption = None,
     model: ModelOption = None,
@@ -60,20 +73,19 @@ def distil_table(
     work: WorkOption = None,
     limit: LimitOption = None,
     skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Learn the token table of a bi-encoder whose document vectors stay as they are (a recipe with `distil`)."""
-    loaded = _recipe(recipe, corpus=corpus, model=model, device=device, work=work, limit=limit, skip_bad=skip_bad)
-    if loaded.distil is None:
-        raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
-    stages = _pipeline(loaded)
-    from artifacts.pipeline.distil import training_summary
-
-    with work_lock(loaded.work):
-        for task, file in stages.run_tables(loaded, stages.load_recipe_backbone(loaded)).items():
-            typer.echo(f"{task}: {file}, {training_summary(file)}", err=True)
+    with offline("distil-table", as_json=as_json) as job:
+        loaded = _recipe(recipe, corpus=corpus, model=model, device=device, work=work, limit=limit, skip_bad=skip_bad)
+        if loaded.distil is None:
+            raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
+        job.summary = tables_summary("distil-table", loaded, _tables(loaded))
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
 
 
 def encode(
+    context: typer.Context,
     recipe: RecipeArgument,
     corpus: CorpusOption = None,
     model: ModelOption = None,
@@ -82,33 +94,41 @@ def encode(
     work: WorkOption = None,
     limit: LimitOption = None,
     skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
-    loaded = _recipe(
-        recipe, corpus=corpus, model=model, adapter=adapter, device=device, work=work, limit=limit, skip_bad=skip_bad
-    )
-    stages = _pipeline(loaded)
-    with work_lock(loaded.work):
-        store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
-    _report_skipped(skipped)
-    typer.echo(f"{store.count()} shards in {store.path}", err=True)
+    options = {"corpus": corpus, "model": model, "adapter": adapter, "device": device, "work": work, "limit": limit}
+    with offline("encode", as_json=as_json) as job:
+        loaded = _recipe(recipe, skip_bad=skip_bad, **options)
+        stages = _pipeline(loaded)
+        with work_lock(loaded.work):
+            store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
+        _report_skipped(skipped)
+        job.summary = encode_summary(store, skipped)
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
 
 
 def refine(
+    context: typer.Context,
     recipe: RecipeArgument,
     corpus: CorpusOption = None,
     work: WorkOption = None,
     limit: LimitOption = None,
     dimension: DimensionOption = None,
     skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
-    loaded = _recipe(recipe, corpus=corpus, work=work, limit=limit, dimension=dimension, skip_bad=skip_bad)
-    with work_lock(loaded.work):
-        _refine(loaded)
+    with offline("refine", as_json=as_json) as job:
+        loaded = _recipe(recipe, corpus=corpus, work=work, limit=limit, dimension=dimension, skip_bad=skip_bad)
+        with work_lock(loaded.work):
+            tables = _refined(loaded)
+        job.summary = tables_summary("refine", loaded, tables)
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
 
 
 def index(
+    context: typer.Context,
     recipe: RecipeArgument,
     corpus: CorpusOption = None,
     work: WorkOption = None,
@@ -118,23 +138,19 @@ def index(
     top_k: TopKOption = None,
     skip_bad: SkipOption = False,
     overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
-    loaded = _recipe(
-        recipe,
-        corpus=corpus,
-        work=work,
-        output=output,
-        limit=limit,
-        dimension=dimension,
-        top_k=top_k,
-        skip_bad=skip_bad,
-    )
-    with work_lock(loaded.work):
-        _index(loaded, overwrite)
+    options = {"corpus": corpus, "work": work, "output": output, "limit": limit}
+    with offline("index", as_json=as_json) as job:
+        loaded = _recipe(recipe, dimension=dimension, top_k=top_k, skip_bad=skip_bad, **options)
+        with work_lock(loaded.work):
+            _index(job, loaded, overwrite)
+        _then_verify(job, context, loaded)
 
 
 def build(
+    context: typer.Context,
     recipe: RecipeArgument,
     corpus: CorpusOption = None,
     model: ModelOption = None,
@@ -145,57 +161,67 @@ def build(
     limit: LimitOption = None,
     skip_bad: SkipOption = False,
     overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
-    loaded = _recipe(
-        recipe,
-        corpus=corpus,
-        model=model,
-        adapter=adapter,
-        device=device,
-        work=work,
-        output=output,
-        limit=limit,
-        skip_bad=skip_bad,
-    )
-    stages = _pipeline(loaded)
-    check_before_build(loaded, overwrite=overwrite)
-    with work_lock(loaded.work):
-        backbone = stages.load_recipe_backbone(loaded)
-        stages.run_tables(loaded, backbone)
-        stages.run_encode(loaded, backbone)
-        if loaded.refine is not None:
-            _refine(loaded)
-        _index(loaded, overwrite)
+    options = {"corpus": corpus, "model": model, "adapter": adapter, "device": device, "work": work, "output": output}
+    with offline("build", as_json=as_json) as job:
+        loaded = _recipe(recipe, limit=limit, skip_bad=skip_bad, **options)
+        stages = _pipeline(loaded)
+        check_before_build(loaded, overwrite=overwrite)
+        with work_lock(loaded.work):
+            backbone = stages.load_recipe_backbone(loaded)
+            stages.run_tables(loaded, backbone)
+            stages.run_encode(loaded, backbone)
+            if loaded.refine is not None:
+                for line in tables_summary("refine", loaded, _refined(loaded)).made():
+                    typer.echo(line, err=True)
+            _index(job, loaded, overwrite)
+        _then_verify(job, context, loaded)
 
 
-def verify(bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]) -> None:
+def verify(
+    context: typer.Context,
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
     from artifacts.verify import verify_bundle
 
-    problems = verify_bundle(bundle)
-    for problem in problems:
-        typer.echo(str(problem))
+    with offline("verify", as_json=as_json) as job:
+        with ProgressBar("verify", total=2 * kilobytes_listed(bundle), unit="kB") as progress:
+            problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000))
+        job.summary = verify_summary(bundle, problems)
+        if not problems:
+            job.summary.next = next_command(context, "serve", bundle)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{bundle}: sound")
 
 
-def _refine(recipe: Recipe) -> None:
+def _tables(recipe: Recipe) -> dict[str, Path]:
+    stages = _pipeline(recipe)
+    with work_lock(recipe.work):
+        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_backbone(recipe))
+        return tables
+
+
+def _refined(recipe: Recipe) -> dict[str, Path]:
     try:
-        from artifacts.pipeline.distil import training_summary
         from artifacts.pipeline.refine import run_refine
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error
-    for task, file in run_refine(recipe).items():
-        typer.echo(f"{task}: {file}, {training_summary(file)}", err=True)
+    return run_refine(recipe)
 
 
-def _index(recipe: Recipe, overwrite: bool) -> None:
+def _index(job: Job, recipe: Recipe, overwrite: bool) -> None:
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     _report_skipped(skipped)
-    size = sum(file.bytes for file in bundle.manifest.files.values()) / 1e6
-    typer.echo(f"{bundle.path}: {bundle.manifest.documents:,} documents, {size:.1f} MB", err=True)
+    job.summary = bundle_summary("build" if job.command == "build" else "index", bundle, skipped)
+
+
+def _then_verify(job: Job, context: typer.Context, recipe: Recipe) -> None:
+    if job.summary is not None:
+        job.summary.next = next_command(context, "verify", recipe.output)
 
 
 def _report_skipped(skipped: Skipped) -> None:

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from artifacts.errors import CorpusError
 from artifacts.metadata import FieldKind, indexed_values
+from artifacts.progress import tracked
 from artifacts.text import document_text
 
 __all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_qrels", "read_queries"]
@@ -76,7 +77,7 @@ class Corpus:
 
     def count(self) -> int:
         """Read it once and count its documents. Raises CorpusError for a bad line, and when there is no document."""
-        count = sum(1 for _ in self)
+        count = sum(1 for _ in tracked(self, "corpus", total=None, unit="documents"))
         if count == 0:
             raise CorpusError(f"{self.path}: there is no document in it.", remedy="Give a corpus with documents.")
         return count

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from artifacts.dense import DenseIndex, FaissIndex, faiss_reason
 from artifacts.errors import BundleError, CorpusError, RecipeError
+from artifacts.progress import ProgressBar
 
 __all__ = ["build_dense_index", "check_factory", "choose_factory", "default_parameters", "write_dense_index"]
 
@@ -83,8 +84,10 @@ def build_dense_index(vectors: npt.NDArray[np.float32], factory: str | None = No
     index = _new_index(vectors.shape[1], factory)
     _check_training(index, factory, len(vectors))
     try:
-        index.train(vectors)
-        index.add(vectors)
+        with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
+            index.train(vectors)
+            index.add(vectors)
+            progress.advance(len(vectors))
         ivf = faiss.try_extract_index_ivf(index)
         if ivf is not None and not isinstance(index, faiss.IndexRefine):
             ivf.make_direct_map()  # without it, vectors can't be looked up by document

@@ -21,6 +21,7 @@ from artifacts.evaluation.full import FullQueryEncoder, QueryModel, encode_fully
 from artifacts.evaluation.report import describe_bundle, environment
 from artifacts.evaluation.runs import MEASURES, measure, ndcg_per_query, write_run
 from artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
+from artifacts.interrupt import uninterrupted
 from artifacts.work import write_atomically
 from service.plan import fusion_weights
 from service.schemas import LinearFusion, RrfFusion
@@ -85,8 +86,6 @@ def evaluate_bundle(
         results = run_systems(bundle, index, judged, searches, full, output)
     finally:
         index.close()
-    for system, run in results.runs.items():
-        write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
     warnings += _warnings(bundle, dataset, judged, missing, results.unanswered)
     report = {
@@ -100,8 +99,11 @@ def evaluate_bundle(
         "warnings": warnings,
         "environment": environment(),
     }
-    write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
+    with uninterrupted():  # runs and report are of one evaluation
+        for system, run in results.runs.items():
+            write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
+        write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return Evaluation(metrics, report, ndcg)
 
 

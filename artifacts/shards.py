@@ -78,9 +78,7 @@ class ShardStore:
                 ids = arrays["ids"].tobytes().decode().split("\n")
                 return EncodedShard(ids, arrays["dense"], arrays["indptr"], arrays["terms"], arrays["impacts"])
         except (*UNREADABLE, KeyError, BadZipFile) as error:
-            raise ResumeError(
-                f"{file}: the shard can't be read: {error}.", remedy="Delete it and run `encode` again."
-            ) from error
+            raise _unreadable(file, error) from error
 
     def __iter__(self) -> Iterator[EncodedShard]:
         """All shards in order. Raises ResumeError when the job isn't finished."""
@@ -98,5 +96,22 @@ class ShardStore:
             raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy="Run `encode` again.")
         return int(read_json(file)["shards"])
 
+    def totals(self) -> tuple[int, int]:
+        """Documents and sparse terms of a finished job. Of each shard only the row pointers are read. ResumeError."""
+        documents = terms = 0
+        for number in range(self.count()):
+            file = self._file(number)
+            try:
+                with np.load(file, allow_pickle=False) as arrays:
+                    indptr = arrays["indptr"]
+            except (*UNREADABLE, KeyError, BadZipFile) as error:
+                raise _unreadable(file, error) from error
+            documents, terms = documents + len(indptr) - 1, terms + int(indptr[-1])
+        return documents, terms
+
     def _file(self, number: int) -> Path:
         return self.path / f"shard-{number:05d}.npz"
+
+
+def _unreadable(file: Path, error: Exception) -> ResumeError:
+    return ResumeError(f"{file}: the shard can't be read: {error}.", remedy="Delete it and run `encode` again.")

@@ -4,6 +4,8 @@ import fcntl
 import io
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,8 +17,9 @@ import numpy.typing as npt
 from artifacts.arrays import UNREADABLE
 from artifacts.disk import writing
 from artifacts.errors import ResumeError
+from artifacts.interrupt import uninterrupted
 
-__all__ = ["check_plan", "read_array", "read_json", "work_lock", "write_array", "write_atomically"]
+__all__ = ["check_plan", "read_array", "read_json", "scratch_folder", "work_lock", "write_array", "write_atomically"]
 
 
 @contextmanager
@@ -34,6 +37,20 @@ def work_lock(work: Path) -> Iterator[None]:
                 f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
             ) from error
         yield
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent` that is gone with all that is in it when the block ends."""
+    folder = None
+    try:
+        with uninterrupted():
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        yield folder
+    finally:
+        if folder is not None:
+            with uninterrupted():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_plan(file: Path, plan: dict[str, Any]) -> None:
@@ -67,9 +84,12 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that `path` has either its old or its whole new content, whatever happens. DiskError."""
+    """Write a file so that `path` has either its old or its whole new content, whatever happens. DiskError.
+
+    A signal that is to stop the command has to wait until the file is there.
+    """
     partial = path.with_name(path.name + ".partial")
-    with writing(path):
+    with uninterrupted(), writing(path):
         try:
             with partial.open("wb") as file:
                 file.write(content)

@@ -1,18 +1,23 @@
 """The command `lightretriever evaluate`."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from artifacts.errors import MissingExtraError
+from artifacts.interrupt import uninterrupted
+from artifacts.offline import JsonOption, next_command, offline
+from artifacts.summary import EvaluateSummary
 
 __all__ = ["evaluate"]
 
 
 def evaluate(
+    context: typer.Context,
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
     dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
     output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
@@ -32,31 +37,54 @@ def evaluate(
     results: Annotated[Path | None, typer.Option(help="File of results to record in; needs --system.")] = None,
     system: Annotated[str | None, typer.Option(help="What the results are recorded as.")] = None,
     note: Annotated[str, typer.Option(help="A remark to record with the results.")] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
-    try:
-        from artifacts.evaluate import evaluate_bundle, fusion_of
-        from artifacts.evaluation.full import QueryModel
-        from artifacts.evaluation.quality import check_recording, record, result_rows, system_name, typed_command
-        from artifacts.evaluation.report import print_report
+    with offline("evaluate", as_json=as_json) as job:
+        try:
+            from artifacts.evaluate import evaluate_bundle, fusion_of
+            from artifacts.evaluation.full import QueryModel
+            from artifacts.evaluation.quality import check_recording, record, result_rows, system_name, typed_command
+            from artifacts.evaluation.report import print_report
 
-        name = check_recording(results, system)
-        result = evaluate_bundle(
-            bundle,
-            dataset,
-            output,
-            split=split,
-            task=task,
-            candidates=candidates,
-            fusion=fusion_of(method, weights),
-            only=only,
-            query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
-        )
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error) from error
-    print_report(result.report, Console())
-    if results is not None:
-        rows = result_rows(result.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
-        record(results, rows, {system_name(name, system): values for system, values in result.ndcg.items()})
-        typer.echo(f"recorded: {results}", err=True)
-    typer.echo(f"report and runs: {output}", err=True)
+            name = check_recording(results, system)
+            result = evaluate_bundle(
+                bundle,
+                dataset,
+                output,
+                split=split,
+                task=task,
+                candidates=candidates,
+                fusion=fusion_of(method, weights),
+                only=only,
+                query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
+            )
+        except ModuleNotFoundError as error:
+            raise MissingExtraError.of(error) from error
+        if not as_json:
+            print_report(result.report, Console())
+        if results is not None:
+            rows = result_rows(result.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
+            with uninterrupted():
+                record(results, rows, {system_name(name, system): values for system, values in result.ndcg.items()})
+        job.summary = _summary(result.report, output, results)
+        job.summary.next = next_command(context, "serve", bundle)
+
+
+def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> EvaluateSummary:
+    from artifacts.evaluate import REPORT_FILE
+
+    return EvaluateSummary(
+        command="evaluate",
+        path=str(output),
+        report=str(output / REPORT_FILE),
+        dataset=report["dataset"]["name"],
+        split=report["dataset"]["split"],
+        task=report["settings"]["task"],
+        queries=report["dataset"]["queries"],
+        documents=report["bundle"]["documents"],
+        metrics=report["metrics"],
+        warnings=report["warnings"],
+        files=1 + len(report["runs"]),
+        recorded=None if recorded is None else str(recorded),
+    )

@@ -6,13 +6,15 @@ The vectors are computed beforehand, and then take the way of all queries: same 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 
 import numpy as np
 import numpy.typing as npt
 
 from artifacts.bundle import Bundle
 from artifacts.errors import ModelError
+from artifacts.progress import ProgressBar
+from artifacts.work import scratch_folder
 from service.encoder import EncodedQuery, QueryEncoder
 from service.errors import FieldError, NoDirectionError, NoTokensError, shortened
 from service.telemetry import StageClock
@@ -91,10 +93,10 @@ def encode_fully(
     from artifacts.pipeline.full_query import full_query_vectors
     from artifacts.pipeline.model import load_backbone
 
-    with TemporaryDirectory(prefix="query-model-") as work:
+    with scratch_folder(Path(gettempdir()), "query-model-") as work:
         backbone = load_backbone(
             model.path,
-            work=Path(work),
+            work=work,
             adapter=model.adapter,
             bos_token=model.bos_token,
             lowercase=bundle.manifest.tokenizer.lowercase,
@@ -104,7 +106,9 @@ def encode_fully(
                 f"The query model {backbone.name} has another tokenizer than the bundle, so its terms are others.",
                 remedy="Give the model that encoded the documents.",
             )
-        vectors, sparse = full_query_vectors(backbone, bundle.manifest.tasks[task].instruction, texts)
+        instruction = bundle.manifest.tasks[task].instruction
+        with ProgressBar("query model", total=len(texts), unit="queries") as progress:
+            vectors, sparse = full_query_vectors(backbone, instruction, texts, progress)
     encoded = {}
     for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True):
         weighted = weights if idf is None else weights * idf[terms]

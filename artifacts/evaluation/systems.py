@@ -1,7 +1,6 @@
 """The systems that are compared, run over the judged queries of a dataset by the engine that serves."""
 
 import json
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from artifacts.evaluation.postings import postings_per_query
 from artifacts.evaluation.runs import Ranking, ranking
 from artifacts.lucene.search import ImpactIndex
 from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.progress import ProgressBar
+from artifacts.progress import ProgressBar, tracked
 from artifacts.text import document_text
+from artifacts.work import scratch_folder
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
 from service.errors import NoDirectionError, NoTokensError
@@ -154,9 +154,10 @@ def _bm25(
 ) -> dict[str, Ranking]:
     """BM25 over the words of the bundle's documents."""
     run: dict[str, Ranking] = {}
-    with tempfile.TemporaryDirectory(prefix="words-", dir=scratch) as folder:
-        path = Path(folder) / "lucene"
-        build_word_index(path, index.ids(), _texts(index))
+    with scratch_folder(scratch, "words-") as folder:
+        path = folder / "lucene"
+        texts = tracked(_texts(index), "bm25", total=index.count, unit="documents")
+        build_word_index(path, index.ids(), texts)
         words = WordIndex.open(path)
         try:
             for query_id, text in judged.queries.items():

@@ -21,7 +21,7 @@ from artifacts.errors import RecipeError
 from artifacts.pipeline.bm25_impacts import Bm25Statistics
 from artifacts.progress import ProgressBar
 from artifacts.recipe import TableTraining
-from artifacts.work import read_json, write_array, write_atomically
+from artifacts.work import write_array, write_atomically
 
 __all__ = [
     "Agreement",
@@ -31,7 +31,6 @@ __all__ = [
     "initial_rows",
     "table_queries",
     "train_table",
-    "training_summary",
     "write_table",
 ]
 
@@ -185,14 +184,6 @@ def write_table(file: Path, trained: TrainedTable) -> None:
     record = {"best_epoch": trained.best, "epochs": [vars(epoch) for epoch in trained.epochs]}
     write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
     write_array(file, trained.rows)
-
-
-def training_summary(table: Path) -> str:
-    """How well a table of `write_table` agrees with the encoder on held-out texts, before and after training."""
-    record = read_json(table.with_name("training.json"))
-    first, best = (record["epochs"][number] for number in (0, record["best_epoch"]))
-    change = "; ".join(f"{key} {first[key]:.3f} -> {best[key]:.3f}" for key in ("cosine", "overlap"))
-    return f"agreement with the encoder by epoch {record['best_epoch']} of {len(record['epochs']) - 1}: {change}"
 
 
 def _loss(

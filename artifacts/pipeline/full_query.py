@@ -13,6 +13,7 @@ from artifacts.pipeline.model import Backbone
 from artifacts.pipeline.packing import packed_states
 from artifacts.pipeline.sparse_head import sparse_weights_of_spans
 from artifacts.pipeline.table import instruction_prefix
+from artifacts.progress import ProgressBar
 
 __all__ = ["FULL_QUERY_TERMS", "full_query_states", "full_query_vectors"]
 
@@ -34,7 +35,7 @@ def full_query_states(
 
 
 def full_query_vectors(
-    backbone: Backbone, instruction: str, queries: list[str]
+    backbone: Backbone, instruction: str, queries: list[str], progress: ProgressBar | None = None
 ) -> tuple[npt.NDArray[np.float32], list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]]:
     """Vectors of queries by the full model: dense (n, H) float32, L2-normalised, and per query terms and weights > 0.
 
@@ -53,4 +54,6 @@ def full_query_vectors(
             for row in weights:
                 terms = row.nonzero()[:, 0]
                 sparse.append((terms.cpu().numpy().astype(np.int32), row[terms].cpu().numpy()))
+            if progress is not None:
+                progress.advance(len(part))
     return dense, sparse

@@ -165,10 +165,13 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
     scratch = target.with_name(target.name + ".partial")
     shutil.rmtree(scratch, ignore_errors=True)
     model, tokenizer = _dequantise(gguf)
-    model.save_pretrained(scratch)
-    tokenizer.save_pretrained(scratch)
-    (scratch / marker.name).write_text(json.dumps(identity), encoding="utf-8")
-    scratch.rename(target)
+    try:
+        model.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        (scratch / marker.name).write_text(json.dumps(identity), encoding="utf-8")
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 

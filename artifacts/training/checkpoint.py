@@ -15,7 +15,7 @@ from safetensors.torch import save
 from artifacts.errors import ResumeError
 from artifacts.work import write_atomically
 
-__all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Progress", "load_checkpoint", "read_progress", "save_checkpoint"]
 
 
 @dataclass
@@ -48,9 +48,9 @@ def load_checkpoint(
     file: Path, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> Progress:
     """Set weights and optimiser state from a file of `save_checkpoint`. Raises ResumeError for one that doesn't fit."""
+    progress = read_progress(file)
     try:
         with safe_open(file, framework="pt") as content:
-            progress = Progress(**json.loads(content.metadata()["progress"]))
             names = content.keys()
             tensors = {name: content.get_tensor(name) for name in names}
         with torch.no_grad():
@@ -61,7 +61,18 @@ def load_checkpoint(
             parameter = parameters[name]
             optimizer.state[parameter][kind] = tensor if kind == "step" else tensor.to(parameter.device)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ResumeError(
-            f"{file}: the checkpoint can't be used: {error}.", remedy="Delete it to begin again."
-        ) from error
+        raise _unusable(file, error) from error
     return progress
+
+
+def read_progress(file: Path) -> Progress:
+    """Where a run stands that wrote this file by `save_checkpoint`. Raises ResumeError for another file."""
+    try:
+        with safe_open(file, framework="pt") as content:
+            return Progress(**json.loads(content.metadata()["progress"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise _unusable(file, error) from error
+
+
+def _unusable(file: Path, error: Exception) -> ResumeError:
+    return ResumeError(f"{file}: the checkpoint can't be used: {error}.", remedy="Delete it to begin again.")

@@ -1,14 +1,15 @@
 """The command `lightretriever train`; torch is loaded when it runs."""
 
 import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from artifacts.errors import MissingExtraError, RecipeError
+from artifacts.offline import Job, JsonOption, next_command, offline
+from artifacts.summary import TrainSummary, folder_size
 from artifacts.training.recipe import TrainRecipe, load_train_recipe
 from artifacts.work import work_lock
 
@@ -16,6 +17,7 @@ __all__ = ["train"]
 
 
 def train(
+    context: typer.Context,
     recipe: Annotated[Path, typer.Argument(help="The training recipe, a YAML file.", show_default=False)],
     model: Annotated[str | None, typer.Option(help="Hugging Face id, directory or .gguf (model.path).")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of sets are in.")] = None,
@@ -26,23 +28,43 @@ def train(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes that share each batch (default: one per GPU, or one).")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Train an adapter; the same command goes on with a run that was stopped."""
-    options = {"model.path": model, "model.device": device, "work": work, "output": output}
-    loaded = load_train_recipe(
-        recipe, {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
-    )
-    loaded = loaded if data is None else loaded.below(data)
-    count = processes or _gpus(loaded)
-    if count > 1 and "LOCAL_RANK" not in os.environ:
-        _launch(count)
-    _check(loaded, count)
-    first = os.environ.get("RANK", "0") == "0"
-    with work_lock(loaded.work) if first else nullcontext():
-        done = _train(loaded, minutes)
-    if first:
-        state = f"trained; adapter: {loaded.output}" if done else "stopped in time; the same command goes on"
-        typer.echo(f"{loaded.name}: {state}", err=True)
+    first, launched = os.environ.get("RANK", "0") == "0", "LOCAL_RANK" in os.environ
+    with offline("train", as_json=as_json and first, quietly=launched) as job:
+        options = {"model.path": model, "model.device": device, "work": work, "output": output}
+        loaded = load_train_recipe(
+            recipe, {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+        )
+        loaded = loaded if data is None else loaded.below(data)
+        count = processes or _gpus(loaded)
+        status = _in_processes(count) if count > 1 and not launched else _run(job, loaded, count, minutes, first)
+        if isinstance(job.summary, TrainSummary):
+            build = next_command(context, "build", "RECIPE", "--adapter", loaded.output)
+            job.summary.next = build if job.summary.finished else next_command(context, "train", recipe)
+    if status:
+        raise typer.Exit(status)
+
+
+def _in_processes(count: int) -> int:
+    """Have this very command run in several processes; returns the exit status."""
+    try:
+        from artifacts.training.launch import launch
+
+        return launch(count)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error) from error
+
+
+def _run(job: Job, recipe: TrainRecipe, count: int, minutes: float | None, first: bool) -> int:
+    """Train in this process, the first of all or another one; returns the exit status."""
+    _check(recipe, count)
+    with work_lock(recipe.work) if first else nullcontext():
+        done = _train(recipe, minutes)
+        if first:
+            job.summary = _summary(recipe, done)
+    return 0
 
 
 def _train(recipe: TrainRecipe, minutes: float | None) -> bool:
@@ -51,6 +73,28 @@ def _train(recipe: TrainRecipe, minutes: float | None) -> bool:
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error
     return run(recipe, minutes=minutes)
+
+
+def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
+    from artifacts.training.checkpoint import read_progress
+    from artifacts.training.data import data_report
+
+    stands = read_progress(recipe.work / "checkpoint.safetensors")
+    files, size = folder_size(recipe.output) if finished else (0, 0)
+    return TrainSummary(
+        command="train",
+        path=str(recipe.output),
+        finished=finished,
+        work=str(recipe.work),
+        pairs=sum(row["kept"] for row in data_report(recipe)),
+        steps=sum(stage.steps for stage in recipe.stages),
+        steps_done=sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step,
+        best=stands.best,
+        best_step=stands.best_step,
+        training_seconds=round(stands.elapsed_s, 3),
+        files=files,
+        bytes=size,
+    )
 
 
 def _check(recipe: TrainRecipe, count: int) -> None:
@@ -72,10 +116,3 @@ def _gpus(recipe: TrainRecipe) -> int:
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error
     return max(1, torch.cuda.device_count())
-
-
-def _launch(count: int) -> NoReturn:
-    """Become the launcher that runs this very command in `count` processes; signals to this process then reach it."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    command = [*launcher, f"--nproc-per-node={count}", "-m", "service.cli", *sys.argv[1:]]
-    os.execve(sys.executable, command, {"OMP_NUM_THREADS": "1", **os.environ})

@@ -5,7 +5,6 @@ checkpoint, searched by the engine that serves it.
 """
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from artifacts.bundle import Bundle
 from artifacts.errors import RecipeError
 from artifacts.lucene.words import WordIndex, build_word_index
 from artifacts.manifest import MANIFEST_FILE
-from artifacts.progress import ProgressBar
+from artifacts.progress import ProgressBar, tracked
 from artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe
 from artifacts.training.types import Example
+from artifacts.work import scratch_folder
 from service.engine import SearchEngine
 from service.errors import NoDirectionError, NoTokensError
 from service.schemas import SearchRequest
@@ -136,9 +136,10 @@ def _opened(ranking: Literal["bm25"] | Path, source: Source, work: Path, *, posi
         with _bundle_search(bundle_of(ranking, source.name), source, positives) as search:
             yield search
         return
-    with tempfile.TemporaryDirectory(prefix="bm25-", dir=work) as folder:
-        path = Path(folder) / "lucene"
-        build_word_index(path, source.documents.keys(), source.documents.values())
+    with scratch_folder(work, "bm25-") as folder:
+        path, count = folder / "lucene", len(source.documents)
+        texts = tracked(source.documents.values(), f"{source.name}: BM25", total=count, unit="documents")
+        build_word_index(path, source.documents.keys(), texts)
         with WordIndex.open(path) as words:
             yield words.search
 

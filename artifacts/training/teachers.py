@@ -27,7 +27,7 @@ from artifacts.errors import ModelError, ResumeError
 from artifacts.lucene.words import WordIndex, build_word_index
 from artifacts.pipeline.software import software
 from artifacts.pipeline.weights import LOAD_ERRORS, local_folder
-from artifacts.progress import ProgressBar
+from artifacts.progress import ProgressBar, tracked
 from artifacts.training.recipe import ContrastiveStage, TeacherRecipe, TrainRecipe
 from artifacts.training.teacher_vectors import Pairs, VectorTeacher, load_teacher, vector_scores
 from artifacts.training.types import Batch, TrainingSet
@@ -91,13 +91,16 @@ def _scores(
     file = folder / "scores.npy"
     if not file.is_file():
         if teacher.kind == "bm25":
-            scores = _bm25_scores(one, folder / "index")
+            try:
+                scores = _bm25_scores(one, folder / "index")
+            finally:
+                shutil.rmtree(folder / "index", ignore_errors=True)
         else:
             scores = vector_scores(load, Pairs.of(one), one.instruction, folder, plan)
         buffer = io.BytesIO()
         np.save(buffer, scores)
         write_atomically(file, buffer.getvalue())
-    for part in ("queries", "documents", "index"):
+    for part in ("queries", "documents"):
         shutil.rmtree(folder / part, ignore_errors=True)
     try:
         found: Floats = np.load(file, mmap_mode="r")
@@ -109,7 +112,8 @@ def _scores(
 def _bm25_scores(one: TrainingSet, index: Path) -> Floats:
     """BM25 (k1 0.9, b 0.4) by Lucene, with the statistics of all documents of the set."""
     shutil.rmtree(index, ignore_errors=True)  # a killed run's
-    build_word_index(index, one.documents, one.documents.values())
+    texts = tracked(one.documents.values(), "teacher bm25: index", total=len(one.documents), unit="documents")
+    build_word_index(index, one.documents, texts)
     ordinals = {name: ordinal for ordinal, name in enumerate(one.documents)}
     width = 1 + max((len(example.negatives) for example in one.examples), default=0)
     scores = np.full((len(one.examples), width), np.nan, dtype=np.float32)

@@ -83,7 +83,7 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     assert "{'category': [FacetCount(value='kitchen', count=4), " in terminal.said
     assert terminal.stop() == 0
     terminal.follow(DOCS / "howto" / "own-vectors.md")
-    assert terminal.said.splitlines()[-1] == "runs/shop/bundle-vectors: sound"
+    assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said
     bundle = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-vectors")
     assert bundle.manifest.documents == 13
 

@@ -1,10 +1,11 @@
-"""`lightretriever` commands in processes of their own that can be killed, or run out of room for files.
+"""`lightretriever` commands in processes of their own that can be killed, stopped, or run out of room for files.
 
 Importing the libraries takes far longer than a tiny build, so a process imports them once (`python -m
 tests.faults.commands`) and forks for every command, before any thread or JVM is there. The child tells through a pipe
 which stage it has come to, by what it opens and renames.
 """
 
+import importlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 __all__ = ["STAGES", "Command", "Commands", "Done"]
 
 STAGES: Final[dict[str, str]] = {
+    "start": r"recipe\.yaml$|train\.yaml$|/bundle/manifest\.json$",
     "begin": r"/work/\.lock$",
     "table": r"/work/tables/",
     "encode": r"/work/encode/",
@@ -30,17 +32,30 @@ STAGES: Final[dict[str, str]] = {
     "dense": r"\.new/vectors\.partial r",
     "manifest": r"\.new/manifest\.json$",
     "train": r"/work/log\.jsonl$",
+    "refine": r"/refined-\d+/",
 }
-"""Stages in the order in which `build` comes to them, by the path that each opens first; `train` is of `train`."""
+"""Stages in the order in which `build` comes to them, by the path that each opens first; `train` is of `train`, and
+`start` of all: they read a recipe, or a bundle."""
+
+
+_LIBRARIES: Final = (
+    "service.cli",
+    "artifacts.evaluate",
+    "artifacts.pipeline.distil_stages",
+    "artifacts.pipeline.refine",
+    "artifacts.pipeline.stages",
+    "artifacts.training.loop",
+)
 
 
 class Command(NamedTuple):
-    """What to run. `kill` is a stage, and after how many seconds of it SIGKILL comes. `file_bytes` bounds the size of
-    every file that is written, as a full disk would."""
+    """What to run. `kill` is a stage, and after how many seconds of it the `signal` comes. `file_bytes` bounds the size
+    of every file that is written, as a full disk would."""
 
     arguments: list[str]
     kill: tuple[str, float] | None = None
     file_bytes: int | None = None
+    signal: int = signal.SIGKILL
 
 
 class Done(NamedTuple):
@@ -90,17 +105,17 @@ def _forked(command: Command) -> Done:
         _run(command, output_end, telling)
     os.close(output_end)
     os.close(telling)
-    said, stages = _watched(child, command.kill, output, told)
+    said, stages = _watched(child, command, output, told)
     _, status = os.waitpid(child, 0)
     return Done(os.waitstatus_to_exitcode(status), said.decode(errors="replace"), stages)
 
 
-def _watched(child: int, kill: tuple[str, float] | None, output: int, told: int) -> tuple[bytes, dict[str, float]]:
-    began, said, stages = time.monotonic(), b"", dict[str, float]()
+def _watched(child: int, command: Command, output: int, told: int) -> tuple[bytes, dict[str, float]]:
+    began, said, stages, kill = time.monotonic(), b"", dict[str, float](), command.kill
     open_pipes, due = {output, told}, float("inf")
     while open_pipes:
         if time.monotonic() >= due:
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, command.signal)
             due = float("inf")
         for pipe in select.select(open_pipes, [], [], max(0.0, min(due - time.monotonic(), 60)))[0]:
             part = os.read(pipe, 65536)
@@ -126,6 +141,7 @@ def _run(command: Command, output: int, telling: int) -> NoReturn:
         os.dup2(output, 2)
         if command.file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (command.file_bytes, command.file_bytes))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell of the tests may have it ignored
         _tell_stages(telling)
         sys.argv = ["lightretriever", *command.arguments]
         from service.cli import main
@@ -158,11 +174,11 @@ def _tell_stages(pipe: int) -> None:
 
 def main() -> None:
     """Import what the commands need, and run those that stdin names."""
-    import service.cli  # noqa: F401
-
+    for module in _LIBRARIES:
+        importlib.import_module(module)
     for line in sys.stdin:
-        arguments, kill, file_bytes = json.loads(line)
-        done = _forked(Command(arguments, None if kill is None else (kill[0], kill[1]), file_bytes))
+        arguments, kill, *more = json.loads(line)
+        done = _forked(Command(arguments, None if kill is None else (kill[0], kill[1]), *more))
         print(json.dumps(done), flush=True)
 
 

@@ -1,0 +1,231 @@
+"""SIGINT and SIGTERM at random moments of every command: one line, the right status, nothing left behind, and on with
+the same command to the same end."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from artifacts.verify import verify_bundle
+from tests.faults.builds import content, files, write_recipe
+from tests.faults.commands import Command, Commands, Done
+from tests.faults.test_pipeline_kill import adapter_files, assert_whole_or_absent, finished, lasted, train_recipe
+from tests.support.biencoder import save_biencoder
+from tests.support.models import write_corpus
+from tests.support.tiny import make_tiny_bundle
+
+SEED = 20_262
+ROOT = Path(__file__).parents[2]
+BUILD = ("start", "begin", "table", "encode", "tables of the bundle", "lucene", "dense", "manifest")
+RUBBISH = re.compile(r"partial|\.new/|\.old/|(words|bm25|query-model)-|/index/")
+
+
+class Stopper:
+    """Stops commands with either signal in turn, at random moments of a stage, and looks at what they leave."""
+
+    def __init__(self, commands: Commands, folder: Path) -> None:
+        self.stopped = 0
+        self._commands, self._folder = commands, folder
+        self._random = np.random.default_rng(SEED)
+        self._numbers = self._endless()
+
+    def run(self, *arguments: object, stage: str, within: float, kept: str = r"shard-.*\.npz$") -> Done:
+        """Run a command and stop it `within` so many seconds of the stage; it may have ended before. What an earlier
+        run had finished (`kept`) is still there, the same bytes."""
+        before = {name: digest for name, digest in files(self._folder).items() if re.search(kept, name)}
+        number, after = next(self._numbers), float(self._random.uniform()) * within
+        done = self._commands.run(Command([*map(str, arguments)], kill=(stage, after), signal=number))
+        if done.status:
+            self.stopped += 1
+            assert done.status == 128 + number, (arguments, stage, done)
+            assert "Traceback" not in done.output, done.output
+            (line,) = [line for line in done.output.splitlines() if "stopp" in line]
+            assert re.fullmatch(rf"stopped by {signal.Signals(number).name}\. The same command .*\.", line)
+            assert done.output.splitlines()[-1] == line
+        assert [name for name in files(self._folder) if RUBBISH.search(name)] == []
+        assert before.items() <= files(self._folder).items()
+        return done
+
+    def _endless(self) -> Iterator[int]:
+        while True:
+            yield from (signal.SIGINT, signal.SIGTERM)
+
+
+def test_a_stopped_build_goes_on_and_ends_in_the_same_bundle(commands: Commands, tmp_path: Path, full: bool) -> None:
+    recipe = write_recipe(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    whole = finished(commands.run(Command(["build", str(recipe), "--overwrite"])))
+    expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
+    older = make_tiny_bundle(tmp_path.with_name("older"), documents=12).path
+    stopper = Stopper(commands, tmp_path)
+    rounds = 8 if full else 1
+    for number in range(rounds):
+        shutil.rmtree(tmp_path / "work", ignore_errors=True)
+        shutil.rmtree(tmp_path / "bundle")
+        if number % 2:
+            shutil.copytree(older, tmp_path / "bundle")
+        for stage in BUILD if full else ("begin", "table", "encode", "lucene", "dense"):
+            within = lasted(whole.stages, stage, whole.stages[stage] + 0.05)
+            if stopper.run("build", recipe, "--overwrite", stage=stage, within=within).status:
+                assert_whole_or_absent(tmp_path / "bundle", 12 if number % 2 else None)
+            else:  # it was faster this time
+                shutil.rmtree(tmp_path / "bundle")
+        finished(commands.run(Command(["build", str(recipe), "--overwrite"])))
+        assert content(tmp_path / "bundle") == expected
+        assert files(tmp_path / "work") == work
+        assert {path.name for path in tmp_path.iterdir()} == before | {"work", "bundle"}
+        assert verify_bundle(tmp_path / "bundle") == []
+    assert stopper.stopped >= 3 * rounds
+
+
+def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path: Path, full: bool) -> None:
+    """`refine`, `index`, `verify` and `evaluate` by themselves."""
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(
+        yaml.safe_dump(yaml.safe_load(recipe.read_text()) | {"refine": {"batch_size": 8, "epochs": 40}})
+    )
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
+    finished(commands.run(Command(["build", str(recipe)])))
+    expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
+    evaluate = ["evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "evaluation"]
+    again: dict[str, list[Any]] = {
+        "refine": ["refine", recipe],
+        "index": ["index", recipe, "--overwrite"],
+        "verify": ["verify", tmp_path / "bundle"],
+        "evaluate": evaluate,
+    }
+    stopper = Stopper(commands, tmp_path)
+    for name, arguments in again.items():
+        for folder in (tmp_path / "work" / "tables").glob("*/refined-*") if name == "refine" else ():
+            shutil.rmtree(folder)
+        for _ in range(6 if full else 1):
+            done = stopper.run(*arguments, stage="refine" if name == "refine" else "start", within=0.3)
+            if name == "evaluate" and done.status:
+                assert list((tmp_path / "evaluation").glob("*")) == []
+            shutil.rmtree(tmp_path / "evaluation", ignore_errors=True)
+        finished(commands.run(Command([*map(str, arguments)])))
+    assert stopper.stopped >= 2
+    assert content(tmp_path / "bundle") == expected
+    assert files(tmp_path / "work") == work
+    runs = {"dense.trec", "sparse.trec", "hybrid.trec", "hybrid-paper.trec", "bm25.trec", "evaluation.json"}
+    assert runs <= {path.name for path in (tmp_path / "evaluation").iterdir()}
+
+
+def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_path: Path, full: bool) -> None:
+    recipe = train_recipe(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    whole = finished(commands.run(Command(["train", str(recipe)])))
+    expected = adapter_files(tmp_path / "adapter")
+    shutil.rmtree(tmp_path / "work")
+    shutil.rmtree(tmp_path / "adapter")
+    stopper = Stopper(commands, tmp_path)
+    for stage in ("begin", "train") * (8 if full else 1):
+        within = lasted(whole.stages, stage, whole.stages[stage] + 0.2)
+        stopper.run("train", recipe, stage=stage, within=within, kept=r"examples\.jsonl$")
+    assert stopper.stopped
+    finished(commands.run(Command(["train", str(recipe)])))
+    assert adapter_files(tmp_path / "adapter") == expected
+    assert {path.name for path in tmp_path.iterdir()} == before | {"work", "adapter"}
+
+
+def test_a_stopped_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path, full: bool) -> None:
+    settings = {
+        "name": "tiny",
+        "model": {"path": str(save_biencoder(tmp_path / "model")), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 60)), "name": "tiny"},
+        "tasks": {"search": ""},
+        "default_task": "search",
+        "encode": {"shard_size": 10},
+        "distil": {"epochs": 4, "batch_size": 32, "held_out": 10},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(settings))
+    whole = finished(commands.run(Command(["distil-table", str(recipe)])))
+    expected = files(tmp_path / "work")
+    shutil.rmtree(tmp_path / "work")
+    stopper = Stopper(commands, tmp_path)
+    for stage in ("encode", "table") * (8 if full else 1):
+        within = lasted(whole.stages, stage, whole.stages[stage] + 0.3)
+        stopper.run("distil-table", recipe, stage=stage, within=within)
+    finished(commands.run(Command(["distil-table", str(recipe)])))
+    assert files(tmp_path / "work") == expected
+
+
+@pytest.mark.full_faults
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_training_in_two_processes_is_stopped_as_one(tmp_path: Path, number: int) -> None:
+    recipe = train_recipe(tmp_path)
+    settings = yaml.safe_load(recipe.read_text())
+    settings["stages"][1]["steps"] = 400
+    recipe.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "service.cli", "train", str(recipe), "--processes", "2"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (tmp_path / "work" / "checkpoint.safetensors").is_file():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, errors
+    assert output == ""
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith(f"stopped by {signal.Signals(number).name}. The same command goes on")
+    assert [name for name in files(tmp_path / "work") if RUBBISH.search(name)] == []
+    assert running(str(recipe)) == []
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "adapter" / "README.md").is_file()
+
+
+def running(argument: str) -> list[int]:
+    """Processes that have this word in their command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has ended
+        if os.fsencode(argument) in words:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.full_faults
+def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
+    """The key itself, on a pseudo-terminal with its live progress bar."""
+    recipe = write_recipe(tmp_path)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, [sys.executable, "-m", "service.cli", "build", str(recipe)])
+    output, pressed = b"", False
+    with contextlib.suppress(OSError):  # a closed terminal reads as an error
+        while part := os.read(terminal, 65536):
+            output += part
+            if b"table" in output and not pressed:
+                pressed = os.write(terminal, b"\x03") == 1
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130, output
+    assert b"Traceback" not in output
+    assert b"stopped by SIGINT. The same command goes on where it was.\r\n" in output
+    assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")  # the cursor is there again
+    assert [name for name in files(tmp_path) if RUBBISH.search(name)] == []

@@ -1,0 +1,227 @@
+"""What the long commands say at their end: for people, and as JSON, as docs/commands.md has it."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+from typer.testing import CliRunner, Result
+
+from artifacts.bundle import Bundle
+from artifacts.errors import LightRetrieverError
+from artifacts.interrupt import Stopped
+from artifacts.offline import AGAIN
+from artifacts.summary import SUMMARIES, ErrorInfo, ErrorObject, TrainSummary
+from service.cli import app
+from tests.support.biencoder import save_biencoder
+from tests.support.models import write_corpus
+from tests.support.toy import save_toy_model, write_toy_set
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """A folder with a recipe of every stage, a test collection and a recipe of a training."""
+    folder = tmp_path_factory.mktemp("summaries")
+    content: dict[str, Any] = {
+        "name": "tiny",
+        "model": {"path": str(model_folder), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny", "skip_bad": True},
+        "tasks": {"web": "Find it", "fact": ""},
+        "default_task": "web",
+        "encode": {"max_length": 32, "top_k": 20, "shard_size": 16},
+        "index": {"factory": "Flat"},
+        "refine": {"batch_size": 8, "epochs": 2},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    with (folder / "corpus.jsonl").open("a") as corpus:
+        corpus.write("nonsense\n")
+    write_recipe(folder / "recipe.yaml", content)
+    changes: dict[str, Any] = {
+        "model": {"path": str(save_biencoder(folder / "biencoder")), "device": "cpu"},
+        "refine": None,
+    }
+    changes |= {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}, "tasks": {"web": ""}}
+    changes |= {"encode": {}, "work": str(folder / "distilled")}
+    write_recipe(folder / "distil.yaml", content | changes)
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
+    return folder
+
+
+def write_recipe(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def summary(*words: object, status: int = 0) -> dict[str, Any]:
+    """The JSON object of a command, which is all that stdout has, and has its model's keys and no others."""
+    result = run(*words, "--json")
+    assert result.exit_code == status, result.output
+    content: dict[str, Any] = json.loads(result.stdout)
+    assert content["command"] == words[0]
+    SUMMARIES[str(words[0])].model_validate(content)
+    assert content["seconds"] >= 0
+    return content
+
+
+def test_every_stage_says_what_it_made_and_what_comes_next(place: Path) -> None:
+    recipe, work = place / "recipe.yaml", place / "work"
+    table = summary("table", recipe)
+    assert table["next"] == f"lightretriever encode {recipe}"
+    assert {task: made["path"] for task, made in table["tables"].items()} == {
+        task: str(work / "tables" / task / "table.npy") for task in ("web", "fact")
+    }
+    assert table["tables"]["web"]["dimension"] == 32
+    assert table["tables"]["web"]["agreement"] is None
+    encode = summary("encode", recipe, "--limit", 30)
+    assert (encode["documents"], encode["shards"], encode["skipped"]) == (30, 2, 0)
+    assert 0 < encode["terms"] <= 30 * 20
+    assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").iterdir())
+    assert encode["next"] == f"lightretriever refine {recipe} --limit 30"
+    refine = summary("refine", recipe, "--limit", 30)
+    assert refine["tables"]["web"]["agreement"]["epochs"] == 2
+    assert refine["next"] == f"lightretriever index {recipe} --limit 30"
+    index = summary("index", recipe, "--limit", 30)
+    bundle = Bundle.open(place / "bundle")
+    assert index["version"] == bundle.manifest.digest
+    assert (index["documents"], index["tasks"]) == (30, ["fact", "web"])
+    assert index["next"] == f"lightretriever verify {bundle.path}"
+    verify = summary("verify", bundle.path)
+    assert (verify["sound"], verify["problems"], verify["bytes"]) == (True, [], index["bytes"])
+    assert verify["next"] == f"lightretriever serve {bundle.path}"
+    evaluate = summary("evaluate", bundle.path, place, "--output", place / "evaluation", "--only", "bm25")
+    report = json.loads(Path(evaluate["report"]).read_text())
+    assert evaluate["metrics"] == report["metrics"]
+    assert (evaluate["queries"], evaluate["files"], evaluate["recorded"]) == (1, 2, None)
+
+
+def test_build_counts_skipped_lines_and_verify_lists_problems(place: Path, tmp_path: Path) -> None:
+    places = ["--work", tmp_path / "work", "--output", tmp_path / "bundle"]
+    build = summary("build", place / "recipe.yaml", *places)
+    assert (build["documents"], build["skipped"]) == (40, 1)
+    (tmp_path / "bundle" / "dense.faiss").write_bytes(b"")
+    verify = summary("verify", tmp_path / "bundle", status=1)
+    assert (verify["sound"], verify["next"]) == (False, None)
+    assert [problem["file"] for problem in verify["problems"]] == ["dense.faiss"]
+    (tmp_path / "bundle" / "manifest.json").unlink()
+    assert summary("verify", tmp_path / "bundle", status=1)["documents"] is None
+
+
+def test_a_distilled_table_tells_its_agreement(place: Path) -> None:
+    made = summary("distil-table", place / "distil.yaml")
+    agreement = made["tables"]["web"]["agreement"]
+    assert (agreement["epochs"], len(agreement["cosine"]), len(agreement["overlap"])) == (1, 2, 2)
+    assert made["next"] == f"lightretriever index {place / 'distil.yaml'}"
+
+
+def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
+    save_toy_model(tmp_path / "model")
+    write_toy_set(tmp_path / "pairs", "train", 40, seed=1)
+    stage = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0}
+    content = {
+        "name": "toy",
+        "model": {"path": str(tmp_path / "model"), "device": "cpu"},
+        "data": {"sets": [{"path": str(tmp_path / "pairs"), "instruction": "find"}], "max_document_length": 16},
+        "stages": [stage],
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "adapter"),
+    }
+    write_recipe(tmp_path / "train.yaml", content)
+    begun = summary("train", tmp_path / "train.yaml", "--minutes", 0)
+    assert (begun["finished"], begun["steps_done"], begun["steps"]) == (False, 1, 2)
+    assert begun["pairs"] == len((tmp_path / "work" / "data" / "pairs" / "examples.jsonl").read_text().splitlines())
+    assert begun["next"] == f"lightretriever train {tmp_path / 'train.yaml'} --minutes 0.0"
+    done = summary("train", tmp_path / "train.yaml")
+    assert (done["finished"], done["steps_done"], done["best"]) == (True, 2, None)
+    assert done["next"] == f"lightretriever build RECIPE --adapter {tmp_path / 'adapter'}"
+    assert done["files"] == len(list((tmp_path / "adapter").iterdir()))
+    text = TrainSummary.model_validate(done | {"best": 0.5, "best_step": 1}).text().splitlines()
+    assert text[0].startswith(f"{tmp_path / 'adapter'}: adapter, ")
+    assert text[2] == "best development score: 0.5000, after step 1"
+
+
+def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
+    result = run("build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30)
+    assert result.exit_code == 0, result.output
+    made, took, then = result.stdout.splitlines()
+    tokens = Bundle.open(tmp_path / "b").manifest.vocab_size
+    assert made.startswith(f"{tmp_path / 'b'}: 30 documents × 32, {tokens:,} tokens, tasks fact, web; ")
+    assert re.fullmatch(r"took [\d.]+ s", took)
+    assert then == f"next: lightretriever verify {tmp_path / 'b'}"
+    for stage in ("corpus: 30", "table: ", "encode: 30/30 documents, ", "index: 30/30 documents, ", "dense: 30/30"):
+        assert stage in result.stderr
+    verified = run("verify", tmp_path / "b")
+    assert verified.stdout.startswith(f"{tmp_path / 'b'}: sound, 30 documents, ")
+    assert "verify: " in verified.stderr
+
+
+def test_an_error_is_an_object_on_stdout_too(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1"}\n')
+    result = run("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work", "--json")
+    assert isinstance(result.exception, LightRetrieverError)  # which `main` makes a line on stderr and status 2
+    error = ErrorObject.model_validate_json(result.stdout).error
+    assert (error.kind, error.status) == (type(result.exception).__name__, 2)
+    assert (error.message, error.remedy) == (result.exception.message, result.exception.remedy)
+    plain = run("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work")
+    assert plain.stdout == ""
+
+
+@pytest.mark.parametrize(("error", "status"), [(Stopped(15), 143), (RuntimeError("odd"), 1)])
+def test_a_stop_and_an_unexpected_error_are_objects_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("artifacts.verify.verify_bundle", fail)
+    result = run("verify", tmp_path, "--json")
+    assert result.exit_code == status
+    found = ErrorObject.model_validate_json(result.stdout).error
+    assert (found.kind, found.status) == (type(error).__name__, status)
+    assert ("stopped by SIGTERM. " + AGAIN["verify"] in result.stderr) == (status == 143)
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        inner = [part for part in parts(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+        yield prefix + name
+        shape = "[]" if "list" in str(field.annotation) else ".TASK" if "dict" in str(field.annotation) else ""
+        for one in inner:
+            yield from keys(one, f"{prefix}{name}{shape}.")
+
+
+def parts(annotation: Any) -> list[Any]:
+    return [annotation] + [part for argument in get_args(annotation) for part in parts(argument)]
+
+
+def test_every_key_is_documented() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", text[text.index("## The summary as JSON") :], flags=re.MULTILINE)
+    documented: dict[str, set[str]] = {name: set() for name in SUMMARIES}
+    commands: list[str] = []
+    for cell, of in rows:
+        if of != "the same":
+            commands = list(SUMMARIES) if of == "all" else re.findall(r"`([\w-]+)`", of)
+        for command in commands:
+            if command in documented:
+                documented[command] |= set(re.findall(r"`([\w.\[\]]+)`", cell))
+    assert documented == {name: set(keys(model)) for name, model in SUMMARIES.items()}
+    assert set(re.findall(r"`(\w+)`", " ".join(cell for cell, _ in rows[-3:]))) == set(ErrorInfo.model_fields)
+
+
+def test_every_command_says_what_a_second_run_does() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|", text[: text.index("## The summary as JSON")], flags=re.MULTILINE)
+    assert rows == list(SUMMARIES)
+    assert list(AGAIN) == list(SUMMARIES)
