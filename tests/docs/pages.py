@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,7 @@ def links(page: Path) -> Iterator[str]:
                 yield target
 
 
+@cache
 def anchors(page: Path) -> list[str]:
     """The anchors that GitHub gives the headings."""
     found: list[str] = []
