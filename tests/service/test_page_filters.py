@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -39,14 +40,17 @@ class Declared(TinyDocument):
         return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **made}).encode()
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Fewer candidates than documents, so that counts over the candidates are not those over the corpus."""
-    documents = [
+def declared() -> list[Declared]:
+    return [
         Declared(document.id, document.title, document.text, document.year, number)
         for number, document in enumerate(tiny_documents(COUNT))
     ]
-    bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=documents, fields=FIELDS)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Fewer candidates than documents, so that counts over the candidates are not those over the corpus."""
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=declared(), fields=FIELDS)
     with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": "30"}) as url:
         yield url
 
@@ -278,6 +282,29 @@ def test_the_keyboard_keeps_its_place_when_counts_change(page: Page) -> None:
             page.keyboard.press("Space")
         expect(value(page, "source", name)).to_be_checked()
         expect(value(page, "source", name)).to_be_focused()
+
+
+def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path: Path) -> None:
+    """The open page learns what there is to filter by when a search is refused."""
+    make_tiny_bundle(tmp_path / "one", documents=declared(), fields=FIELDS)
+    make_tiny_bundle(tmp_path / "two", documents=declared())
+    current, following = tmp_path / "current", tmp_path / "following"
+    current.symlink_to("one")
+    with serving(current, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_WATCH_S": "0.2"}) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        search_for(page, QUERY)
+        expect(group(page, "source")).to_be_visible()
+        following.symlink_to("two")
+        following.replace(current)
+        while httpx2.get(f"{url}/info").json()["filters"]:
+            page.wait_for_timeout(100)
+        page.get_by_role("searchbox").fill("chess")
+        expect(page.get_by_role("status")).to_contain_text("only declared keyword fields are counted")
+        search_for(page, "chess games")
+        expect(page.locator("li.hit")).to_have_count(10)
+        expect(page.locator("#filters")).to_be_hidden()
+        page.close()
 
 
 def test_a_phone_unfolds_the_filters(page: Page, site: str) -> None:
