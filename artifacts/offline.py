@@ -24,6 +24,7 @@ __all__ = ["AGAIN", "Job", "JsonOption", "next_command", "offline"]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 AGAIN: Final = {
+    "corpus": "The same command begins again; nothing of it is left.",
     "train": "The same command goes on from the last checkpoint.",
     "table": "The same command goes on after the last finished part.",
     "distil-table": "The same command goes on: what is encoded is kept.",

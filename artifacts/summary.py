@@ -12,6 +12,7 @@ __all__ = [
     "SUMMARIES",
     "AgreementInfo",
     "BundleSummary",
+    "CorpusSummary",
     "EncodeSummary",
     "ErrorInfo",
     "ErrorObject",
@@ -48,6 +49,20 @@ class Summary(_Part):
         """All of it for people."""
         lines = [*self.made(), f"took {duration(self.seconds)}"]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
+
+
+class CorpusSummary(Summary):
+    """Of `corpus`: `texts` files became documents, `skipped` were bad; `bytes` are those of the corpus."""
+
+    command: Literal["corpus"]
+    documents: int
+    texts: int
+    skipped: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line."""
+        yield f"{self.path}: {self.documents:,} documents of {self.texts:,} files, {megabytes(self.bytes)}"
 
 
 class AgreementInfo(_Part):
@@ -229,6 +244,7 @@ class ErrorObject(_Part):
 
 
 SUMMARIES: dict[str, type[Summary]] = {
+    "corpus": CorpusSummary,
     "train": TrainSummary,
     "table": TablesSummary,
     "distil-table": TablesSummary,

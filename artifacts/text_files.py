@@ -24,8 +24,10 @@ import typer
 from artifacts.corpus import Skipped
 from artifacts.disk import writing
 from artifacts.errors import CorpusError
+from artifacts.offline import JsonOption, offline
 from artifacts.passages import passages
 from artifacts.progress import ProgressBar
+from artifacts.summary import CorpusSummary
 
 __all__ = ["Written", "corpus", "text_documents", "title_and_text", "write_text_corpus"]
 
@@ -53,15 +55,23 @@ def corpus(
     words: Annotated[int, typer.Option(min=1, help="Most words of a passage; a longer file becomes several.")] = 150,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad files out instead of stopping.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a corpus of a folder of text files; long ones are cut into passages."""
-    written = write_text_corpus(folder, output, words=words, skip_bad=skip_bad, overwrite=overwrite)
-    for reason in written.skipped.reasons:
-        typer.echo(f"skipped: {reason}", err=True)
-    if written.skipped.count:
-        typer.echo(f"{written.skipped.count} bad files were skipped", err=True)
-    size = output.stat().st_size / 1e6
-    typer.echo(f"{output}: {written.documents:,} documents of {written.files:,} files, {size:.1f} MB", err=True)
+    with offline("corpus", as_json=as_json) as job:
+        written = write_text_corpus(folder, output, words=words, skip_bad=skip_bad, overwrite=overwrite)
+        for reason in written.skipped.reasons:
+            typer.echo(f"skipped: {reason}", err=True)
+        if written.skipped.count:
+            typer.echo(f"{written.skipped.count} bad files were skipped", err=True)
+        job.summary = CorpusSummary(
+            command="corpus",
+            path=str(output),
+            documents=written.documents,
+            texts=written.files,
+            skipped=written.skipped.count,
+            bytes=output.stat().st_size,
+        )
 
 
 def write_text_corpus(

@@ -21,6 +21,7 @@ include_patterns = ["docs/**.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 exclude_patterns = [".*", "build", "demo", "runs", "tests", "**/__pycache__"]
 root_doc = "docs/index"
 myst_heading_anchors = 4
+myst_enable_extensions = ["html_image"]  # <img …> of README is an image of the site, too
 html_theme = "furo"
 html_copy_source = False
 html_show_copyright = False

@@ -10,6 +10,7 @@ import pytest
 
 from artifacts.corpus import Corpus
 from artifacts.errors import CorpusError, DiskError
+from artifacts.summary import CorpusSummary, ErrorObject
 from artifacts.text_files import title_and_text, write_text_corpus
 
 LONG = "\n\n".join(f"Paragraph {number} has these six words." for number in range(1, 6))
@@ -132,8 +133,20 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
     said = done.stderr.splitlines()
     assert len([line for line in said if line.startswith("skipped: ")]) == 20
     assert "27 bad files were skipped" in said
-    assert said[-1] == f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB"
+    assert done.stdout.splitlines()[0] == f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB"
     assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
+
+
+def test_the_summary_and_errors_are_json_on_request(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "corpus.jsonl.gz"
+    done = run(folder, output, "--words", "14", "--json")
+    summary = CorpusSummary.model_validate_json(done.stdout)
+    assert (summary.path, summary.documents, summary.texts, summary.skipped) == (str(output), 6, 4, 0)
+    assert summary.bytes == output.stat().st_size
+    done = run(folder, output, "--json")
+    error = ErrorObject.model_validate_json(done.stdout).error
+    assert (done.returncode, error.kind, error.status) == (2, "CorpusError", 2)
+    assert error.message == f"{output}: exists already."
 
 
 def test_a_path_that_is_no_text_is_named_in_text(folder: Path, tmp_path: Path) -> None:

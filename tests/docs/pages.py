@@ -35,9 +35,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def links(page: Path) -> Iterator[str]:
-    """Where links and images lead."""
+    """Where links and images lead, those of HTML too."""
     for token in tokens(page):
-        for child in token.children or ():
+        for child in [token, *(token.children or ())]:
+            if child.type in ("html_block", "html_inline"):
+                yield from re.findall(r"""\s(?:href|src)=["']([^"']+)""", child.content)
             target = child.attrGet("href") if child.type == "link_open" else child.attrGet("src")
             if isinstance(target, str):
                 yield target

@@ -32,9 +32,10 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     page.write_text(
         "# Page\n[a](other.md) [b](other.md#one-two-three) [c](#page) [d](other.md#the-end-1) [e](https://example.org)\n"
         "![f](other.md)\n\n| | |\n|---|---|\n| [g](none.md) | [h](other.md#nothing) |\n\n- ![i](no.png) [j](#page-1)\n"
+        '\n<img src="no.svg" alt="k">\n\nText <a href="other.md#no">l</a>\n'
     )
     assert anchors(other) == ["one-two-three", "the-end", "the-end-1"]
-    assert broken_links(page) == ["none.md", "other.md#nothing", "no.png", "#page-1"]
+    assert broken_links(page) == ["none.md", "other.md#nothing", "no.png", "#page-1", "no.svg", "other.md#no"]
 
 
 def test_the_start_page_leads_to_every_page() -> None:
