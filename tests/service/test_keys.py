@@ -69,7 +69,11 @@ def as_bytes(headers: dict[str, str]) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), GUARDED, ids=[path for _, path, _ in GUARDED])
-@pytest.mark.parametrize(("key", "scopes"), [(SEARCHER, ["search"]), (ADMIN, ["admin"]), (BOTH, ["search", "admin"])])
+@pytest.mark.parametrize(
+    ("key", "scopes"),
+    [(SEARCHER, ["search"]), (ADMIN, ["admin"]), (BOTH, ["search", "admin"])],
+    ids=["searcher", "admin", "both"],
+)
 def test_a_key_opens_what_it_is_for(
     guarded: TestClient, method: str, path: str, body: object, key: str, scopes: list[str]
 ) -> None:
