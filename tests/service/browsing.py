@@ -28,7 +28,7 @@ _ARGUMENTS = [
 ]
 _PICTURES: dict[str, tuple[Literal["light", "dark"], int, int]] = {
     "page.png": ("light", 1100, 800),
-    "page-dark.png": ("dark", 1100, 780),
+    "page-dark.png": ("dark", 1240, 820),
     "page-phone.png": ("light", 360, 780),
 }
 
