@@ -134,6 +134,8 @@ def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
 
 
 def _content(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise ValueError("no regular file")
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,8 +1,10 @@
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -110,6 +112,7 @@ def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_p
     (folder / "latin.txt").write_bytes("für".encode("latin-1"))
     (folder / "nothing.md").write_text(" \n\n")
     (folder / "gone.txt").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe.md")
     done = run(folder, tmp_path / "corpus.jsonl.gz")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
@@ -117,6 +120,7 @@ def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_p
         f"{folder}/latin.txt: not UTF-8 (byte 1 is 0xfc); convert it, as with iconv",
         f"{folder}/nothing.md: empty",
         f"{folder}/gone.txt: can't be read (No such file or directory)",
+        f"{folder}/pipe.md: no regular file",
         "--skip-bad",
     ):
         assert word in line
@@ -181,3 +185,18 @@ def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DiskError, match="can't be written: File exists"):
         write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", words=5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "texts"]
+
+
+def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    for number in range(20_000):
+        (folder / f"{number}.md").write_text("text " * 100)
+    output = tmp_path / "new" / "corpus.jsonl"
+    command = [sys.executable, "-m", "service.cli", "corpus", str(folder), str(output)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not output.with_name("corpus.jsonl.partial").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 143, said
+    assert "The same command begins again; nothing of it is left." in said
+    assert list(output.parent.iterdir()) == []
