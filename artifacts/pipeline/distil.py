@@ -160,7 +160,7 @@ def train_table(
     optimizer = torch.optim.SparseAdam([rows], lr=settings.learning_rate)
     steps = settings.epochs * (trained // settings.batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=max(steps, 1))
-    with ProgressBar("distil", total=settings.epochs * trained, unit="texts") as progress:
+    with ProgressBar("distil", total=steps * settings.batch_size, unit="texts") as progress:
         for _ in range(settings.epochs):
             order = torch.randperm(trained, generator=generator)
             for batch in order.split(settings.batch_size):
