@@ -46,6 +46,8 @@ class Snippets:
         variants = {f"{space}{word.text}" for word in words for space in ("", " ")}
         known = {word.tokens for word in words} | {tuple(tokenizer.encode(text).tolist()) for text in variants}
         known.discard(())
+        plain = tokenizer.lowercase and all(map(str.isascii, texts))
+        self._plain = {word.text: word.tokens for word in words if word.tokens} if plain else {}
         self._weights = {tokens: sum(own.get(token, usual) for token in tokens) for tokens in known}
 
     def of(self, fields: dict[str, Any], names: Sequence[str], length: int) -> dict[str, Snippet]:
@@ -56,10 +58,17 @@ class Snippets:
     def one(self, text: str, length: int) -> Snippet:
         """The snippet of a text: its best part of up to `length` characters, the beginning if no word is marked."""
         read = text[:LONGEST_READ]
-        matches = [word for word in _words(self._tokenizer, read) if word.tokens in self._weights]
+        matches = self._matches(read)
         start, end = _window(text, self._best(matches, length), length)
         inside = [(match.start - start, match.end - start) for match in matches if start <= match.start < end]
         return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
+
+    def _matches(self, text: str) -> list[_Word]:
+        if not (self._plain and text.isascii()):
+            return [word for word in _words(self._tokenizer, text) if word.tokens in self._weights]
+        # Words of ASCII have the same tokens only where they are the same, so the text need not be tokenised.
+        found = ((word, self._plain.get(word.group().lower())) for word in _WORD.finditer(text))
+        return [_Word(word.start(), word.end(), word.group().lower(), tokens) for word, tokens in found if tokens]
 
     def _best(self, matches: Sequence[_Word], length: int) -> tuple[int, int]:
         """From where to where the best part of up to `length` characters goes: the one whose different words weigh

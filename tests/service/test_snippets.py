@@ -72,6 +72,14 @@ def test_words_that_only_share_a_part_with_the_query_are_not_marked(engine: Sear
     assert marked(snippets(engine, "play").one("It plays; a player replays.", 200)) == []
 
 
+@given(text=TEXTS.filter(str.isascii), query=st.lists(st.sampled_from(WORDS[:7]), min_size=1, max_size=4))
+def test_plain_texts_are_marked_as_others_are(engine: SearchEngine, text: str, query: list[str]) -> None:
+    """Texts of ASCII alone take a shorter way; with a further character they don't."""
+    maker = snippets(engine, " ".join(query))
+    plain, other = maker.one(text, 2000), maker.one(f"{text} é", 2000)
+    assert (plain.marks, f"{plain.text} é") == (other.marks, other.text)
+
+
 def test_the_part_with_most_of_the_query_is_taken(engine: SearchEngine) -> None:
     text = "music " + "of the engine " * 30 + "here the terminal plays music again " + "of the engine " * 30
     snippet = snippets(engine, "music terminal").one(text, 60)
