@@ -133,7 +133,7 @@ def rendered(response: Mapping[str, object], *, terminal: bool = False, width: i
     return file.getvalue()
 
 
-def hit(**fields: object) -> dict[str, object]:
+def hit(**fields: object) -> dict[str, list[dict[str, object]]]:
     return {"hits": [{**FOUND["hits"][0], "fields": fields}]}  # type: ignore[index]
 
 
@@ -173,7 +173,8 @@ def test_the_part_of_a_text_with_the_query_is_asked_for_and_shown() -> None:
     bodies = [json.loads(seen["body"]) for seen in server.seen]
     assert bodies == [{"query": "music", "snippets": {"fields": ["text"], "length": 300}}, {"query": "music"}]
     snippet = {"text": "plays music\x1b[2J\non", "start": 4, "marks": [[6, 11]]}
-    found = {**FOUND["hits"][0], "fields": {"text": "and plays music..."}, "snippets": {"text": snippet}}
+    (first,) = hit(text="and plays music...")["hits"]
+    found = {**first, "snippets": {"text": snippet}}
     assert "     …plays music [2J on\n" in rendered({"hits": [found]})
     assert "plays \x1b[1mmusic\x1b[0m" in rendered({"hits": [found]}, terminal=True)
     longer = {**found, "fields": {"text": "and plays music in the terminal, all day and all night"}}
