@@ -133,7 +133,13 @@ def complete_description(app: FastAPI, routes: Sequence[BaseRoute], settings: Se
     if settings.api_keys_file is not None:
         _set_security(document)
     document["x-error-kinds"] = [
-        {"kind": kind, "status": error.status, "title": error.title, "description": error.__doc__}
+        {
+            "kind": kind,
+            "status": error.status,
+            "title": error.title,
+            "description": error.__doc__,
+            "example": _example(error),
+        }
         for kind, error in KINDS.items()
     ]
 

@@ -15,6 +15,7 @@ from service.app import create_app
 from service.errors import KINDS
 from service.examples import ANSWERS, REQUESTS
 from service.routes import router
+from service.schemas import Problem
 from tests.service.conftest import SETTINGS
 
 # A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
@@ -79,7 +80,9 @@ def test_every_reference_leads_to_a_schema(description: dict[str, Any]) -> None:
 
 
 def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:
-    assert [error["kind"] for error in description["x-error-kinds"]] == list(KINDS)
+    listed = description["x-error-kinds"]
+    assert [error["kind"] for error in listed] == [error["example"]["kind"] for error in listed] == list(KINDS)
+    assert all(Problem.model_validate(error["example"]).status == error["status"] for error in listed)
 
 
 def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> None:
