@@ -50,8 +50,10 @@ REMOVED = {
     "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
 }
 
-# Of the Anserini jar the service calls Lucene alone; META-INF/versions has Lucene's code for newer Java.
+# Of the Anserini jar the service calls Lucene, and the analyzer of mode bm25; META-INF/versions has Lucene's code for
+# newer Java.
 JAR_KEEPS = (
+    "io/anserini/analysis/",
     "org/apache/lucene/",
     "META-INF/services/org.apache.lucene.",
     "META-INF/MANIFEST.MF",
@@ -80,7 +82,7 @@ def kept_in_jar(name: str) -> bool:
 
 
 def slim_jar(jar: Path) -> None:
-    """Write `jar` anew with Lucene alone."""
+    """Write `jar` anew with what the service calls."""
     scratch = jar.with_suffix(".new")
     with zipfile.ZipFile(jar) as old, zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as new:
         for member in old.infolist():

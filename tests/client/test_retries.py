@@ -96,7 +96,7 @@ def test_no_wait_goes_beyond_the_deadline(make: Maker) -> None:
 def test_waits_fill_the_time_of_the_call_and_no_more(make: Maker) -> None:
     retries = Retries(attempts=10**9, first_wait_s=0.1, longest_wait_s=0.2)
     with Scripted(problem(503, "overloaded")) as server, make(server.url, timeout_s=3, retries=retries) as client:
-        with pytest.raises(AnswerError, match="overloaded"):
+        with pytest.raises(ClientError, match=r"overloaded|No answer"):  # the last attempt may have no time left
             client.search("music")
         came = len(server.seen)
         # Waits of 0.05 s at least.

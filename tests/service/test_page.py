@@ -28,7 +28,7 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
     assert messages == []
     if folder := os.environ.get("SCREENSHOTS"):
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+            page.emulate_media(color_scheme="light" if scheme == "light" else "dark", reduced_motion="reduce")
             page.screenshot(path=Path(folder) / f"page-{scheme}.png", full_page=True)
         page.set_viewport_size({"width": 390, "height": 800})
         page.screenshot(path=Path(folder) / "page-phone.png")

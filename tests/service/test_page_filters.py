@@ -334,12 +334,12 @@ def test_axe_finds_nothing_serious(page: Page) -> None:
     group(page, "share").get_by_label("from").fill("abc")
     expect(page.get_by_role("status")).to_contain_text("expected a number")
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        page.emulate_media(color_scheme="light" if scheme == "light" else "dark", reduced_motion="reduce")
         assert serious(page) == []
     group(page, "share").get_by_label("from").fill("")
     expect(page.get_by_role("status")).to_contain_text("ranked in")
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        page.emulate_media(color_scheme="light" if scheme == "light" else "dark", reduced_motion="reduce")
         assert serious(page) == []
         if folder := os.environ.get("SCREENSHOTS"):
             page.screenshot(path=Path(folder) / f"filters-{scheme}.png")

@@ -156,7 +156,7 @@ def test_axe_finds_nothing_serious(page: Page) -> None:
     page.locator("li.hit").first.get_by_role("button", name="All terms").click()
     expect(page.locator(".terms")).to_be_visible()
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        page.emulate_media(color_scheme="light" if scheme == "light" else "dark", reduced_motion="reduce")
         found = Axe().run(page).response["violations"]
         assert [one["id"] for one in found if one["impact"] in SERIOUS] == []
     if folder := os.environ.get("SCREENSHOTS"):
