@@ -11,7 +11,6 @@ __all__ = ["ANY_4XX", "OK", "Hostile", "ask", "hostile_requests", "request"]
 OK: Final = (200,)
 ANY_4XX: Final = tuple(range(400, 500))
 _PAUSE_S: Final = 0.2
-_WAIT_S: Final = 10.0
 
 
 class Hostile(NamedTuple):
@@ -45,13 +44,13 @@ def request(body: bytes, *headers: str, content_type: str = "application/json") 
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def ask(port: int, sent: bytes) -> Reply:
+def ask(port: int, sent: bytes, wait_s: float = 10.0) -> Reply:
     """Send bytes and read what comes. When nothing comes for a moment, the server is told that nothing follows; if it
-    still waits then, it has nothing to say."""
+    still waits `wait_s` later, it has nothing to say."""
     received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S) as connection, suppress(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, suppress(OSError):
         connection.sendall(sent)
-        for wait in (_PAUSE_S, _WAIT_S):
+        for wait in (_PAUSE_S, wait_s):
             connection.settimeout(wait)
             with suppress(TimeoutError):
                 while part := connection.recv(65536):
