@@ -40,9 +40,8 @@ gate: ## Check that no stage of a search became slower than at the baseline
 	@$(PYTHON_IN_VENV) scripts/demo.py --unpack
 	$(PYTHON_IN_VENV) -m loadtest.gate
 
-pytest: ## Run the tests only: side by side, and those that break the service one by one
-	.venv/bin/pytest --ignore tests/faults --numprocesses logical --maxprocesses 4 --dist loadfile
-	.venv/bin/pytest tests/faults
+pytest: ## Run the tests only
+	.venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 faults: ## Break the service and the pipeline on purpose, at full length (about an hour), and record the figures
 	@scripts/install dev

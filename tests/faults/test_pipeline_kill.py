@@ -50,7 +50,7 @@ def test_a_killed_build_goes_on_and_ends_in_the_same_bundle(
     before = {path.name for path in tmp_path.iterdir()}
     whole = finished(commands.run(Command(command)))
     expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
-    older = make_tiny_bundle(tmp_path.with_name("older"), documents=12).path
+    older = make_tiny_bundle(tmp_path.with_name(f"{tmp_path.name}-older"), documents=12).path
     kills = dict.fromkeys(BUILD if full else ("table", "encode", "lucene"), 0)
     for number in range(8 if full else 1):
         shutil.rmtree(tmp_path / "work")

@@ -69,7 +69,7 @@ def test_a_stopped_build_goes_on_and_ends_in_the_same_bundle(commands: Commands,
     before = {path.name for path in tmp_path.iterdir()}
     whole = finished(commands.run(Command(["build", str(recipe), "--overwrite"])))
     expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
-    older = make_tiny_bundle(tmp_path.with_name("older"), documents=12).path
+    older = make_tiny_bundle(tmp_path.with_name(f"{tmp_path.name}-older"), documents=12).path
     stopper = Stopper(commands, tmp_path)
     rounds = 8 if full else 1
     for number in range(rounds):
