@@ -30,7 +30,7 @@ def configure_logging(level: str) -> None:
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The server's chatter at start and stop says nothing that ours doesn't.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def _render(logger: object, method: str, event: EventDict) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Self
 
@@ -33,12 +34,13 @@ class Server:
         workers: int = 1,
     ) -> None:
         settings = {"LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"}
+        self._errors = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # a pipe nobody reads would fill up
         self.process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(bundle), host, str(port), str(workers)],
             cwd=ROOT,
             env={**os.environ, **settings, **(environment or {})},
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
         )
 
@@ -50,8 +52,9 @@ class Server:
 
     def wait(self) -> tuple[int, str, str]:
         """Give exit status, stdout and stderr."""
-        output, errors = self.process.communicate(timeout=120)
-        return self.process.returncode, output, errors
+        output, _ = self.process.communicate(timeout=120)
+        self._errors.seek(0)
+        return self.process.returncode, output, self._errors.read()
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +65,7 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+        self._errors.close()
 
 
 @contextmanager
