@@ -65,9 +65,14 @@ def check_target(target: Path, *, overwrite: bool, marker: str) -> None:
     """Raise BundleError if `new_folder` would find something in the way."""
     if not os.path.lexists(target):
         return
+    if target.is_symlink():
+        raise BundleError(
+            f"{target} is a link, so it is not overwritten.",
+            remedy="Give a folder, such as the one that it leads to, or remove the link yourself.",
+        )
     if not overwrite:
         raise BundleError(f"{target} exists already.", remedy="Choose another path, or pass --overwrite.")
-    if target.is_symlink() or not (target / marker).is_file():
+    if not (target / marker).is_file():
         raise BundleError(
             f"{target} exists and has no {marker}, so it is not overwritten.",
             remedy="Remove it yourself, or choose another path.",

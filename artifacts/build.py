@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.atomic import check_target
 from artifacts.batches import EncodedBatch
 from artifacts.bundle import Bundle
 from artifacts.bundle_write import TableInput, write_bundle
 from artifacts.corpus import Corpus, Document, Skipped
 from artifacts.dense_build import check_factory
-from artifacts.errors import BundleError, ResumeError
+from artifacts.errors import ResumeError
 from artifacts.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from artifacts.manifest import MANIFEST_FILE, CorpusInfo, ModelInfo
 from artifacts.progress import ProgressBar
@@ -30,13 +31,7 @@ def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
 
     The corpus is read once, so that a bad line is found before the model starts.
     """
-    if recipe.output.exists() and not overwrite:
-        raise BundleError(f"{recipe.output}: exists already.", remedy="Pass --overwrite, or another --output.")
-    if recipe.output.exists() and not (recipe.output / MANIFEST_FILE).is_file():
-        raise BundleError(
-            f"{recipe.output}: exists and is no bundle (it has no {MANIFEST_FILE}), so it is not overwritten.",
-            remedy="Remove it yourself, or choose another --output.",
-        )
+    check_target(recipe.output, overwrite=overwrite, marker=MANIFEST_FILE)
     if recipe.index.factory is not None and recipe.index.dimension is not None:
         check_factory(recipe.index.factory, recipe.index.dimension)
     recipe.corpus.open().count()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from artifacts import atomic
-from artifacts.atomic import new_folder
+from artifacts.atomic import check_target, new_folder
 from artifacts.errors import BundleError
 
 CHECKOUT = Path(__file__).parents[2]
@@ -82,6 +82,15 @@ def test_only_a_folder_with_the_marker_is_overwritten(tmp_path: Path, make: str)
     with pytest.raises(BundleError, match="is not overwritten"):
         write(target, "new", overwrite=True)
     assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("to", ["real", "nowhere"])
+def test_a_link_is_called_a_link(tmp_path: Path, to: str, overwrite: bool) -> None:
+    write(tmp_path / "real", "precious")
+    (tmp_path / "t").symlink_to(tmp_path / to)
+    with pytest.raises(BundleError, match=r"t is a link, so it is not overwritten\. Give a folder"):
+        check_target(tmp_path / "t", overwrite=overwrite, marker="marker")
 
 
 def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:

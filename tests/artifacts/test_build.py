@@ -1,0 +1,47 @@
+"""What `build` looks at before anything is encoded."""
+
+from pathlib import Path
+
+import pytest
+
+from artifacts.build import check_before_build
+from artifacts.errors import BundleError
+from artifacts.recipe import Recipe
+from tests.support.models import write_corpus
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "tiny",
+            "model": {"path": "none"},
+            "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 3)), "name": "tiny"},
+            "tasks": {"web": "Find it"},
+            "default_task": "web",
+            "work": tmp_path / "work",
+            "output": tmp_path / "output",
+        }
+    )
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("to", ["bundle", "nowhere"])
+def test_a_link_in_the_way_is_found_before_the_model_starts(recipe: Recipe, to: str, overwrite: bool) -> None:
+    bundle = recipe.output.with_name("bundle")
+    bundle.mkdir()
+    (bundle / "manifest.json").touch()
+    recipe.output.symlink_to(to)
+    with pytest.raises(BundleError, match=r"output is a link, so it is not overwritten\. Give a folder"):
+        check_before_build(recipe, overwrite=overwrite)
+
+
+def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> None:
+    check_before_build(recipe)
+    recipe.output.mkdir()
+    with pytest.raises(BundleError, match=r"output exists already\. .*pass --overwrite"):
+        check_before_build(recipe)
+    with pytest.raises(BundleError, match=r"output exists and has no manifest\.json, so it is not overwritten"):
+        check_before_build(recipe, overwrite=True)
+    (recipe.output / "manifest.json").touch()
+    check_before_build(recipe, overwrite=True)
