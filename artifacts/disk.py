@@ -1,12 +1,14 @@
-"""Writing files to a disk that may be full."""
+"""Writing files that appear whole or not at all, to a disk that may be full."""
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from artifacts.errors import DiskError
 
-__all__ = ["writing"]
+__all__ = ["new_file", "writing"]
 
 
 @contextmanager
@@ -19,3 +21,24 @@ def writing(path: Path) -> Iterator[None]:
             f"{path} can't be written: {error.strerror or error}.",
             remedy="Look at free space and permissions, and run the same command again.",
         ) from error
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that takes the name `path` when the block ends well, and is gone else. Its folder is made.
+
+    `path` has either its old or its whole new content, whatever happens. Raises DiskError.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise

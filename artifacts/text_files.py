@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Final
@@ -22,7 +22,7 @@ from typing import IO, Annotated, Final
 import typer
 
 from artifacts.corpus import Skipped
-from artifacts.disk import writing
+from artifacts.disk import new_file
 from artifacts.errors import CorpusError
 from artifacts.offline import JsonOption, offline
 from artifacts.passages import passages
@@ -89,7 +89,7 @@ def write_text_corpus(
         raise CorpusError(f"{output}: exists already.", remedy="Choose another name, or pass --overwrite.")
     written = Written()
     files = _files(folder, written.skipped)
-    with _new_file(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
+    with _new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
         for name in files:
             try:
                 documents = text_documents(folder, name, words)
@@ -180,22 +180,11 @@ def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """A file that has its name when the block ends well, and is gone else; gzipped where the name says so."""
-    partial = path.with_name(f"{path.name}.partial")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with partial.open("wb") as raw:
-                if path.suffix == ".gz":
-                    with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
-                        yield packed
-                else:
-                    yield raw
-                raw.flush()
-                os.fsync(raw.fileno())
-            partial.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+def _new_corpus(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A new file, gzipped where its name says so."""
+    with new_file(path) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield packed
+        else:
+            yield file

@@ -3,11 +3,10 @@
 import fcntl
 import io
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import UNREADABLE
-from artifacts.disk import writing
+from artifacts.disk import new_file, writing
 from artifacts.errors import ResumeError
 from artifacts.interrupt import uninterrupted
 
@@ -88,18 +87,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     A signal that is to stop the command has to wait until the file is there.
     """
-    partial = path.with_name(path.name + ".partial")
-    with uninterrupted(), writing(path):
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+    with uninterrupted(), new_file(path) as file:
+        file.write(content)
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:

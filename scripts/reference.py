@@ -7,7 +7,6 @@ docs/cli.md gets every command with its arguments and options, as Typer knows th
 every model of the API, as its OpenAPI description has them.
 """
 
-import argparse
 import inspect
 import json
 import sys
@@ -20,6 +19,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from typer.main import get_command
 
+from scripts.generated import Part, wants_check, write_or_check
 from service import schemas
 from service.app import create_app
 from service.cli import app
@@ -28,8 +28,7 @@ from service.settings import Settings
 __all__ = ["api_reference", "command_reference", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN = "<!-- reference: written by scripts/reference.py -->"
-END = "<!-- end of reference -->"
+PART = Part("<!-- reference: written by scripts/reference.py -->", "<!-- end of reference -->")
 
 
 def command_reference(application: typer.Typer) -> str:
@@ -204,37 +203,18 @@ def _row(*cells: str | None) -> str:
     return f"| {' | '.join(inside)} |"
 
 
-def replaced(page: str, text: str) -> str:
-    """The text of a page with `text` between the markers. Raises ValueError when a marker is missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n{text}{END}{after}"
-
-
 def outputs(root: Path) -> dict[Path, str]:
     """Both pages, as they are to be."""
     description = create_app(Path("no bundle"), Settings()).openapi()
     parts = {"cli.md": command_reference(app), "api.md": api_reference(description["paths"])}
     pages = {root / "docs" / name: text for name, text in parts.items()}
-    return {page: replaced(page.read_text(encoding="utf-8"), text) for page, text in pages.items()}
+    return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in pages.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the pages, or check them; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write the reference of commands and of the API.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 when out of date")
-    check = parser.parse_args(arguments).check
-    stale = {page: text for page, text in outputs(ROOT).items() if page.read_text(encoding="utf-8") != text}
-    for page, text in stale.items():
-        name = page.relative_to(ROOT)
-        if check:
-            print(f"{name}: differs from the code; run: python -m scripts.reference", file=sys.stderr)
-        else:
-            page.write_text(text, encoding="utf-8")
-            print(f"{name}: written")
-    return int(check and bool(stale))
+    check = wants_check("Write the reference of commands and of the API.", arguments)
+    return write_or_check(outputs(ROOT), ROOT, "scripts.reference", "the code", check=check)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ and reliability.json hold against their goals becomes the tables of docs/speed.m
 docs/results/*.json is an `evaluation.json`, and becomes a table of its own.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -29,9 +28,10 @@ from artifacts.evaluation.tables import (
 )
 from loadtest.promises import PROMISES
 from loadtest.record import GOALS, Goals, goal_table
+from scripts.generated import Part, wants_check, write_or_check
 from scripts.result_tables import ABLATIONS, COMPARISONS, DATASETS, KEPT, MAIN, POSTINGS
 
-__all__ = ["main", "outputs", "render", "replaced"]
+__all__ = ["main", "outputs", "render"]
 
 ROOT = Path(__file__).resolve().parents[1]
 QUALITY = "quality.json"
@@ -40,8 +40,7 @@ CHART = "quality.svg"
 SPEED = "speed.json"
 RELIABILITY = "reliability.json"
 OTHERS = (QUALITY, SIGNIFICANCE, SPEED, RELIABILITY, "load.json", "scaling.json")
-BEGIN = "<!-- results: written by scripts/results.py -->"
-END = "<!-- end of results -->"
+PART = Part("<!-- results: written by scripts/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
 
@@ -66,15 +65,6 @@ def render(report: Mapping[str, Any], name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def replaced(page: str, tables: str) -> str:
-    """The text of a page with `tables` between the markers. Raises ValueError when a marker is missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n{tables}{END}{after}"
-
-
 def outputs(root: Path) -> dict[Path, str]:
     """Every file this script writes, and what is to stand in it."""
     folder = root / "docs" / "results"
@@ -92,7 +82,7 @@ def outputs(root: Path) -> dict[Path, str]:
         root / "docs" / "speed.md": measured(folder / SPEED, GOALS),
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, PROMISES),
     }
-    written = {page: replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
+    written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:
         written[folder / CHART] = chart
     if any(tests.values()):
@@ -158,22 +148,8 @@ def plot(results: Results) -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the files, or check them; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write the documentation's tables of results.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 when out of date")
-    check = parser.parse_args(arguments).check
-    stale = {
-        file: text
-        for file, text in outputs(ROOT).items()
-        if not file.is_file() or file.read_text(encoding="utf-8") != text
-    }
-    for file, text in stale.items():
-        name = file.relative_to(ROOT)
-        if check:
-            print(f"{name}: differs from docs/results/; run: python -m scripts.results", file=sys.stderr)
-        else:
-            file.write_text(text, encoding="utf-8")
-            print(f"{name}: written")
-    return int(check and bool(stale))
+    check = wants_check("Write the documentation's tables of results.", arguments)
+    return write_or_check(outputs(ROOT), ROOT, "scripts.results", "docs/results/", check=check)
 
 
 if __name__ == "__main__":

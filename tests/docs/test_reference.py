@@ -93,14 +93,14 @@ def test_check_names_page_and_remedy(
 ) -> None:
     (tmp_path / "docs").mkdir()
     for name in ("cli.md", "api.md"):
-        (tmp_path / "docs" / name).write_text(f"before\n{reference.BEGIN}\nold\n{reference.END}\nafter\n")
+        (tmp_path / "docs" / name).write_text(f"before\n{reference.PART.begin}\nold\n{reference.PART.end}\nafter\n")
     monkeypatch.setattr(reference, "ROOT", tmp_path)
     assert reference.main(["--check"]) == 1
     assert "docs/cli.md: differs from the code; run: python -m scripts.reference" in capsys.readouterr().err
     assert "\nold\n" in (tmp_path / "docs" / "cli.md").read_text()
     assert reference.main([]) == 0
     assert reference.main(["--check"]) == 0
-    assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.BEGIN}\n## Routes\n")
+    assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.PART.begin}\n## Routes\n")
     (tmp_path / "docs" / "cli.md").write_text("no markers")
     with pytest.raises(ValueError, match="needs the lines"):
         reference.main([])

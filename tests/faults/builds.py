@@ -1,4 +1,4 @@
-"""A tiny build with every stage, and what its bundle holds."""
+"""Tiny runs of every stage, and what they leave."""
 
 import hashlib
 import json
@@ -9,9 +9,20 @@ import numpy as np
 import yaml
 
 from artifacts.bundle import Bundle
+from artifacts.verify import verify_bundle
+from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model, write_corpus
+from tests.support.toy import save_toy_model, write_toy_set
 
-__all__ = ["content", "files", "write_recipe"]
+__all__ = [
+    "adapter_files",
+    "assert_whole_or_absent",
+    "content",
+    "files",
+    "write_distil_recipe",
+    "write_recipe",
+    "write_train_recipe",
+]
 
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 
@@ -31,6 +42,43 @@ def write_recipe(folder: Path, documents: int = 40) -> Path:
     }
     recipe = folder / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(content))
+    return recipe
+
+
+def write_train_recipe(folder: Path) -> Path:
+    """A toy model, its pairs, and a recipe of two stages for them, which is returned."""
+    save_toy_model(folder / "model")
+    write_toy_set(folder / "pairs", "train", 200, seed=1)
+    contrastive = {"kind": "contrastive", "steps": 4, "batch_size": 8, "negatives": 0, "sparse_temperature": 1.0}
+    settings: dict[str, Any] = {
+        "name": "toy",
+        "model": {"path": str(folder / "model"), "device": "cpu"},
+        "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
+        "data": {"sets": [{"path": str(folder / "pairs"), "instruction": "find"}], "max_document_length": 16},
+        "stages": [{"kind": "query_likelihood", "steps": 3, "batch_size": 8}, contrastive],
+        "checkpoint_every": 2,
+        "work": str(folder / "work"),
+        "output": str(folder / "adapter"),
+    }
+    (folder / "train.yaml").write_text(yaml.safe_dump(settings))
+    return folder / "train.yaml"
+
+
+def write_distil_recipe(folder: Path) -> Path:
+    """A bi-encoder, a corpus, and a recipe of a distilled table for them, which is returned."""
+    settings = {
+        "name": "tiny",
+        "model": {"path": str(save_biencoder(folder / "model")), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
+        "tasks": {"search": ""},
+        "default_task": "search",
+        "encode": {"shard_size": 10},
+        "distil": {"epochs": 4, "batch_size": 32, "held_out": 10},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(settings))
     return recipe
 
 
@@ -58,3 +106,19 @@ def files(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def adapter_files(folder: Path) -> dict[str, str]:
+    """All but the model card, which tells how long the training took."""
+    found = files(folder)
+    del found["README.md"]
+    assert "adapter_model.safetensors" in found
+    return found
+
+
+def assert_whole_or_absent(bundle: Path, older: int | None) -> None:
+    """Where a bundle is to appear there is nothing, the older one, or the new one. Never a part of one."""
+    if older is None and not bundle.exists():
+        return
+    assert verify_bundle(bundle) == []
+    assert Bundle.open(bundle).manifest.documents in (older, 40)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
-__all__ = ["STAGES", "Command", "Commands", "Done"]
+__all__ = ["STAGES", "Command", "Commands", "Done", "finished", "lasted"]
 
 STAGES: Final[dict[str, str]] = {
     "start": r"recipe\.yaml$|train\.yaml$|/bundle/manifest\.json$",
@@ -64,6 +64,17 @@ class Done(NamedTuple):
     status: int
     output: str
     stages: dict[str, float]
+
+
+def finished(done: Done) -> Done:
+    """The same, of a command that ended well."""
+    assert done.status == 0, done.output
+    return done
+
+
+def lasted(stages: dict[str, float], stage: str, until: float) -> float:
+    """How long a stage took, in seconds; the last one of all took until `until`."""
+    return min([began for began in stages.values() if began > stages[stage]], default=until) - stages[stage]
 
 
 class Commands:

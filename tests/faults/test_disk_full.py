@@ -22,10 +22,9 @@ import yaml
 
 from artifacts.bundle import Bundle
 from artifacts.verify import verify_bundle
-from tests.faults.builds import files, write_recipe
+from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure
-from tests.faults.test_pipeline_kill import train_recipe
 from tests.service.process import ROOT, SCRIPT
 from tests.support.tiny import make_tiny_bundle
 
@@ -100,7 +99,7 @@ def test_a_full_disk_stops_every_stage_with_one_line(
 
 @pytest.mark.full_faults
 def test_a_full_disk_stops_the_training(commands: Commands, tmp_path: Path) -> None:
-    recipe = train_recipe(tmp_path)
+    recipe = write_train_recipe(tmp_path)
     for file_bytes in (100, 1_000, 20_000):
         line = error_of(commands.run(Command(["train", str(recipe)], file_bytes=file_bytes)))
         assert str(tmp_path / "work") in line

@@ -1,45 +1,28 @@
 """SIGKILL at random moments of every stage: the same command goes on, to the same bundle, and leaves nothing behind."""
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from artifacts.bundle import Bundle
 from artifacts.verify import verify_bundle
-from tests.faults.builds import content, files, write_recipe
-from tests.faults.commands import Command, Commands, Done
+from tests.faults.builds import (
+    adapter_files,
+    assert_whole_or_absent,
+    content,
+    files,
+    write_distil_recipe,
+    write_recipe,
+    write_train_recipe,
+)
+from tests.faults.commands import Command, Commands, finished, lasted
 from tests.faults.conftest import Figure
-from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
 from tests.support.tiny import make_tiny_bundle
-from tests.support.toy import save_toy_model, write_toy_set
 
 SEED = 20_261
 BUILD = ("begin", "table", "encode", "tables of the bundle", "lucene", "dense", "manifest")
 KILLED = -9
-
-
-def finished(done: Done) -> Done:
-    assert done.status == 0, done.output
-    return done
-
-
-def lasted(stages: dict[str, float], stage: str, until: float) -> float:
-    """How long a stage took, in seconds."""
-    return min([began for began in stages.values() if began > stages[stage]], default=until) - stages[stage]
-
-
-def assert_whole_or_absent(bundle: Path, older: int | None) -> None:
-    """Where a bundle is to appear there is nothing, the older one, or the new one. Never a part of one."""
-    if older is None and not bundle.exists():
-        return
-    assert verify_bundle(bundle) == []
-    assert Bundle.open(bundle).manifest.documents in (older, 40)
 
 
 def test_a_killed_build_goes_on_and_ends_in_the_same_bundle(
@@ -75,35 +58,9 @@ def test_a_killed_build_goes_on_and_ends_in_the_same_bundle(
     figure("kills_not_resumed", 0, f"of {sum(kills.values())}", kills=kills)
 
 
-def train_recipe(folder: Path) -> Path:
-    save_toy_model(folder / "model")
-    write_toy_set(folder / "pairs", "train", 200, seed=1)
-    contrastive = {"kind": "contrastive", "steps": 4, "batch_size": 8, "negatives": 0, "sparse_temperature": 1.0}
-    content: dict[str, Any] = {
-        "name": "toy",
-        "model": {"path": str(folder / "model"), "device": "cpu"},
-        "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
-        "data": {"sets": [{"path": str(folder / "pairs"), "instruction": "find"}], "max_document_length": 16},
-        "stages": [{"kind": "query_likelihood", "steps": 3, "batch_size": 8}, contrastive],
-        "checkpoint_every": 2,
-        "work": str(folder / "work"),
-        "output": str(folder / "adapter"),
-    }
-    (folder / "train.yaml").write_text(yaml.safe_dump(content))
-    return folder / "train.yaml"
-
-
-def adapter_files(folder: Path) -> dict[str, str]:
-    """All but the model card, which tells how long the training took."""
-    found = files(folder)
-    del found["README.md"]
-    assert "adapter_model.safetensors" in found
-    return found
-
-
 @pytest.mark.full_faults
 def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_path: Path) -> None:
-    command, random = ["train", str(train_recipe(tmp_path))], np.random.default_rng(SEED)
+    command, random = ["train", str(write_train_recipe(tmp_path))], np.random.default_rng(SEED)
     before = {path.name for path in tmp_path.iterdir()}
     finished(commands.run(Command(command)))
     expected = adapter_files(tmp_path / "adapter")
@@ -124,19 +81,7 @@ def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_p
 
 @pytest.mark.full_faults
 def test_a_killed_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path) -> None:
-    content = {
-        "name": "tiny",
-        "model": {"path": str(save_biencoder(tmp_path / "model")), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 60)), "name": "tiny"},
-        "tasks": {"search": ""},
-        "default_task": "search",
-        "encode": {"shard_size": 10},
-        "distil": {"epochs": 4, "batch_size": 32, "held_out": 10},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    (tmp_path / "recipe.yaml").write_text(json.dumps(content))
-    command, random = ["distil-table", str(tmp_path / "recipe.yaml")], np.random.default_rng(SEED)
+    command, random = ["distil-table", str(write_distil_recipe(tmp_path))], np.random.default_rng(SEED)
     whole = finished(commands.run(Command(command)))
     expected = files(tmp_path / "work")
     shutil.rmtree(tmp_path / "work")

@@ -2,7 +2,6 @@
 the same command to the same end."""
 
 import contextlib
-import json
 import os
 import pty
 import re
@@ -20,11 +19,16 @@ import pytest
 import yaml
 
 from artifacts.verify import verify_bundle
-from tests.faults.builds import content, files, write_recipe
-from tests.faults.commands import Command, Commands, Done
-from tests.faults.test_pipeline_kill import adapter_files, assert_whole_or_absent, finished, lasted, train_recipe
-from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
+from tests.faults.builds import (
+    adapter_files,
+    assert_whole_or_absent,
+    content,
+    files,
+    write_distil_recipe,
+    write_recipe,
+    write_train_recipe,
+)
+from tests.faults.commands import Command, Commands, Done, finished, lasted
 from tests.support.tiny import make_tiny_bundle
 
 SEED = 20_262
@@ -127,7 +131,7 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
 
 
 def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_path: Path, full: bool) -> None:
-    recipe = train_recipe(tmp_path)
+    recipe = write_train_recipe(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
     whole = finished(commands.run(Command(["train", str(recipe)])))
     expected = adapter_files(tmp_path / "adapter")
@@ -144,19 +148,7 @@ def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_
 
 
 def test_a_stopped_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path, full: bool) -> None:
-    settings = {
-        "name": "tiny",
-        "model": {"path": str(save_biencoder(tmp_path / "model")), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 60)), "name": "tiny"},
-        "tasks": {"search": ""},
-        "default_task": "search",
-        "encode": {"shard_size": 10},
-        "distil": {"epochs": 4, "batch_size": 32, "held_out": 10},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(settings))
+    recipe = write_distil_recipe(tmp_path)
     whole = finished(commands.run(Command(["distil-table", str(recipe)])))
     expected = files(tmp_path / "work")
     shutil.rmtree(tmp_path / "work")
@@ -171,7 +163,7 @@ def test_a_stopped_distillation_goes_on_to_the_same_table(commands: Commands, tm
 @pytest.mark.full_faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_training_in_two_processes_is_stopped_as_one(tmp_path: Path, number: int) -> None:
-    recipe = train_recipe(tmp_path)
+    recipe = write_train_recipe(tmp_path)
     settings = yaml.safe_load(recipe.read_text())
     settings["stages"][1]["steps"] = 400
     recipe.write_text(yaml.safe_dump(settings))

@@ -37,13 +37,13 @@ def test_a_table() -> None:
 
 
 def test_only_what_is_between_the_markers_changes() -> None:
-    readme = f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n"
-    assert results.replaced(readme, "new\n") == f"before\n{results.BEGIN}\nnew\n{results.END}\nafter\n"
+    readme = f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n"
+    assert results.PART.replaced(readme, "new\n") == f"before\n{results.PART.begin}\nnew\n{results.PART.end}\nafter\n"
 
 
 def test_a_missing_marker_is_an_error() -> None:
     with pytest.raises(ValueError, match="needs the lines"):
-        results.replaced("no markers", "new")
+        results.PART.replaced("no markers", "new")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but the pages."""
     (tmp_path / "docs" / "results").mkdir(parents=True)
     for page in ("README.md", "docs/evaluation.md", "docs/speed.md", "docs/reliability.md"):
-        (tmp_path / page).write_text(f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n")
+        (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path
 
