@@ -63,6 +63,13 @@ class Trouble extends Error {
   }
 }
 
+// Says what went wrong, and asks for a key where one is needed. What is no Trouble is a mistake in the page.
+function tell(error) {
+  if (!(error instanceof Trouble)) throw error;
+  byId("access").hidden = !error.locked;
+  say(error.message, true);
+}
+
 function credentials() {
   const key = sessionStorage.getItem(KEY);
   return key ? { authorization: `Bearer ${key}` } : {};

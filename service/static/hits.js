@@ -52,6 +52,7 @@ function shareCell(leg, share, highest) {
   return cell;
 }
 
+// The page sends no weighted terms, so a token counts as often as it occurs.
 function tokenTable(tokens, legs) {
   const table = make("table"), head = make("tr"), body = make("tbody");
   table.append(make("caption", "hidden", "What each token of the query adds to the scores"), make("thead"), body);
@@ -90,7 +91,7 @@ async function showTerms(id, button) {
   try {
     ({ terms } = await call(`terms/${encodeURIComponent(id)}`));
   } catch (error) {
-    say(error.message, true);
+    tell(error);
     return;
   }
   const list = make("ul", "terms");

@@ -102,8 +102,8 @@ async function search(entry) {
   const mode = chosenMode(), { signal } = running = new AbortController();
   byId("balance").hidden = mode !== "hybrid" && mode !== "compare";
   document.body.classList.toggle("wide", mode === "compare");
+  document.body.classList.toggle("busy", Boolean(query.value.trim()));
   if (!query.value.trim()) { clear(); byId("welcome").hidden = false; return; }
-  document.body.classList.add("busy");
   try {
     await learn();
     signal.throwIfAborted();
@@ -124,13 +124,12 @@ async function search(entry) {
 }
 
 function fail(error) {
-  if (!(error instanceof Trouble)) throw error;
+  tell(error);
   if (error.refused) learning = null;
   const wrong = boundTrouble(error.errors);
   // While a bound is wrong, or not yet typed to its end, the hits stay there, but can't be used.
   if (wrong) showPanel(true); else clear(true);
   byId("results").inert = Boolean(wrong);
-  byId("access").hidden = !error.locked;
   byId("again").hidden = !error.again;
   say(wrong || error.message, true);
 }
@@ -188,6 +187,7 @@ function append(answer) {
 }
 
 // The next page. Where the ranking is another one than before, with another bundle or without a leg, all is shown anew.
+// Nothing is done with it when another search is shown by then, whose requests may have begun before.
 async function more() {
   const before = shown, { signal } = running;
   if (!before || before.loading || before.number >= before.most) return;
@@ -195,18 +195,19 @@ async function more() {
   const offset = before.number, k = Math.min(HITS, before.most - offset);
   try {
     let answer = await call("search", { ...before.body, offset, k }, signal);
+    if (shown !== before) return;
     const known = new Set([...hits.children].map((item) => item.dataset.id)), first = before.answer;
     const same = answer.candidates === first.candidates && String(answer.degraded) === String(first.degraded) &&
       !answer.hits.some((hit) => known.has(hit.id));
     if (same) { append(answer)?.focus({ preventScroll: true }); return; }
     answer = await call("search", { ...before.body, k: offset + k }, signal);
+    if (shown !== before) return;
     showPage(before.body, answer);
     say(`${byId("status").textContent} The ranking has changed meanwhile.`);
     (hits.children[offset] || query).focus({ preventScroll: true });
   } catch (error) {
-    if (signal.aborted) return;
-    if (!(error instanceof Trouble)) throw error;
-    say(error.message, true);
+    if (signal.aborted || shown !== before) return;
+    tell(error);
     byId("shown").textContent = error.message;
   } finally {
     before.loading = false;
@@ -243,9 +244,10 @@ function useKey(event) {
   search(false);
 }
 
-// "/" leads to the box, the arrows from the box through the hits and back; elsewhere keys do what they always do.
+// "/" leads to the box, the arrows from the box through the hits and back; elsewhere, and in an input method, keys do
+// what they always do.
 function keyPressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target.matches("input:not([type=radio], [type=checkbox], [type=range])");
   if (event.key === "/" && !typing) { event.preventDefault(); query.focus(); query.select(); return; }
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, Route, expect
@@ -76,6 +77,15 @@ def test_emptying_the_box_empties_the_list(page: Page) -> None:
     page.get_by_role("searchbox").fill("   ")
     expect(page.locator("li.hit")).to_have_count(0)
     expect(page.get_by_role("status")).to_be_empty()
+
+
+def test_emptying_the_box_ends_the_search_under_way(page: Page) -> None:
+    page.route("**/search", lambda route: None)
+    with page.expect_request("**/search"):
+        page.get_by_role("searchbox").fill("music")
+    expect(page.locator("body")).to_have_class(re.compile("busy"))
+    page.get_by_role("searchbox").fill("")
+    expect(page.locator("body")).not_to_have_class(re.compile("busy"))
 
 
 def test_text_of_documents_stays_text(page: Page, messages: list[str]) -> None:
@@ -189,6 +199,29 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
         other.goto("/#q=music")
         expect(other.get_by_role("status")).to_contain_text("Send your API key")
         other.close()
+
+
+def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
+    key, entry = new_key("page", ["search"])
+    file = tmp_path / "keys.json"
+    file.write_text(f"[{entry.model_dump_json()}]")
+    with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(file)}) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/#q=music")
+        asked = page.get_by_label("This service asks for an API key", exact=False)
+        for button in ("More hits", "All terms of this document"):
+            asked.fill(key)
+            asked.press("Enter")
+            expect(page.locator("li.hit")).to_have_count(10)
+            expect(asked).to_be_hidden()
+            page.evaluate("sessionStorage.clear()")
+            if button != "More hits":
+                page.get_by_text("Why this hit?").first.click()
+            page.get_by_role("button", name=button).first.click()
+            expect(page.get_by_role("status")).to_contain_text("Send your API key")
+            expect(page.locator("li.hit")).to_have_count(10)
+            expect(asked).to_be_visible()
+        page.close()
 
 
 def test_nothing_is_loaded_from_elsewhere(browser: Browser, site: str) -> None:

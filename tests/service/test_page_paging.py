@@ -1,5 +1,6 @@
 """Pages of hits on the page, held against the API's own order; and the keys that lead through them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +115,73 @@ def test_an_impatient_person_gets_each_page_once(page: Page, site: str) -> None:
     assert shown_ids(page) == ids(answer_of(site, query=QUERY, k=20))
 
 
-def test_a_page_of_an_older_search_is_dropped(page: Page, site: str) -> None:
-    search_for(page, QUERY)
+def held_back(page: Page, holds: Callable[[dict[str, Any]], bool]) -> list[Route]:
+    """The requests of searches that don't go on by themselves, as they come."""
     held: list[Route] = []
-    page.route(
-        "**/search", lambda route: held.append(route) if asked(route.request).get("offset") else route.continue_()
-    )
+    page.route("**/search", lambda route: held.append(route) if holds(asked(route.request)) else route.continue_())
+    return held
+
+
+def test_a_page_of_an_older_search_is_dropped(page: Page, site: str, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    held = held_back(page, lambda body: "offset" in body)
     with page.expect_request("**/search"):
         more(page).click()
     search_for(page, "scientific papers")
-    for route in held:
-        route.abort()
+    held.pop().continue_()
     page.wait_for_timeout(100)
     assert shown_ids(page) == ids(answer_of(site, query="scientific papers"))
+    assert messages == []
+
+
+def asked_for_while_the_next_search_is_held(page: Page) -> tuple[Route, Route]:
+    """The requests of a further search, and of a page of the one before it that was asked for afterwards."""
+    search_for(page, QUERY)
+    held = held_back(page, lambda _: len(held) < 2)
+    with page.expect_request("**/search"):
+        page.get_by_role("searchbox").fill("scientific papers")
+    with page.expect_request("**/search"):
+        more(page).click()
+    search, further = held
+    assert asked(further.request)["query"] == QUERY
+    return search, further
+
+
+def test_a_page_asked_for_while_the_next_search_runs_is_dropped(page: Page, site: str, messages: list[str]) -> None:
+    search, further = asked_for_while_the_next_search_is_held(page)
+    search.continue_()
+    whole = answer_of(site, query="scientific papers")
+    expect(page.locator("li.hit").first).to_have_attribute("data-id", ids(whole)[0])
+    told = page.get_by_role("status").inner_text()
+    with page.expect_response("**/search"):
+        further.continue_()
+    page.wait_for_timeout(100)
+    assert shown_ids(page) == ids(whole)
+    assert page.get_by_role("status").inner_text() == told
+    assert messages == []
+
+
+def test_nothing_is_said_of_a_dropped_page_that_fails(page: Page, site: str) -> None:
+    search, further = asked_for_while_the_next_search_is_held(page)
+    search.continue_()
+    whole = answer_of(site, query="scientific papers")
+    expect(page.locator("li.hit").first).to_have_attribute("data-id", ids(whole)[0])
+    further.abort()
+    page.wait_for_timeout(100)
+    expect(page.get_by_role("status")).to_contain_text("ranked in")
+    expect(shown(page)).to_have_text(f"10 of {whole['candidates']} candidates are shown.")
+
+
+def test_a_page_is_dropped_where_the_next_search_fails(page: Page, messages: list[str]) -> None:
+    search, further = asked_for_while_the_next_search_is_held(page)
+    search.abort()
+    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
+    with page.expect_response("**/search"):
+        further.continue_()
+    page.wait_for_timeout(100)
+    expect(page.locator("li.hit")).to_have_count(0)
+    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
+    assert [message for message in messages if "TypeError" in message or "Cannot" in message] == []
 
 
 def test_where_the_ranking_changed_meanwhile_all_is_shown_anew(page: Page, site: str) -> None:
@@ -184,3 +239,13 @@ def test_the_keys_lead_through_hits_and_pages(page: Page, messages: list[str]) -
     page.keyboard.press("ArrowUp")
     expect(page.get_by_role("searchbox")).to_be_focused()
     assert messages == []
+
+
+def test_keys_that_compose_a_character_are_not_the_pages(page: Page) -> None:
+    """The arrows lead through the suggestions of an input method, and "/" may be part of a character."""
+    search_for(page, QUERY)
+    box = page.get_by_role("searchbox")
+    box.dispatch_event("keydown", {"key": "ArrowDown", "isComposing": True})
+    expect(box).to_be_focused()
+    box.dispatch_event("keydown", {"key": "ArrowDown"})
+    expect(page.locator("li.hit").first).to_be_focused()
