@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,9 @@ class BiEncoder:
         static = isinstance(self.model.tokenizer, Tokenizer)
         special = _special_tokens(self.model.tokenizer)
         for text in texts:
-            if any(token in text for token in special):
-                continue
             lowered = text.lower() if self.tokenizer.lowercase else text
+            if any(token in lowered for token in special):
+                continue
             theirs = (
                 self.model.tokenizer.encode(lowered, add_special_tokens=False).ids
                 if static
@@ -121,9 +122,11 @@ class BiEncoder:
             )
             ours = self.tokenizer.encode(text).tolist()
             if ours != list(theirs):
+                place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
                 raise ModelError(
-                    f"{self.name}: the text {text[:80]!r} has the tokens {ours[:10]} in tokenizer.json, but "
-                    f"{list(theirs)[:10]} for the encoder.",
+                    f"{self.name}: the text {text[:80]!r} has, from token {place} on, the tokens "
+                    f"{ours[place : place + 10]} in tokenizer.json, but {list(theirs)[place : place + 10]} for the "
+                    "encoder.",
                     remedy="Save the encoder's tokenizer as a fast one (save_pretrained) and use that directory.",
                 )
 

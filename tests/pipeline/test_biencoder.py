@@ -64,8 +64,8 @@ def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
     other = Tokenizer.from_buffer(encoder.tokenizer_json)
     other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
     strange = BiEncoder(encoder.model, TextTokenizer(other, content=other.to_str().encode()), b"", "strange", "")
-    with pytest.raises(ModelError, match=r"strange: the text 'façade' has the tokens"):
-        strange.check_tokens(["music", "façade"])
+    with pytest.raises(ModelError, match=r"the text 'music façade' has, from token 1 on,"):
+        strange.check_tokens(["music", "music façade"])
 
 
 def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, folder: Path) -> None:

@@ -160,6 +160,7 @@ def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -
 def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> None:
     train_tokenizer(tmp_path / "tokenizer.json", [document.full_text for document in tiny_documents(40)])
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<s>"])
     rows = torch.randn(tokenizer.get_vocab_size(), 8, generator=torch.Generator().manual_seed(3))
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
     model.save(str(tmp_path / "model"), create_model_card=False)
@@ -167,3 +168,4 @@ def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> Non
     np.testing.assert_array_equal(encoder.token_states(), rows.numpy())
     assert encoder.longest is None
     encoder.check_tokens([document.full_text for document in tiny_documents(40)])
+    encoder.check_tokens(["a special token in capitals, <S>, of which lower case makes one"])
