@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from artifacts.errors import DiskError
+from artifacts.interrupt import past_stopping, uninterrupted
 
 __all__ = ["new_file", "writing"]
 
@@ -24,10 +25,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[BinaryIO]:
+def new_file(path: Path, *, last: bool = False) -> Iterator[BinaryIO]:
     """Yield a file that takes the name `path` when the block ends well, and is gone else. Its folder is made.
 
-    `path` has either its old or its whole new content, whatever happens. Raises DiskError.
+    `path` has either its old or its whole new content, whatever happens. Where it is the `last` thing that a command
+    does, a signal does not stop the command once the file is there. Raises DiskError.
     """
     partial = path.with_name(f"{path.name}.partial")
     with writing(path):
@@ -37,7 +39,10 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+            with uninterrupted():
+                partial.replace(path)
+                if last:
+                    past_stopping()
         except BaseException:
             with suppress(OSError):
                 partial.unlink()

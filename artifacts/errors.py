@@ -11,6 +11,9 @@ LightRetrieverError
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
 
+import re
+from pathlib import Path
+
 __all__ = [
     "BundleError",
     "CorpusError",
@@ -21,6 +24,7 @@ __all__ = [
     "ModelError",
     "RecipeError",
     "ResumeError",
+    "readable",
 ]
 
 
@@ -71,3 +75,9 @@ class MissingExtraError(LightRetrieverError):
 
 class JavaError(LightRetrieverError):
     """The JVM can't start, the Lucene jar is missing, or a Lucene call failed."""
+
+
+def readable(text: str | Path) -> str:
+    """A text for a message, such as a path: what is not UTF-8 in it as \\x..; other halves of characters as \\u...."""
+    escaped = re.sub("[\udc80-\udcff]", lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", str(text))
+    return escaped.encode("utf-8", "backslashreplace").decode()

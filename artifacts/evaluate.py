@@ -6,7 +6,7 @@ Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-pap
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from artifacts.evaluation.full import FullQueryEncoder, QueryModel, encode_fully
 from artifacts.evaluation.report import describe_bundle, environment
 from artifacts.evaluation.runs import MEASURES, measure, ndcg_per_query, write_run
 from artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
-from artifacts.interrupt import uninterrupted
+from artifacts.interrupt import past_stopping, uninterrupted
 from artifacts.work import write_atomically
 from service.plan import fusion_weights
 from service.schemas import LinearFusion, RrfFusion
@@ -57,13 +57,14 @@ def evaluate_bundle(
     fusion: Fusion | None = None,
     only: Collection[str] | None = None,
     query_model: QueryModel | None = None,
+    record: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
     `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None for `fusion`: the
     bundle's default). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
-    system, SYSTEM.trec, to the folder `output`. Judged documents that the bundle lacks count as not found, and are
-    warned of.
+    system, SYSTEM.trec, to the folder `output`, and then calls `record`; this is the last thing that a command does: a
+    signal stops it before, or not at all. Judged documents that the bundle lacks count as not found, and are warned of.
 
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
@@ -100,11 +101,15 @@ def evaluate_bundle(
         "environment": environment(),
     }
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
-    with uninterrupted():  # runs and report are of one evaluation
+    evaluation = Evaluation(metrics, report, ndcg)
+    with uninterrupted():  # runs, report and what is recorded are of one evaluation
         for system, run in results.runs.items():
             write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
         write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
-    return Evaluation(metrics, report, ndcg)
+        if record is not None:
+            record(evaluation)
+        past_stopping()
+    return evaluation
 
 
 def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:

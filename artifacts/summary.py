@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from artifacts.errors import readable
 from artifacts.progress import duration
 
 __all__ = [
@@ -28,8 +29,12 @@ __all__ = [
 ]
 
 
+Text = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
+"""A text with a path or something else in it that need not be UTF-8."""
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
 class Summary(_Part):
@@ -37,9 +42,9 @@ class Summary(_Part):
     null where none does."""
 
     command: str
-    path: str
+    path: Text
     seconds: float = Field(default=0.0, ge=0)
-    next: str | None = None
+    next: Text | None = None
 
     def made(self) -> Iterator[str]:
         """Lines that say what was made, for people."""
@@ -78,7 +83,7 @@ class AgreementInfo(_Part):
 class TableInfo(_Part):
     """A token table: `rows` tokens of `dimension` values."""
 
-    path: str
+    path: Text
     rows: int
     dimension: int
     bytes: int
@@ -149,11 +154,11 @@ class BundleSummary(Summary):
 class ProblemInfo(_Part):
     """What is wrong with a file of a bundle."""
 
-    file: str
-    message: str
-    expected: str
-    found: str
-    remedy: str
+    file: Text
+    message: Text
+    expected: Text
+    found: Text
+    remedy: Text
 
 
 class VerifySummary(Summary):
@@ -181,16 +186,16 @@ class EvaluateSummary(Summary):
     """Of `evaluate`: `metrics` by system and measure; `report` is the file, `recorded` the file of results."""
 
     command: Literal["evaluate"]
-    report: str
-    dataset: str
+    report: Text
+    dataset: Text
     split: str
     task: str
     queries: int
     documents: int
     metrics: dict[str, dict[str, float]]
-    warnings: list[str]
+    warnings: list[Text]
     files: int
-    recorded: str | None
+    recorded: Text | None
 
     def made(self) -> Iterator[str]:
         """Where report and runs lie; the measures are printed as a table."""
@@ -206,7 +211,7 @@ class TrainSummary(Summary):
 
     command: Literal["train"]
     finished: bool
-    work: str
+    work: Text
     pairs: int
     steps: int
     steps_done: int
@@ -232,8 +237,8 @@ class ErrorInfo(_Part):
     """An error: `kind` is its class, `status` the exit status."""
 
     kind: str
-    message: str
-    remedy: str
+    message: Text
+    remedy: Text
     status: int
 
 

@@ -23,7 +23,7 @@ import typer
 
 from artifacts.corpus import Skipped
 from artifacts.disk import new_file
-from artifacts.errors import CorpusError
+from artifacts.errors import CorpusError, readable
 from artifacts.offline import JsonOption, offline
 from artifacts.passages import passages
 from artifacts.progress import ProgressBar
@@ -94,7 +94,7 @@ def write_text_corpus(
             try:
                 documents = text_documents(folder, name, words)
             except ValueError as error:
-                written.skipped.add(f"{_readable(folder / name)}: {error}")
+                written.skipped.add(f"{readable(folder / name)}: {error}")
             else:
                 file.writelines(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in documents)
                 written.documents += len(documents)
@@ -154,7 +154,7 @@ def _files(folder: Path, bad: Skipped) -> list[str]:
         raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
 
     def unreadable(error: OSError) -> None:
-        bad.add(f"{_readable(error.filename)}: can't be looked into ({error.strerror})")
+        bad.add(f"{readable(error.filename)}: can't be looked into ({error.strerror})")
 
     found = []
     for place, folders, names in os.walk(folder, onerror=unreadable):
@@ -162,11 +162,6 @@ def _files(folder: Path, bad: Skipped) -> list[str]:
         texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
         found += [(Path(place) / name).relative_to(folder).as_posix() for name in texts]
     return sorted(found, key=os.fsencode)
-
-
-def _readable(path: str | Path) -> str:
-    """A path for a message: what is not UTF-8 in it as \\x.."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
@@ -181,8 +176,8 @@ def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
 
 @contextmanager
 def _new_corpus(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """A new file, gzipped where its name says so."""
-    with new_file(path) as file:
+    """The new corpus, which is all that its command makes; gzipped where its name says so."""
+    with new_file(path, last=True) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 yield packed

@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from artifacts.errors import MissingExtraError
-from artifacts.interrupt import uninterrupted
 from artifacts.offline import JsonOption, next_command, offline
 from artifacts.summary import EvaluateSummary
+
+if TYPE_CHECKING:
+    from artifacts.evaluate import Evaluation
 
 __all__ = ["evaluate"]
 
@@ -44,7 +47,7 @@ def evaluate(
         try:
             from artifacts.evaluate import evaluate_bundle, fusion_of
             from artifacts.evaluation.full import QueryModel
-            from artifacts.evaluation.quality import check_recording, record, result_rows, system_name, typed_command
+            from artifacts.evaluation.quality import check_recording
             from artifacts.evaluation.report import print_report
 
             name = check_recording(results, system)
@@ -58,17 +61,21 @@ def evaluate(
                 fusion=fusion_of(method, weights),
                 only=only,
                 query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
+                record=None if results is None else partial(_record, results, name, note),
             )
         except ModuleNotFoundError as error:
             raise MissingExtraError.of(error) from error
         if not as_json:
             print_report(result.report, Console())
-        if results is not None:
-            rows = result_rows(result.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
-            with uninterrupted():
-                record(results, rows, {system_name(name, system): values for system, values in result.ndcg.items()})
         job.summary = _summary(result.report, output, results)
         job.summary.next = next_command(context, "serve", bundle)
+
+
+def _record(file: Path, name: str, note: str, found: "Evaluation") -> None:
+    from artifacts.evaluation.quality import record, result_rows, system_name, typed_command
+
+    rows = result_rows(found.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
+    record(file, rows, {system_name(name, system): values for system, values in found.ndcg.items()})
 
 
 def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> EvaluateSummary:

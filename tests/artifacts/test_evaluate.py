@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from rich.console import Console
 from artifacts.bundle import Bundle
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.evaluate import Evaluation, evaluate_bundle, fusion_of
+from artifacts.evaluation.quality import queries_file, read_rows
 from artifacts.evaluation.report import print_report
+from artifacts.summary import EvaluateSummary
 from artifacts.text import TextTokenizer
 from service.schemas import LinearFusion, RrfFusion, Weights
+from tests.artifacts.signals import signal_after
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import tiny_batches, tiny_documents
 
@@ -277,3 +282,20 @@ def test_a_depth_that_can_not_be_measured_is_an_error(
 ) -> None:
     with pytest.raises(RecipeError, match=f"depth is {depth} and candidates is {candidates}"):
         evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", depth=depth, candidates=candidates)
+
+
+@pytest.mark.parametrize("name", ["evaluation.json", "dense.trec", "results.json"])
+def test_a_signal_while_results_are_written_stops_nothing(tiny_path: Path, tmp_path: Path, name: str) -> None:
+    dataset, results = write_dataset(tmp_path / "toy", QRELS), tmp_path / "out" / "results.json"
+    words = [tiny_path, dataset, "--output", tmp_path / "out", "--results", results, "--system", "tiny", "--json"]
+    command = [sys.executable, "-c", signal_after(tmp_path / "out" / name), "evaluate", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert EvaluateSummary.model_validate_json(done.stdout).recorded == str(results)
+    assert "stopped" not in done.stderr
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {
+        *(f"{system}.trec" for system in SYSTEMS),
+        *("evaluation.json", "results.json", queries_file(results).name),
+    }
+    assert len(read_rows(results)) == len(SYSTEMS)

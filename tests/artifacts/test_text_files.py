@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from artifacts.corpus import Corpus
-from artifacts.errors import CorpusError, DiskError
+from artifacts.errors import CorpusError, DiskError, readable
 from artifacts.summary import CorpusSummary, ErrorObject
 from artifacts.text_files import title_and_text, write_text_corpus
+from tests.artifacts.signals import signal_after
 
 LONG = "\n\n".join(f"Paragraph {number} has these six words." for number in range(1, 6))
 
@@ -153,6 +154,24 @@ def test_the_summary_and_errors_are_json_on_request(folder: Path, tmp_path: Path
     assert error.message == f"{output}: exists already."
 
 
+def test_a_path_that_is_no_text_is_text_in_json(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / os.fsdecode(b"\xfc.jsonl")
+    done = run(folder, output, "--json")
+    assert done.returncode == 0, done.stderr
+    assert CorpusSummary.model_validate_json(done.stdout).path == f"{tmp_path}/\\xfc.jsonl"
+    error = ErrorObject.model_validate_json(run(folder, output, "--json").stdout).error
+    assert error.message == f"{tmp_path}/\\xfc.jsonl: exists already."
+    assert run(folder, output, "--overwrite").stdout.startswith(f"{tmp_path}/\\xfc.jsonl: 4 documents")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("für", "für"), (os.fsdecode(b"f\xfcr"), r"f\xfcr"), ("\ud800 and \udfff", r"\ud800 and \udfff")],
+)
+def test_what_is_no_text_is_escaped(text: str, found: str) -> None:
+    assert readable(text) == found
+
+
 def test_a_path_that_is_no_text_is_named_in_text(folder: Path, tmp_path: Path) -> None:
     (folder / os.fsdecode(b"\xfc.md")).write_text("text")
     done = run(folder, tmp_path / "corpus.jsonl.gz")
@@ -200,3 +219,12 @@ def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     assert process.returncode == 143, said
     assert "The same command begins again; nothing of it is left." in said
     assert list(output.parent.iterdir()) == []
+
+
+def test_a_signal_after_the_corpus_is_there_stops_nothing(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "corpus.jsonl"
+    command = [sys.executable, "-c", signal_after(output), "corpus", str(folder), str(output), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert CorpusSummary.model_validate_json(done.stdout).documents == len(lines(output))
+    assert "stopped" not in done.stderr
