@@ -18,7 +18,7 @@ from service.hits import Counts, Fetched, list_facets, list_hits
 from service.lanes import Call, LateError, StuckError
 from service.legs import Found
 from service.plan import Parts, Plan
-from service.schemas import Hit, LegName, LinearFusion, SearchResponse, SnippetRequest, Timings
+from service.schemas import Hit, LegName, LinearFusion, SearchResponse, Snippet, SnippetRequest, Timings
 from service.snippets import Snippets
 from service.telemetry import Stage, StageClock
 
@@ -239,11 +239,15 @@ class Search:
             return [self._with_snippet(hit, snippets, request.snippets) for hit in hits]
 
     def _with_snippet(self, hit: Hit, snippets: Snippets, asked: SnippetRequest) -> Hit:
-        if perf_counter() >= self._until(1.0):
-            raise DeadlineError(f"The snippets were not made within {self._plan.deadline_ms:g} ms. Ask for fewer hits.")
+        found: dict[str, Snippet] = {}
+        for name in asked.fields:
+            if perf_counter() >= self._until(1.0):
+                late = f"The snippets were not made within {self._plan.deadline_ms:g} ms."
+                raise DeadlineError(f"{late} Ask for fewer hits or fields.")
+            if isinstance(text := hit.fields.get(name), str):
+                found[name] = snippets.one(text, asked.length)
         wanted = self._plan.request.fields
         fields = hit.fields if wanted is None else {name: hit.fields[name] for name in wanted if name in hit.fields}
-        found = snippets.of(hit.fields, asked.fields, asked.length)
         return hit.model_copy(update={"fields": fields, "snippets": found})
 
     def _end_explain(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:

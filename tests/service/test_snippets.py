@@ -1,17 +1,25 @@
 """Snippets are parts of the text as it stands, the best there are, with the query's words marked and no others."""
 
+import unicodedata
+from collections.abc import Iterator
 from itertools import pairwise
+from time import perf_counter
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from artifacts.bundle import Bundle
 from service.encoder import QueryEncoder
 from service.engine import SearchEngine
+from service.errors import DeadlineError
 from service.schemas import SearchRequest, Snippet
 from service.snippets import LONGEST_READ, Snippets
 from service.telemetry import StageClock
+from service.words import WORD
+from tests.service.conftest import SETTINGS
+from tests.support.tiny import make_tiny_bundle
 
 WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergröße", "日本", "x", "İ", "🎵"]
 TEXTS = st.lists(st.sampled_from([*WORDS, "of", "engine", "(music)", "Music,", "\n"]), max_size=60).map(" ".join)
@@ -30,28 +38,49 @@ def marked(snippet: Snippet) -> list[str]:
 @given(text=TEXTS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), length=st.integers(20, 80))
 @example(text="İ" * 30 + " music", query=["music"], length=20)
 @example(text="  \n music", query=["terminal"], length=20)
+@example(text="\n" + "很" * 500, query=["music"], length=200)
+@example(text="標題\n" + "あ" * 300, query=["music"], length=200)
+@example(text="あ" * 300 + " music " + "あ" * 300, query=["music"], length=200)
+@example(text=f"see https://example.org/{'a' * 300} or https://example.org/{'b' * 300}", query=["or"], length=80)
 def test_a_snippet_is_a_part_of_the_text(engine: SearchEngine, text: str, query: list[str], length: int) -> None:
     snippet = snippets(engine, " ".join(query)).one(text, length)
     assert snippet.text == text[snippet.start :][: len(snippet.text)]
-    assert len(snippet.text) <= length
+    assert length >= len(snippet.text) >= min(len(text), length - 2 * min(30, length // 3))
     assert all(0 <= start < end <= len(snippet.text) for start, end in snippet.marks)
     assert all(before[1] < after[0] for before, after in pairwise(snippet.marks))
 
 
+@pytest.fixture(scope="module")
+def weighing(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, SearchEngine]]:
+    """Engines by whether tokens have IDF, so that they weigh differently at the beginning and within a text."""
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "bundle", idf=True)
+    with SearchEngine.open(tiny_bundle, SETTINGS) as plain, SearchEngine.open(bundle, SETTINGS) as with_idf:
+        yield {False: plain, True: with_idf}
+
+
+@pytest.mark.parametrize("idf", [False, True])
 @given(text=TEXTS, query=st.lists(st.sampled_from(["music", "player", "terminal", "plays"]), min_size=1, max_size=4))
-def test_no_other_part_has_more_of_the_query(engine: SearchEngine, text: str, query: list[str]) -> None:
-    """Every token of the tiny bundle's query weighs 1 for each time it occurs there."""
+@example(text="é (music) player engine terminal engine plays", query=["plays", "music"])
+@example(text="é terminal (music) engine (music) music player", query=["music", "music", "player", "terminal"])
+@example(text="(music) of the engine of the engine of player", query=["music", "player", "music"])
+def test_no_other_part_has_more_of_the_query(
+    weighing: dict[bool, SearchEngine], idf: bool, text: str, query: list[str]
+) -> None:
+    """A word weighs as much as that of its spellings in the query that weighs most."""
+    engine = weighing[idf]
+    encoder = engine.parts.encoder
+    asked = encoder.encode(" ".join(query), "default", StageClock())
+    weights = dict(zip(asked.terms.tolist(), asked.weights.tolist(), strict=True))
     maker = snippets(engine, " ".join(query))
     whole, length = maker.one(text, 2000), 40
+    spellings: dict[str, list[float]] = {}
+    for place, word in enumerate(query):
+        tokens = encoder.tokenizer.encode(f" {word}" if place else word).tolist()
+        spellings.setdefault(word, []).append(sum(weights[token] for token in tokens))
 
     def worth(words: list[str]) -> float:
         """What the different words weigh together."""
-        encoder = engine.parts.encoder
-        asked = encoder.encode(" ".join(query), "default", StageClock())
-        weights = dict(zip(asked.terms.tolist(), asked.weights.tolist(), strict=True))
-        usual = sum(weights.values()) / len(weights)
-        tokens = [encoder.tokenizer.encode(f" {word}").tolist() for word in {word.lower() for word in words}]
-        return float(sum(weights.get(token, usual) for each in tokens for token in each))
+        return sum(max(spellings[word]) for word in {word.lower() for word in words})
 
     possible = [
         worth([whole.text[start:end] for start, end in whole.marks[first : last + 1]])
@@ -59,7 +88,7 @@ def test_no_other_part_has_more_of_the_query(engine: SearchEngine, text: str, qu
         for last in range(first, len(whole.marks))
         if whole.marks[last][1] - whole.marks[first][0] <= length
     ]
-    assert worth(marked(maker.one(text, length))) >= max(possible, default=0) - 1e-6
+    assert worth(marked(maker.one(text, length))) >= max(possible, default=0) - 1e-4
 
 
 def test_words_are_marked_wherever_they_stand(engine: SearchEngine) -> None:
@@ -105,6 +134,32 @@ def test_chinese_and_japanese_words_are_marked_within_a_line(engine: SearchEngin
     assert marked(snippets(engine, "検索").one("これは検索エンジンのための短い文書です。", 100)) == ["検索"]
 
 
+def test_words_go_on_over_combining_marks(engine: SearchEngine) -> None:
+    for word, text in (
+        ("संगीत", "यह संगीत बजाता है। संगीतकार"),
+        ("ดนตรี", "เครื่อง ดนตรี ที่ดี"),
+        ("cafe\u0301s", "Two cafe\u0301s, one cafe\u0301."),
+        ("שָׁלוֹם", "אמר שָׁלוֹם לכולם"),
+        ("می\u200cخواهم", "من می\u200cخواهم بروم"),
+        ("𑄌𑄋𑄴𑄟𑄳𑄦", "(𑄌𑄋𑄴𑄟𑄳𑄦)"),
+        ("か\u3099", "学か\u3099行"),
+    ):
+        assert marked(snippets(engine, word).one(text, 100)) == [word]
+    assert marked(snippets(engine, "cafe").one("Two cafe\u0301s, one cafe\u0301.", 100)) == []
+
+
+def test_every_combining_mark_is_one_of_a_word() -> None:
+    letters = [chr(place) for place in range(0x20000) if unicodedata.category(chr(place)).startswith("L")]
+    marks = [chr(place) for place in range(0x20000) if unicodedata.category(chr(place)).startswith("M")]
+    assert len(marks) > 2000
+    assert [mark for mark in marks if not WORD.fullmatch(f"a{mark}b{mark}") or not WORD.fullmatch(f"日{mark}")] == []
+    assert WORD.search("".join(marks)) is None
+    assert [letter for letter in letters if not WORD.fullmatch(letter)] == []
+    assert [word.group() for word in WORD.finditer("日本 snake_case x2 (it's)")] == [
+        *("日", "本", "snake_case", "x2", "it", "s"),
+    ]
+
+
 def test_words_of_a_weight_below_zero_are_not_marked(engine: SearchEngine) -> None:
     maker = snippets(engine, "music", ("terminal", -0.5), ("player", 0.5))
     assert marked(maker.one("a music player for the terminal", 100)) == ["music", "player"]
@@ -144,6 +199,23 @@ def test_a_field_that_is_no_text_has_no_snippet(engine: SearchEngine) -> None:
     asked = {"query": "music", "snippets": {"fields": ["year", "title"]}}
     for hit in engine.search(SearchRequest.model_validate(asked)).hits:
         assert set(hit.snippets or {}) == {"title"}
+
+
+def test_no_field_is_begun_after_the_deadline(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the search goes on by a day with each text that is read."""
+    texts: list[str] = []
+    one = Snippets.one
+
+    def slow(maker: Snippets, text: str, length: int) -> Snippet:
+        texts.append(text)
+        return one(maker, text, length)
+
+    monkeypatch.setattr(Snippets, "one", slow)
+    monkeypatch.setattr("service.search.perf_counter", lambda: perf_counter() + 86_400 * len(texts))
+    asked = {"query": "music", "k": 1, "snippets": {"fields": ["title", "text"]}}
+    with pytest.raises(DeadlineError, match=r"The snippets were not made within 60000 ms\."):
+        engine.search(SearchRequest.model_validate(asked))
+    assert len(texts) == 1
 
 
 @pytest.mark.parametrize(
