@@ -6,7 +6,7 @@ is one as well, `{"error": …}`, beside the line on stderr.
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -19,7 +19,7 @@ from artifacts.interrupt import Stopped, past_stopping, stoppable
 from artifacts.progress import ProgressBar
 from artifacts.summary import ErrorInfo, ErrorObject, Summary
 
-__all__ = ["AGAIN", "Job", "JsonOption", "next_command", "offline"]
+__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "offline"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -42,8 +42,8 @@ _ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Pyth
 
 @dataclass
 class Job:
-    """A command under way. Its `summary` is printed at the end; with none, and when it is stopped `quietly`, nothing
-    is."""
+    """A command under way. Its `summary` is printed at the end; with none, nothing is. `quietly`: another process tells
+    how it was stopped or failed."""
 
     command: str
     as_json: bool
@@ -57,18 +57,17 @@ class Job:
             self.summary.seconds = round(monotonic() - self._began, 3)
             typer.echo(self.summary.model_dump_json() if self.as_json else self.summary.text())
 
-    def fail(self, kind: str, message: str, remedy: str, status: int) -> None:
+    def fail(self, error: ErrorInfo) -> None:
         """Print an error as JSON, where that is asked for."""
-        if self.as_json:
-            found = ErrorInfo(kind=kind, message=message, remedy=remedy, status=status)
-            typer.echo(ErrorObject(error=found).model_dump_json())
+        if self.as_json and not self.quietly:
+            typer.echo(ErrorObject(error=error).model_dump_json())
 
     def stop(self, stopped: Stopped) -> NoReturn:
         """End the process as one that a signal stopped: 130 for SIGINT, 143 for SIGTERM."""
         status, again = 128 + stopped.number, AGAIN[self.command]
         if not self.quietly:
             typer.echo(f"{stopped}. {again}", err=True)
-            self.fail("Stopped", f"{stopped}.", again, status)
+            self.fail(ErrorInfo(kind="Stopped", message=f"{stopped}.", remedy=again, status=status))
         sys.exit(status)
 
 
@@ -77,7 +76,7 @@ def offline(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     """Run a command of this name in the block, which is to give the job its summary.
 
     SIGINT and SIGTERM end it as `Job.stop` says (see `artifacts.interrupt`). With `as_json` an error is printed as JSON
-    too, and goes on to whoever prints it for people. `quietly`: another process tells of signals.
+    too, and goes on to whoever prints it for people. `quietly`: another process tells of signals and errors.
     """
     job = Job(command, as_json, quietly)
     try:
@@ -88,21 +87,27 @@ def offline(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     except Stopped as stopped:
         ProgressBar.end_display()
         job.stop(stopped)
-    except LightRetrieverError as error:
-        job.fail(type(error).__name__, error.message, error.remedy, _ERROR_STATUS)
-        raise
     except Exception as error:
-        job.fail(type(error).__name__, str(error), "", 1)
+        job.fail(error_info(error))
         raise
 
 
-def next_command(context: typer.Context, name: str, *arguments: object) -> str:
-    """A command line of `lightretriever`, with those options of the present command that it has as well."""
+def error_info(error: Exception) -> ErrorInfo:
+    """An error as it is printed as JSON."""
+    kind = type(error).__name__
+    if isinstance(error, LightRetrieverError):
+        return ErrorInfo(kind=kind, message=error.message, remedy=error.remedy, status=_ERROR_STATUS)
+    return ErrorInfo(kind=kind, message=str(error), remedy="", status=1)
+
+
+def next_command(context: typer.Context, name: str, *arguments: object, shared: Collection[str] | None = None) -> str:
+    """A command line of `lightretriever`, with those options of the present command that it has as well: of the
+    `shared` ones, where they are named, because others mean something else there."""
     group: Any = context.find_root().command
     words = ["lightretriever", name, *map(str, arguments)]
     for option in group.commands[name].params:
         value = context.params.get(option.name)
         given = value is not None and value is not False and option.name != "as_json"
-        if option.param_type_name == "option" and given:
+        if option.param_type_name == "option" and given and (shared is None or option.name in shared):
             words += option.opts[:1] if value is True else [option.opts[0], str(value)]
     return shlex.join(words)

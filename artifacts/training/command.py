@@ -9,7 +9,8 @@ import typer
 
 from artifacts.errors import MissingExtraError, RecipeError
 from artifacts.offline import Job, JsonOption, next_command, offline
-from artifacts.summary import TrainSummary, folder_size
+from artifacts.summary import ErrorInfo, TrainSummary, folder_size
+from artifacts.training.launch import launch, launched
 from artifacts.training.recipe import TrainRecipe, load_train_recipe
 from artifacts.work import work_lock
 
@@ -31,40 +32,41 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train an adapter; the same command goes on with a run that was stopped."""
-    first, launched = os.environ.get("RANK", "0") == "0", "LOCAL_RANK" in os.environ
-    with offline("train", as_json=as_json and first, quietly=launched) as job:
+    first, worker = os.environ.get("RANK", "0") == "0", "LOCAL_RANK" in os.environ
+    with offline("train", as_json=as_json, quietly=worker) as job, launched() if worker else nullcontext():
         options = {"model.path": model, "model.device": device, "work": work, "output": output}
         loaded = load_train_recipe(
             recipe, {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
         )
         loaded = loaded if data is None else loaded.below(data)
         count = processes or _gpus(loaded)
-        status = _in_processes(count) if count > 1 and not launched else _run(job, loaded, count, minutes, first)
+        error = _in_processes(count) if count > 1 and not worker else None
+        if error is not None:
+            job.fail(error)
+        elif count == 1 or worker:
+            _run(job, loaded, count, minutes, first)
         if isinstance(job.summary, TrainSummary):
-            build = next_command(context, "build", "RECIPE", "--adapter", loaded.output)
+            build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=("model", "device"))
             job.summary.next = build if job.summary.finished else next_command(context, "train", recipe)
-    if status:
-        raise typer.Exit(status)
+    if error is not None:
+        raise typer.Exit(error.status)
 
 
-def _in_processes(count: int) -> int:
-    """Have this very command run in several processes; returns the exit status."""
+def _in_processes(count: int) -> ErrorInfo | None:
+    """Have this very command run in several processes; returns the error of the one that failed first."""
     try:
-        from artifacts.training.launch import launch
-
         return launch(count)
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error
 
 
-def _run(job: Job, recipe: TrainRecipe, count: int, minutes: float | None, first: bool) -> int:
-    """Train in this process, the first of all or another one; returns the exit status."""
+def _run(job: Job, recipe: TrainRecipe, count: int, minutes: float | None, first: bool) -> None:
+    """Train in this process, the first of all or another one."""
     _check(recipe, count)
     with work_lock(recipe.work) if first else nullcontext():
         done = _train(recipe, minutes)
         if first:
             job.summary = _summary(recipe, done)
-    return 0
 
 
 def _train(recipe: TrainRecipe, minutes: float | None) -> bool:

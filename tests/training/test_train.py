@@ -1,6 +1,7 @@
 """`lightretriever train` from end to end: a tiny model on a toy set, in one go, in slices, and in two processes."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from artifacts.pipeline.model import load_backbone
 from artifacts.pipeline.table import TableJob, make_table
 from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE
 from artifacts.pipeline.weights import THRESHOLDS_FILE
+from artifacts.summary import TrainSummary
 from artifacts.training.loop import train
 from artifacts.training.recipe import TrainRecipe, load_train_recipe
 from service.cli import app
@@ -120,6 +122,20 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
     assert [loss for *_, loss in losses(shared)] == pytest.approx([loss for *_, loss in losses(whole)], rel=1e-3)
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(weights(shared)[name], tensor, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.parametrize("options", [[], ["--minutes", "0"]])
+def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path: Path, options: list[str]) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path / "elsewhere")))
+    work, output = str(tmp_path / "work"), str(tmp_path / "adapter")
+    words = ["train", str(file), "--device", "cpu", "--work", work, "--output", output, *options]
+    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    build = ["lightretriever", "build", "RECIPE", "--adapter", output, "--device", "cpu"]
+    again = ["lightretriever", "train", str(file), "--device", "cpu", "--work", work, "--output", output, "--minutes"]
+    assert shlex.split(TrainSummary.model_validate_json(result.stdout).next or "") == (
+        [*again, "0.0"] if options else build
+    )
 
 
 def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
