@@ -26,6 +26,7 @@ from artifacts.evaluation.tables import (
     significance_file,
     significance_table,
 )
+from loadtest.details import detail_tables
 from loadtest.promises import PROMISES
 from loadtest.record import GOALS, Goals, goal_table
 from scripts.generated import Part, wants_check, write_or_check
@@ -79,7 +80,7 @@ def outputs(root: Path) -> dict[Path, str]:
     pages = {
         root / "README.md": [*main_tables(results), *image, *singles],
         root / "docs" / "evaluation.md": [*details(results), *significance_table(tests, names)],
-        root / "docs" / "speed.md": measured(folder / SPEED, GOALS),
+        root / "docs" / "speed.md": [*measured(folder / SPEED, GOALS), *detail_tables(folder / SPEED)],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, PROMISES),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}

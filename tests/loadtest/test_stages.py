@@ -42,6 +42,9 @@ def test_one_command_measures_and_records(tiny_path: Path, queries: Path, capsys
     assert content["commit"]
     rows = {(row["key"], row.get("setting")): row for row in content["rows"]}
     assert len(rows) == len(stages.STAGES) + 2
+    alone = rows["encode_query_us", None]
+    assert 0 < alone["p50"] <= alone["p99"]
+    assert alone["goal"] == GOALS["encode_query_us"][1]
     whole = rows["hybrid_inprocess_ms", None]
     assert (whole["unit"], whole["queries"], whole["documents"]) == ("ms", len(QUERIES), 120)
     assert 0 < whole["p50"] <= whole["p95"] <= whole["p99"]

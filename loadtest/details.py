@@ -1,0 +1,65 @@
+"""What stands in the file of speeds beside the goals, as tables of Markdown."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["detail_tables"]
+
+Row = Mapping[str, Any]
+
+
+def detail_tables(file: Path) -> list[str]:
+    """One block for each kind of rows that is recorded."""
+    if not file.is_file():
+        return []
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    blocks = []
+    for title, key, table in _TABLES:
+        of_kind = [row for row in rows if row["key"] == key]
+        if of_kind:
+            blocks.append("\n".join([f"{title}:", "", *table(of_kind), ""]))
+    return blocks
+
+
+def _times(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | p50 µs | p95 µs | p99 µs |", "|---|---:|---:|---:|"]
+    return lines + [f"| {row['setting']} | {row['p50']:,} | {row['p95']:,} | {row['p99']:,} |" for row in rows]
+
+
+def _dense(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | recall@100 | searches/s of one core | p50 µs | p99 µs |", "|---|---:|---:|---:|---:|"]
+    return lines + [
+        f"| {row['setting']} | {row['recall@100']} | {row['qps']:,} | {row['p50']:,} | {row['p99']:,} |" for row in rows
+    ]
+
+
+def _paper(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | tokenise and encode s | search s | total s | queries/s |", "|---|---:|---:|---:|---:|"]
+    for row in rows:
+        lines.append(
+            f"| {row['setting']} | {row['both_s']:,} | {row['search_s']:,} | {row['value']:,} | {row['qps']:,} |"
+        )
+    return lines
+
+
+def _limits(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | bytes read | memory alone µs | measured µs | times |", "|---|---:|---:|---:|---:|"]
+    for row in rows:
+        numbers = (row[name] for name in ("bytes", "value", "measured", "times"))
+        lines.append(f"| {row['setting']} | {' | '.join(f'{number:,}' for number in numbers)} |")
+    return lines
+
+
+_TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] = (
+    ("The stages of a search, one query after the other", "stage", _times),
+    ("The dense leg by its search width", "dense", _dense),
+    ("The sparse leg and BM25 in the same JVM, the best 100", "sparse", _times),
+    ("65,536 queries, as in the paper's table", "paper_table", _paper),
+    (
+        "What a query reads, and how long one thread takes that reads on and on",
+        "memory_limit",
+        _limits,
+    ),
+)

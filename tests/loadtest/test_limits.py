@@ -1,0 +1,82 @@
+"""What a search reads, on the tiny bundle. How long anything takes is not tested."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from artifacts.bundle import Bundle
+from loadtest import limits
+from loadtest.details import detail_tables
+from loadtest.wire import LoadError
+from tests.support.tiny import make_tiny_bundle
+
+QUERIES = ["music player", "a small library for numbers", "terminal"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle without words."""
+    return make_tiny_bundle(tmp_path_factory.mktemp("plain") / "bundle")
+
+
+def test_bytes_of_a_dense_search() -> None:
+    parameters = {"nprobe": 64, "k_factor_rf": 4}
+    assert limits.dense_bytes_read("Flat", 256, 1000, {}) == 1_024_000
+    assert limits.dense_bytes_read("SQ8", 256, 1000, {}) == 256_000
+    # 1,024 centroids of 1 KiB, a sixteenth of a million codes of 64 bytes, and 400 vectors of 256.
+    expected = 1024 * 1024 + 1_000_000 / 16 * 64 + 400 * 256
+    assert limits.dense_bytes_read("IVF1024,PQ128x4fs,Refine(SQ8)", 256, 1_000_000, parameters) == expected
+    with pytest.raises(LoadError, match=r"'HNSW32,Flat' reads has no formula"):
+        limits.dense_bytes_read("HNSW32,Flat", 256, 1000, {"efSearch": 128})
+
+
+def test_bytes_of_a_posting(plain: Bundle, tiny_bundle: Bundle) -> None:
+    with plain.sparse() as index:
+        (file,) = (plain.path / plain.manifest.sparse.directory).glob("*.doc")
+        postings = sum(index.terms(ordinal)[0].size for ordinal in range(index.count))
+        assert limits.bytes_per_posting(plain, index) == pytest.approx(file.stat().st_size / postings)
+    with tiny_bundle.sparse() as index, pytest.raises(LoadError, match="the posting lists hold words"):
+        limits.bytes_per_posting(tiny_bundle, index)
+
+
+def test_one_command_measures_and_records(plain: Bundle, tmp_path: Path) -> None:
+    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    file = tmp_path / "speed.json"
+    assert limits.main([str(plain.path), "--queries", str(tmp_path), "--results", str(file)]) == 0
+    rows = {row["setting"]: row for row in json.loads(file.read_text())["rows"]}
+    assert list(rows) == [f"{part}, {plain.manifest.documents} documents" for part in ("table", "dense", "sparse")]
+    tokens = np.mean([len(ids) for ids in plain.tokenizer().encode_batch(QUERIES)])
+    assert rows["table, 120 documents"]["bytes"] == round(tokens * plain.manifest.dimension * 2)  # float16
+    assert rows["dense, 120 documents"]["bytes"] == 120 * plain.manifest.dimension * 4  # all vectors
+    for row in rows.values():
+        assert row["value"] == pytest.approx(row["bytes"] / row["gigabytes_per_s"] / 1e3, rel=0.02)
+        assert row["times"] == pytest.approx(row["measured"] / row["value"], rel=0.02)
+    (block,) = detail_tables(file)
+    assert f"| dense, 120 documents | {120 * plain.manifest.dimension * 4:,} |" in block
+
+
+def test_a_bundle_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "music"}\n')
+    assert limits.main([str(tmp_path / "none"), "--queries", str(tmp_path)]) == 2
+    assert "none" in capsys.readouterr().err
+
+
+def test_every_kind_of_row_has_its_table(tmp_path: Path) -> None:
+    assert detail_tables(tmp_path / "none.json") == []
+    times = {"p50": 1000.5, "p95": 2.0, "p99": 3.0}
+    rows = [
+        {"key": "stage", "setting": "fuse", **times},
+        {"key": "dense", "setting": "nprobe 8", "recall@100": 0.95, "qps": 1200, **times},
+        {"key": "sparse", "setting": "impacts", **times},
+        {"key": "paper_table", "setting": "without the LLM", "both_s": 0.5, "search_s": 7.0, "value": 7.5, "qps": 8738},
+        {"key": "ready_s", "value": 3.0, "goal": "≤ 3"},
+    ]
+    (tmp_path / "speed.json").write_text(json.dumps({"rows": rows}))
+    stages, dense, sparse, paper = detail_tables(tmp_path / "speed.json")
+    assert "| fuse | 1,000.5 | 2.0 | 3.0 |" in stages
+    assert "| nprobe 8 | 0.95 | 1,200 | 1,000.5 | 3.0 |" in dense
+    assert "| impacts | 1,000.5 | 2.0 | 3.0 |" in sparse
+    assert "| without the LLM | 0.5 | 7.0 | 7.5 | 8,738 |" in paper
