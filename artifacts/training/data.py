@@ -10,6 +10,7 @@ decontaminate, draw the limit, filter, mine.
 
 import hashlib
 import json
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from artifacts.errors import RecipeError, ResumeError
 from artifacts.evaluation.dataset import qrels_file
 from artifacts.progress import ProgressBar
 from artifacts.text import document_text
-from artifacts.training.negatives import Source, bundle_of, filter_and_mine, same_text
+from artifacts.training.negatives import SCRATCH, Source, bundle_of, filter_and_mine, same_text
 from artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe, SetRecipe, TrainRecipe
 from artifacts.training.simhash import nearest, simhash
 from artifacts.training.types import Example, TrainingSet
@@ -113,6 +114,8 @@ def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
 
 def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
     data = recipe.data
+    for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     examples, relevant, counts = _pairs(one, documents)
     clean, near = _decontaminated(recipe, one, examples)
     drawn = _drawn(clean, one, recipe.seed)

@@ -25,10 +25,13 @@ from service.errors import NoDirectionError, NoTokensError
 from service.schemas import SearchRequest
 from service.settings import Settings
 
-__all__ = ["Source", "bundle_of", "filter_and_mine", "pick_negatives", "same_text"]
+__all__ = ["SCRATCH", "Source", "bundle_of", "filter_and_mine", "pick_negatives", "same_text"]
 
 Hits = list[tuple[str, float]]
 Search = Callable[[str, int], Hits]
+
+SCRATCH: Final = "bm25-"
+"""How the name of BM25's folder begins. A run that is killed leaves it."""
 
 _AT_ONCE: Final = 2048  # queries whose hits may wait
 _THREADS: Final = min(8, os.cpu_count() or 1)
@@ -136,7 +139,7 @@ def _opened(ranking: Literal["bm25"] | Path, source: Source, work: Path, *, posi
         with _bundle_search(bundle_of(ranking, source.name), source, positives) as search:
             yield search
         return
-    with scratch_folder(work, "bm25-") as folder:
+    with scratch_folder(work, SCRATCH) as folder:
         path, count = folder / "lucene", len(source.documents)
         texts = tracked(source.documents.values(), f"{source.name}: BM25", total=count, unit="documents")
         build_word_index(path, source.documents.keys(), texts)

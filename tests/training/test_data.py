@@ -63,6 +63,16 @@ def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **data: Any) -> Tra
 BM25 = {"depth": 30, "count": 5, "margin": 0.95}
 
 
+def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
+    folder = write_set(tmp_path / "music", train=QRELS)
+    wanted = recipe(tmp_path / "work", {"path": folder}, negatives=[BM25])
+    left = tmp_path / "work" / "data" / "music" / "bm25-0a1b2c3d" / "lucene"
+    left.mkdir(parents=True)
+    (left / "segments_1").touch()
+    prepare(wanted)
+    assert {path.name for path in left.parents[1].iterdir()} == {"plan.json", "examples.jsonl", "report.json"}
+
+
 def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "music", train=QRELS)
     [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[BM25], consistency={"top": 3}))
