@@ -75,6 +75,10 @@ class QueryEncoder:
         self.tokenizer = tokenizer
         self.tables = tables
         self._idf = idf
+        # Many tokenizers have one token for a word within a text, which begins with the space before it, and another
+        # for one that begins the text. Those that put a space before each text themselves need none.
+        once, twice = tokenizer.encode("a").tolist(), tokenizer.encode("a a").tolist()
+        self._space = "" if once and twice[-len(once) :] == once else " "
 
     def encode(
         self,
@@ -129,8 +133,7 @@ class QueryEncoder:
         counts: Counter[int] = Counter(ids.tolist())
         factors = {token_id: float(count) for token_id, count in counts.items()}
         for position, (text, weight) in enumerate(further):
-            # The space: many tokenizers have one token for a word within a text, and another for one that begins it.
-            found = self.tokenizer.encode(f" {text}")
+            found = self.tokenizer.encode(f"{self._space}{text.strip()}")
             _require_tokens(found, f"terms.{position}.text", text)
             counts.update(found.tolist())
             for token_id in found.tolist():

@@ -183,7 +183,7 @@ class SearchEngine:
                 search.cancel()
             if share < 1.0:
                 stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
-        self._warm = True
+        self._warm = not stop.is_set()
 
     def require_ready(self) -> None:
         """Raise NotReadyError unless the engine is warm, open, and no lane is stuck."""

@@ -52,7 +52,8 @@ class DenseLeg:
 
 
 class SparseLeg:
-    """Sum over the query's tokens of weight times impact. Documents that share no token are not found."""
+    """Sum over the query's tokens of weight times impact. Documents that score 0 or less, such as those that share no
+    token, are not found."""
 
     def __init__(self, index: ImpactIndex) -> None:
         self._index = index

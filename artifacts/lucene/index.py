@@ -194,10 +194,12 @@ def _text(document_id: str, document: bytes) -> bytes:
         record = orjson.loads(document)
     except ValueError as error:
         raise ValueError(f'document "{document_id}" is not JSON: {error}') from error
-    parts = [record.get(name) or "" for name in ("title", "text")] if isinstance(record, dict) else [None]
-    if not all(isinstance(part, str) for part in parts):
-        raise ValueError(f'document "{document_id}": title and text must be texts to index their words.')
-    return document_text(*parts).encode()
+    if isinstance(record, dict):
+        values = (record.get(name) for name in ("title", "text"))
+        parts = ["" if value is None else value for value in values]
+        if all(isinstance(part, str) for part in parts):
+            return document_text(*parts).encode()
+    raise ValueError(f'document "{document_id}": title and text must be texts to index their words.')
 
 
 def _check_batch(

@@ -40,7 +40,7 @@ class TokenShares(Model):
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="How often it occurs in the query.")
+    count: int = Field(description="How often it occurs in the query and its `terms`, whatever their weights are.")
     weight: float = Field(description="Its weight in the sparse query.")
     impact: int | None = Field(description="Its impact in the document, 0 where the document lacks it.")
     dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
@@ -100,7 +100,7 @@ class Timings(Model):
 
     tokenize: float | None = None
     filter: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `filter`.")
-    encode: float | None = Field(default=None, description="Mean of the tokens' table rows, normalised.")
+    encode: float | None = Field(default=None, description="Sum of the tokens' table rows, each as often as it counts, normalised.")
     dense: float | None = None
     sparse: float | None = None
     bm25: float | None = Field(default=None, exclude_if=_absent, description="There in mode `bm25`.")

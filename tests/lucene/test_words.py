@@ -197,7 +197,12 @@ def test_texts_are_counted_also_those_without_a_word(index: ImpactIndex, written
     ("document", "message"),
     [
         (b'{"_id": "a", "text": 3}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": "b", "text": 0}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": false, "text": "b"}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": [], "text": "b"}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": "b", "text": {}}', 'document "a": title and text must be texts'),
         (b"[]", 'document "a": title and text must be texts'),
+        (b"null", 'document "a": title and text must be texts'),
         (b'{"_id"', 'document "a" is not JSON'),
     ],
 )
@@ -206,6 +211,15 @@ def test_a_document_without_a_text_to_index_is_refused(tmp_path: Path, document:
     with pytest.raises(ValueError, match=message), ImpactIndexWriter(tmp_path / "bad", words=True) as writer:
         writer.add(["a"], [document], *rows)
     assert not (tmp_path / "bad").exists()
+
+
+def test_a_title_or_text_that_is_null_or_missing_is_empty(tmp_path: Path) -> None:
+    rows = (np.array([0, 0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
+    documents = [b'{"title": null, "text": "fox"}', b'{"title": "fox"}', b'{"title": null, "text": ""}']
+    with ImpactIndexWriter(tmp_path / "good", words=True) as writer:
+        writer.add(["a", "b", "c"], documents, *rows)
+    with ImpactIndex.open(tmp_path / "good") as index:
+        assert WordSearch(index).search("fox", 3)[0].tolist() == [0, 1]
 
 
 def test_bad_arguments_are_refused(words: WordSearch) -> None:

@@ -111,6 +111,23 @@ def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch:
         assert len(searches) == most
 
 
+class Stopping(threading.Event):
+    """Is set as soon as somebody waits for it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.set()
+        return super().wait(timeout)
+
+
+def test_a_warm_up_that_is_stopped_in_its_last_pause_leaves_the_engine_cold(tiny_bundle: Bundle) -> None:
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        stop = Stopping()
+        engine.warm_up(stop, share=0.5)
+        assert stop.is_set()
+        with pytest.raises(NotReadyError, match="warms up"):
+            engine.require_ready()
+
+
 def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:
     for _ in range(2):
         with TestClient(create_app(engine)) as client:

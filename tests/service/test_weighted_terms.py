@@ -1,18 +1,24 @@
 """Further texts of a query count as often as their weight says, in both legs, below 0 too: held against brute force."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from artifacts.bundle import Bundle
+from artifacts.text import TextTokenizer
+from service.encoder import QueryEncoder
 from service.engine import SearchEngine
 from service.errors import NoTokensError
 from service.schemas import Mode, QueryTerm, SearchRequest
+from service.telemetry import StageClock
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus, Scores
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 WORDS = ["play", "music", "the terminal", "search", "chess games", "日本語", "a"]
 TERMS = st.lists(
@@ -80,6 +86,37 @@ def test_sparse_scores_are_those_of_brute_force(tmp_path_factory: pytest.TempPat
 
     with SearchEngine.open(bundle, SETTINGS) as engine:
         holds()
+
+
+def of_bytes(texts: list[str]) -> Tokenizer:
+    """As Qwen and GPT-2: a space is part of the token behind it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, show_progress=False))
+    return tokenizer
+
+
+def of_pieces(texts: list[str]) -> Tokenizer:
+    """As Llama-2 and Mistral: a space is put before each text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, show_progress=False))
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [of_bytes, of_pieces])
+def test_a_term_has_the_tokens_that_it_has_within_a_text(make: Callable[[list[str]], Tokenizer]) -> None:
+    made = make([document.full_text.lower() for document in tiny_documents()])
+    tokenizer = TextTokenizer.from_bytes(made.to_str().encode(), name="made here")
+    encoder = QueryEncoder(tokenizer, {})
+    for query, text in (("play", "music"), ("music files", " from the terminal "), ("a", "a")):
+        joined = encoder.encode(f"{query} {text.strip()}", "default", StageClock(), dense=False)
+        apart = encoder.encode(query, "default", StageClock(), dense=False, further=[(text, 1.0)])
+        assert apart.terms.tolist() == joined.terms.tolist()
+        assert apart.counts.tolist() == joined.counts.tolist()
+        assert apart.factors.tolist() == joined.factors.tolist()
 
 
 def test_a_weight_of_one_is_as_if_the_words_stood_in_the_query(engine: SearchEngine) -> None:
