@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["detail_tables"]
+from loadtest.tally import median_of
+
+__all__ = ["detail_tables", "load_table"]
 
 Row = Mapping[str, Any]
+_HALF: Final = 0.5  # of the highest throughput
 
 
 def detail_tables(file: Path) -> list[str]:
@@ -21,6 +24,20 @@ def detail_tables(file: Path) -> list[str]:
         if of_kind:
             blocks.append("\n".join([f"{title}:", "", *table(of_kind), ""]))
     return blocks
+
+
+def load_table(file: Path) -> list[str]:
+    """The systems of a load test, the fastest first: highest throughput, and latencies at half of it."""
+    if not file.is_file():
+        return []
+    load = json.loads(file.read_text(encoding="utf-8"))
+    lines = ["| under load | queries/s | p50 ms | p99 ms | p50 and p99 at queries/s |", "|---|---:|---:|---:|---:|"]
+    systems = [one for one in load["systems"] if load["saturated"].get(one["name"])]
+    for one in sorted(systems, key=lambda one: -load["saturated"][one["name"]]):
+        half = [row for row in load["open"] if row["system"] == one["name"] and row["of"] == _HALF]
+        cells = [load["saturated"][one["name"]], *(median_of(half, key) for key in ("p50_ms", "p99_ms", "rate"))]
+        lines.append(f"| {one['label']} | {' | '.join('–' if cell is None else f'{cell:,.4g}' for cell in cells)} |")
+    return lines
 
 
 def _times(rows: Sequence[Row]) -> list[str]:

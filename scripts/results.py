@@ -26,7 +26,7 @@ from artifacts.evaluation.tables import (
     significance_file,
     significance_table,
 )
-from loadtest.details import detail_tables
+from loadtest.details import detail_tables, load_table
 from loadtest.promises import PROMISES
 from loadtest.record import GOALS, Goals, goal_table
 from scripts.generated import Part, wants_check, write_or_check
@@ -40,7 +40,8 @@ SIGNIFICANCE = "significance.json"
 CHART = "quality.svg"
 SPEED = "speed.json"
 RELIABILITY = "reliability.json"
-OTHERS = (QUALITY, SIGNIFICANCE, SPEED, RELIABILITY, "load.json", "scaling.json")
+LOAD = "load.json"
+OTHERS = (QUALITY, SIGNIFICANCE, SPEED, RELIABILITY, LOAD, "scaling.json")
 PART = Part("<!-- results: written by scripts/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -78,7 +79,7 @@ def outputs(root: Path) -> dict[Path, str]:
     chart = plot(results)
     image = [f"![Average nDCG@10 of the systems](docs/results/{CHART})\n"] if chart else []
     pages = {
-        root / "README.md": [*main_tables(results), *image, *singles],
+        root / "README.md": [*main_tables(results), *image, *singles, *speed(folder)],
         root / "docs" / "evaluation.md": [*details(results), *significance_table(tests, names)],
         root / "docs" / "speed.md": [*measured(folder / SPEED, GOALS), *detail_tables(folder / SPEED)],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, PROMISES),
@@ -99,6 +100,14 @@ def measured(file: Path, goals: Goals) -> list[str]:
     content = json.loads(file.read_text(encoding="utf-8"))
     source = f"Measured on {content['machine']}, {content['date'][:10]}; [{file.name}](results/{file.name})."
     return ["\n".join([*table, "", source, ""])]
+
+
+def speed(folder: Path) -> list[str]:
+    """README's tables of speed: the goals, and other systems under load."""
+    goals, load = goal_table(folder / SPEED, GOALS), load_table(folder / LOAD)
+    heading = "**Speed** ([how it is measured](docs/speed.md), [all figures](docs/results/speed.json))"
+    blocks = [[heading, "", *goals] if goals else [], load]
+    return ["\n".join([*block, ""]) for block in blocks if block]
 
 
 def main_tables(results: Results) -> list[str]:

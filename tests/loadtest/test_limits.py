@@ -8,7 +8,7 @@ import pytest
 
 from artifacts.bundle import Bundle
 from loadtest import limits
-from loadtest.details import detail_tables
+from loadtest.details import detail_tables, load_table
 from loadtest.wire import LoadError
 from tests.support.tiny import make_tiny_bundle
 
@@ -80,3 +80,15 @@ def test_every_kind_of_row_has_its_table(tmp_path: Path) -> None:
     assert "| nprobe 8 | 0.95 | 1,200 | 1,000.5 | 3.0 |" in dense
     assert "| impacts | 1,000.5 | 2.0 | 3.0 |" in sparse
     assert "| without the LLM | 0.5 | 7.0 | 7.5 | 8,738 |" in paper
+
+
+def test_systems_under_load_stand_by_their_throughput(tmp_path: Path) -> None:
+    assert load_table(tmp_path / "none.json") == []
+    opened = [
+        {"system": name, "of": of, "p50_ms": p50, "p99_ms": 9.0, "rate": 50.0}
+        for name, of, p50 in (("slow", 0.5, 20.0), ("slow", 0.9, 80.0), ("fast", 0.5, 2.0), ("fast", 0.5, 4.0))
+    ]
+    systems = [{"name": name, "label": name.title()} for name in ("slow", "fast", "left out")]
+    load = {"systems": systems, "saturated": {"slow": 100.0, "fast": 1234.5}, "open": opened}
+    (tmp_path / "load.json").write_text(json.dumps(load))
+    assert load_table(tmp_path / "load.json")[2:] == ["| Fast | 1,234 | 3 | 9 | 50 |", "| Slow | 100 | 20 | 9 | 50 |"]
