@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Final
@@ -34,7 +34,8 @@ __all__ = ["Written", "corpus", "text_documents", "title_and_text", "write_text_
 _ENDINGS: Final = (".md", ".txt")
 _LONGEST_PATH: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
-_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*")
+_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
+_BLANKS: Final = " \t"
 _UNDERLINE: Final = re.compile(r" {0,3}={2,}[ \t]*")
 _FENCE: Final = re.compile(r" {0,3}(```|~~~)")
 _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
@@ -81,11 +82,12 @@ def write_text_corpus(
 
     Hidden files and folders are passed over. Raises CorpusError for an output that is there already or has another
     ending, for a folder without a text file, and, for all of them together, for bad files: empty, unreadable or not
-    UTF-8. With `skip_bad` these are counted instead. Raises DiskError when the output can't be written.
+    UTF-8, and links to folders. With `skip_bad` these are counted instead. Raises DiskError when the output can't be
+    written.
     """
     if not output.name.endswith((".jsonl", ".jsonl.gz")):
         raise CorpusError(f"{output}: a corpus is called *.jsonl.gz or *.jsonl.", remedy="Choose such a name.")
-    if output.exists() and not overwrite:
+    if os.path.lexists(output) and not overwrite:  # what may not be looked at is told of when it is written
         raise CorpusError(f"{output}: exists already.", remedy="Choose another name, or pass --overwrite.")
     written = Written()
     files = _files(folder, written.skipped)
@@ -126,17 +128,23 @@ def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
     for number, line in enumerate(lines if path.suffix.lower() == ".md" else []):
         if marker := _FENCE.match(line):
             fence = "" if marker[1] == fence else fence or marker[1]
-        elif not fence and (heading := _HEADING.fullmatch(line)) and heading[1]:
-            return heading[1], "\n".join(lines[:number] + lines[number + 1 :])
+        elif not fence and (heading := _heading(line)):
+            return heading, "\n".join(lines[:number] + lines[number + 1 :])
         elif not fence and line.strip() and _UNDERLINE.fullmatch("".join(lines[number + 1 : number + 2])):
             return line.strip(), "\n".join(lines[:number] + lines[number + 2 :])
     return path.stem, content
 
 
+def _heading(line: str) -> str:
+    """The text of a heading without its closing signs, "" where there is none."""
+    heading = _HEADING.fullmatch(line)
+    return heading[1].rstrip(_BLANKS).rstrip("#").rstrip(_BLANKS) if heading else ""
+
+
 def _content(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise ValueError("no regular file")
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no regular file")
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -149,7 +157,8 @@ def _content(path: Path) -> str:
 
 
 def _files(folder: Path, bad: Skipped) -> list[str]:
-    """The text files below a folder, by their paths as bytes. What can't be looked into is counted as bad."""
+    """The text files below a folder, by their paths as bytes. What can't be looked into is counted as bad, and so are
+    links to folders, which may lead out of it or in a circle."""
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
 
@@ -159,6 +168,10 @@ def _files(folder: Path, bad: Skipped) -> list[str]:
     found = []
     for place, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(place) / name for name in folders):
+            with suppress(PermissionError):  # it will be unreadable
+                if path.is_symlink():
+                    bad.add(f"{readable(path)}: a link to a folder; it is not followed")
         texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
         found += [(Path(place) / name).relative_to(folder).as_posix() for name in texts]
     return sorted(found, key=os.fsencode)

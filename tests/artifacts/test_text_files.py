@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from artifacts.corpus import Corpus
 from artifacts.errors import CorpusError, DiskError, readable
@@ -96,11 +99,34 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
         ("Title\n=====\ntext", "Title", "text"),
         ("#hashtag\n#\n# ", "name", "#hashtag\n#\n# "),
         ("# Only a title", "Only a title", ""),
+        ("   ###### \t six \t### \t\ntext", "six", "text"),
+        ("# # not closed #not", "# not closed #not", ""),
+        ("# C# ##", "C#", ""),
+        ("# #a#", "#a", ""),
+        ("# ##\t\n# second", "second", "# ##\t"),
+        ("####### seven\n    # code", "name", "####### seven\n    # code"),
     ],
 )
 def test_the_first_heading_is_the_title(content: str, title: str, text: str) -> None:
     assert title_and_text(PurePosixPath("folder/name.md"), content) == (title, text)
     assert title_and_text(PurePosixPath("folder/name.txt"), content) == ("name", content)
+
+
+def test_a_long_run_of_blanks_takes_no_longer() -> None:
+    """It would not end in a lifetime if the time grew faster than the line."""
+    line = "# " + " \t" * 100_000 + "x" + " #" * 100_000 + "y"
+    assert title_and_text(PurePosixPath("a.md"), line) == (line[2:].strip(), "")
+
+
+HEADINGS = st.text(alphabet=st.sampled_from("#ab \t"), max_size=12)
+
+
+@given(HEADINGS, HEADINGS)
+def test_headings_are_those_of_one_pattern(start: str, end: str) -> None:
+    line = f"{start}#{end}"
+    found = re.fullmatch(r" {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*", line)
+    expected = found[1] if found and found[1] else "name"
+    assert title_and_text(PurePosixPath("name.md"), line)[0] == expected
 
 
 def test_a_file_with_a_heading_alone_is_a_document(tmp_path: Path) -> None:
@@ -114,6 +140,8 @@ def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_p
     (folder / "nothing.md").write_text(" \n\n")
     (folder / "gone.txt").symlink_to("nowhere")
     os.mkfifo(folder / "pipe.md")
+    (folder / "sub" / "round").symlink_to("..")
+    (folder / ".git" / "round").symlink_to("..")
     done = run(folder, tmp_path / "corpus.jsonl.gz")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
@@ -122,6 +150,7 @@ def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_p
         f"{folder}/nothing.md: empty",
         f"{folder}/gone.txt: can't be read (No such file or directory)",
         f"{folder}/pipe.md: no regular file",
+        f"{folder}/sub/round: a link to a folder; it is not followed",
         "--skip-bad",
     ):
         assert word in line
@@ -133,11 +162,12 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
         (folder / f"nothing{number:02}.md").write_text("")
     (folder / os.fsdecode(b"\xfc.md")).write_text("text")
     (folder / "line\nbreak.md").write_text("text")
+    (folder / "round").symlink_to("sub")
     done = run(folder, tmp_path / "corpus.jsonl.gz", "--skip-bad", "--words", "14")
     assert done.returncode == 0
     said = done.stderr.splitlines()
     assert len([line for line in said if line.startswith("skipped: ")]) == 20
-    assert "27 bad files were skipped" in said
+    assert "28 bad files were skipped" in said
     assert done.stdout.splitlines()[0] == f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB"
     assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
 
@@ -228,3 +258,35 @@ def test_a_signal_after_the_corpus_is_there_stops_nothing(folder: Path, tmp_path
     assert done.returncode == 0, done.stderr
     assert CorpusSummary.model_validate_json(done.stdout).documents == len(lines(output))
     assert "stopped" not in done.stderr
+
+
+def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:
+    """A folder that may be listed, but whose files may not be looked at; and one that may not even be listed."""
+    (folder / "listed").mkdir()
+    (folder / "listed" / "a.md").write_text("text")
+    (folder / "listed" / "sub").mkdir()
+    (folder / "listed").chmod(0o644)
+    (folder / "closed").mkdir(mode=0o000)
+    modes = {path: mode for path in tmp_path.parents if (mode := path.stat().st_mode) & 0o011 != 0o011}
+    for path, mode in modes.items():
+        path.chmod(mode | 0o011)
+    tmp_path.chmod(0o777)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65_534)
+        with pytest.raises(CorpusError) as caught:
+            write_text_corpus(folder, tmp_path / "corpus.jsonl", words=5)
+        written = write_text_corpus(folder, tmp_path / "corpus.jsonl", words=14, skip_bad=True)
+        with pytest.raises(DiskError, match=r"closed/corpus\.jsonl can't be written: Permission denied"):
+            write_text_corpus(folder, folder / "closed" / "corpus.jsonl", words=5)
+    finally:
+        os.seteuid(user)
+        for path, mode in modes.items():
+            path.chmod(mode)
+        (folder / "listed").chmod(0o755)
+        (folder / "closed").chmod(0o755)
+    assert f"{folder}/listed/a.md: can't be read (Permission denied)" in caught.value.message
+    assert f"{folder}/listed/sub: can't be looked into (Permission denied)" in caught.value.message
+    assert f"{folder}/closed: can't be looked into (Permission denied)" in caught.value.message
+    assert (written.files, written.skipped.count) == (4, 3)
