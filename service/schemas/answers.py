@@ -100,7 +100,9 @@ class Timings(Model):
 
     tokenize: float | None = None
     filter: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `filter`.")
-    encode: float | None = Field(default=None, description="Sum of the tokens' table rows, each as often as it counts, normalised.")
+    encode: float | None = Field(
+        default=None, description="Sum of the tokens' table rows, each as often as it counts, normalised."
+    )
     dense: float | None = None
     sparse: float | None = None
     bm25: float | None = Field(default=None, exclude_if=_absent, description="There in mode `bm25`.")

@@ -109,8 +109,20 @@ def test_a_text_that_is_shown_whole_has_no_button(page: Page) -> None:
     expect(hit(page, "end").get_by_role("button", name="Whole text")).to_have_count(1)
 
 
-def test_documents_that_have_no_word_of_the_query_show_their_beginning(page: Page) -> None:
+def test_documents_that_have_no_word_of_the_query_show_their_beginning(page: Page, site: str) -> None:
     page.get_by_label("Dense", exact=True).check()
     search_for(page, "zzzz")
     expect(page.locator("li.hit")).to_have_count(10)
     expect(page.locator("li.hit mark")).to_have_count(0)
+    found = answer_of(site, query="zzzz", mode="dense")["hits"]
+    cut = []
+    for shown, fields in zip(page.locator("li.hit").all(), (hit["fields"] for hit in found), strict=True):
+        for name, place, rank in (("title", "h2", shown.locator(".rank").inner_text()), ("text", ".text p", "")):
+            if not fields[name]:
+                continue
+            text = (shown.locator(place).text_content() or "").removeprefix(rank)
+            beginning = text.removesuffix(" …")
+            assert fields[name].startswith(beginning)
+            assert len(beginning) > min(len(fields[name]) - 1, LENGTH // 2)
+            cut.append(beginning != text)
+    assert set(cut) == {False, True}
