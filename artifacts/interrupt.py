@@ -156,7 +156,8 @@ def _watch(reader: int) -> None:
     seen = 0
     while True:
         if seen == 1 and not select.select([reader], [], [], _PATIENCE_S)[0]:
-            os.write(2, _SLOW)
+            if not _state.done:
+                os.write(2, _SLOW)
         came = os.read(reader, 1)
         if not came:
             return

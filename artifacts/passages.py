@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["passages"]
 
 _BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+", r"\s+")))
-_HEADING: Final = re.compile(r"#{1,6} [^\n]*")
+_HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
 
 _Span = tuple[int, int]
 
@@ -17,7 +17,7 @@ def passages(text: str, words: int) -> list[str]:
 
     Words are what white space separates, and each is in one passage. Between the first and the last word of a passage,
     the text is as it was. A paragraph that fits is not cut, and a heading (`# …`) is not the end of a passage, as long
-    as the paragraph below it fits, too.
+    as the paragraph below it fits, too; nor are several in a row.
     """
     whole = text.strip()
     found: list[_Span] = []
@@ -47,10 +47,10 @@ def _parts(text: str, span: _Span, words: int, level: int = 0) -> Iterator[_Span
 
 
 def _headed(text: str, parts: list[_Span], words: int) -> list[_Span]:
-    """The parts, each heading joined with the part below it."""
+    """The parts, each heading, or several in a row, joined with the part below."""
     joined: list[_Span] = []
     for start, end in parts:
-        if joined and _HEADING.fullmatch(text, *joined[-1]) and _count(text, (joined[-1][0], end)) <= words:
+        if joined and _HEADINGS.fullmatch(text, *joined[-1]) and _count(text, (joined[-1][0], end)) <= words:
             joined[-1] = (joined[-1][0], end)
         else:
             joined.append((start, end))

@@ -30,7 +30,8 @@ PROMISES: Final[Goals] = {
     "kills_not_resumed": ("builds killed at a random moment that the same command does not bring to the same end", "0"),
     "full_disk_failures": ("full disks without a clear error, or with something half-written left", "0"),
     "api_cases_failed": ("requests made from the description of the API that are not answered as it says", "0"),
-    "fuzz_findings": ("fuzzed bodies and manifests that raise what is no error of the project", "0"),
+    "fuzz_body_findings": ("fuzzed bodies of requests that raise what is no error of the project", "0"),
+    "fuzz_manifest_findings": ("fuzzed manifests that do", "0"),
     "bad_requests_failed": ("hostile requests on the wire that bring a 5xx, an unnamed error, or the server down", "0"),
 }
 """Every key, what it measures, and what is promised."""

@@ -13,6 +13,7 @@ from textwrap import indent
 
 import pytest
 
+from artifacts import interrupt
 from artifacts.interrupt import Stopped, check_stopped, past_stopping, stoppable, uninterrupted
 from artifacts.work import scratch_folder, write_atomically
 
@@ -133,6 +134,17 @@ def test_what_is_done_is_not_stopped_any_more() -> None:
         past_stopping()
         send(signal.SIGINT)
         check_stopped()
+
+
+def test_what_is_not_stopped_is_not_said_to_be_stopping(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "_PATIENCE_S", 0.01)
+    with stoppable():
+        past_stopping()
+        send(signal.SIGINT)
+        time.sleep(0.5)
+    assert capfd.readouterr().err == ""
 
 
 JAVA = """
