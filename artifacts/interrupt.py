@@ -155,9 +155,8 @@ def _watched() -> Iterator[None]:
 def _watch(reader: int) -> None:
     seen = 0
     while True:
-        if seen == 1 and not select.select([reader], [], [], _PATIENCE_S)[0]:
-            if not _state.done:
-                os.write(2, _SLOW)
+        if seen == 1 and not select.select([reader], [], [], _PATIENCE_S)[0] and not _state.done:
+            os.write(2, _SLOW)
         came = os.read(reader, 1)
         if not came:
             return
