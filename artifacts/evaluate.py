@@ -6,7 +6,7 @@ Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-pap
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from artifacts.errors import CorpusError, RecipeError
 from artifacts.evaluation.dataset import JudgedQueries, qrels_file, read_judged, relevant_but_missing
 from artifacts.evaluation.full import FullQueryEncoder, QueryModel, encode_fully
 from artifacts.evaluation.report import describe_bundle, environment
-from artifacts.evaluation.runs import MEASURES, measure, ndcg_per_query, write_run
+from artifacts.evaluation.runs import MEASURES, Run, measure, ndcg_per_query, write_run
 from artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
 from artifacts.interrupt import past_stopping, uninterrupted
 from artifacts.work import write_atomically
@@ -103,13 +103,17 @@ def evaluate_bundle(
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
     evaluation = Evaluation(metrics, report, ndcg)
     with uninterrupted():  # runs, report and what is recorded are of one evaluation
-        for system, run in results.runs.items():
-            write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
-        write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
+        _write_files(output, bundle.manifest.name, results.runs, report)
         if record is not None:
             record(evaluation)
         past_stopping()
     return evaluation
+
+
+def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[str, Any]) -> None:
+    for system, run in runs.items():
+        write_run(output / f"{system}.trec", run, tag="-".join([*name.split(), system]))
+    write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:
