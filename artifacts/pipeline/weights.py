@@ -6,6 +6,7 @@ Nothing is ever filled with random numbers or left out silently, and no code tha
 import hashlib
 import json
 import shutil
+import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from artifacts.arrays import UNREADABLE
 from artifacts.errors import MissingExtraError, ModelError
@@ -41,6 +43,10 @@ ADAPTER_SETTINGS = "lightretriever.json"
 THRESHOLDS_FILE = "thresholds.npy"
 #: Files of a model or adapter that decide its output.
 DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
+
+if not sys.stderr.isatty():  # half a bar would stand in a log, before the line of an error
+    disable_progress_bar()
+
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 

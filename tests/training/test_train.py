@@ -138,6 +138,15 @@ def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path
     )
 
 
+def test_no_bar_is_drawn_into_a_log(toy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path)))
+    command = [sys.executable, "-m", "service.cli", "train", str(file), "--minutes", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "%|" not in done.stderr
+
+
 def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
     with pytest.raises(ResumeError, match="seed: 0 there, 5 now"):
