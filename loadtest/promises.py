@@ -11,7 +11,7 @@ PROMISES: Final[Goals] = {
     "soak_rate": ("their rate", "70 % of capacity"),
     "soak_failures": ("those answered wrongly or not at all", "0"),
     "soak_p99_ms": ("time to the answer, from when the request was due, swaps included", "p99 ≤ 500"),
-    "soak_growth_mb": ("memory gained after the first tenth of the time, swaps included", "≤ 16"),
+    "soak_growth_mb": ("memory gained after the first tenth of the time, swaps included, Java's heap left out", "≤ 16"),
     "overload_failures": (
         "five times the capacity for a minute: requests neither answered rightly nor refused with 503 and Retry-After",
         "0",

@@ -41,9 +41,12 @@ class Place:
         return {"authorization": f"Bearer {self.key}"}
 
     @contextmanager
-    def served(self, *, workers: int = 1, **settings: object) -> Iterator[tuple[Server, str]]:
+    def served(
+        self, *, workers: int = 1, environment: Mapping[str, str] | None = None, **settings: object
+    ) -> Iterator[tuple[Server, str]]:
         """Serve what the link leads to, in a process of its own; give it and its address when it is ready."""
-        with Server(self.link, environment=self._environment(settings), workers=workers) as server:
+        variables = {**self._environment(settings), **(environment or {})}
+        with Server(self.link, environment=variables, workers=workers) as server:
             line = server.ready_line
             assert line.startswith("Ready: "), server.wait()
             yield server, line.split()[-1]
