@@ -75,6 +75,7 @@ def test_a_process_that_is_killed_ends_the_others_and_is_told_of(toy: Path, tmp_
     assert [path.name for path in (tmp_path / "temporary").glob("*") if path.name.startswith(("train", "torch"))] == []
 
 
+@pytest.mark.full_faults
 def test_a_second_signal_ends_all_processes(toy: Path, tmp_path: Path) -> None:
     """Even those that don't react to the first one."""
     with two_processes(toy, tmp_path) as (process, ranks):
@@ -92,6 +93,7 @@ def test_a_second_signal_ends_all_processes(toy: Path, tmp_path: Path) -> None:
         assert running(tmp_path / "recipe.yaml") == {}
 
 
+@pytest.mark.full_faults
 def test_an_error_in_processes_is_one_object(toy: Path, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, lora={"targets": ["nothing"]})))
