@@ -105,8 +105,13 @@ def measured(file: Path, goals: Goals) -> list[str]:
 def speed(folder: Path) -> list[str]:
     """README's tables of speed: the goals, and other systems under load."""
     goals, load = goal_table(folder / SPEED, GOALS), load_table(folder / LOAD)
-    heading = "**Speed** ([how it is measured](docs/speed.md), [all figures](docs/results/speed.json))"
-    blocks = [[heading, "", *goals] if goals else [], load]
+    if not goals:
+        return []
+    rows = json.loads((folder / SPEED).read_text(encoding="utf-8"))["rows"]
+    documents = max(row.get("documents", 0) for row in rows)
+    heading = "**Speed**, on synthetic documents that were [drawn after real ones](docs/speed.md#a-corpus-of-any-size)"
+    source = "All figures, and where the time goes: [speed](docs/speed.md), [load test](docs/results/load.md)."
+    blocks = [[f"{heading} ({documents:,} of them):", "", *goals], load, [source]]
     return ["\n".join([*block, ""]) for block in blocks if block]
 
 
