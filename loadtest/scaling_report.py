@@ -110,7 +110,8 @@ def predictions(series: Sequence[Measured]) -> dict[str, Any]:
     """Sizes and times of corpora of `TARGETS` documents, from bundles that differ in their size alone."""
     dimension = series[0]["dimension"]
     lucene = line([(one["documents"], one["bytes"]["lucene"]) for one in series])
-    private = line([(one["documents"], one["processes"][0]["private"]) for one in series])
+    # Of a process beside another one: to a process alone, the pages of the files it has mapped are its own.
+    private = line([(one["documents"], one["processes"][-1]["private"]) for one in series])
     sparse = power([(one["documents"], one["stages"]["sparse"]["p50"]) for one in series])
     errors = [
         abs(one["bytes"]["dense"] / dense_bytes(one["factory"], dimension, one["documents"]) - 1) for one in series

@@ -74,8 +74,8 @@ def made_up(documents: int, dimension: int = 64) -> dict[str, Any]:
         "lengths": [{"words": 1, **times}, {"words": 128}],
         "cold": {kind: {"ready_s": 2.5, "first_ms": 40.0, "20th_ms": 3.0} for kind in ("warm_up", "no_warm_up")},
         "processes": [
-            {"total_pss": 300.0, "added_pss": 300.0, "private": 200 + 10e-6 * documents},
-            {"total_pss": 420.0, "added_pss": 120.0, "private": 110.0},
+            {"total_pss": 300.0, "added_pss": 300.0, "private": 900.0 + documents},
+            {"total_pss": 420.0, "added_pss": 120.0, "private": 200 + 10e-6 * documents},
         ],
     }
 
