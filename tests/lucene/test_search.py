@@ -47,6 +47,23 @@ def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(scores, true_scores)
 
 
+def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
+    """Sums that rise above the last of the best and fall again, of impacts common and rare, in many windows."""
+    random = np.random.default_rng(6)
+    impacts = np.where(random.random((13_000, 16)) < 0.5, random.integers(1, 90, (13_000, 16)), 0)
+    impacts *= random.choice([1, 6, 700], (13_000, 16), p=[0.8, 0.15, 0.05])
+    impacts[:, 3] = np.where(impacts[:, 3] > 0, random.integers(505, 520, 13_000), 0)
+    collection = Collection(impacts)
+    collection.write(tmp_path / "index", batch=4096)
+    with ImpactIndex.open(tmp_path / "index") as index:
+        for weights in ({0: 2.0, 9: -3.0, 12: 1.0}, {2: -1.0, 3: 2.0, 5: 1.0, 15: -1.0}, {3: 1.0}, {1: 1.0, 14: -40.0}):
+            for k in (1, 10, 1000):
+                ordinals, scores = index.search(*query(weights), k)
+                wanted, true_scores = collection.best(*query(weights), k)
+                np.testing.assert_array_equal(ordinals, wanted)
+                np.testing.assert_array_equal(scores, true_scores)
+
+
 def test_types_of_the_answer(index: ImpactIndex) -> None:
     ordinals, scores = index.search(*query({3: 1.0}), k=5)
     assert ordinals.dtype == np.dtype(np.int64)

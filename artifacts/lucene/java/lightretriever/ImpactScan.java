@@ -3,6 +3,7 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.Arrays;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.LongHeap;
@@ -14,9 +15,13 @@ import org.apache.lucene.util.LongHeap;
  */
 final class ImpactScan {
   private static final int WINDOW = 4096;
+  // Products of a weight with smaller impacts are looked up: turning numbers of one kind into another, twice for every
+  // posting, costs as much as adding them up.
+  private static final int COMMON = 512;
 
   private final double[] sums = new double[WINDOW];
-  private final long[] seen = new long[WINDOW / Long.SIZE];
+  // Documents that scored enough after one of the terms; those that score enough in the end are among them.
+  private final long[] promising = new long[WINDOW / Long.SIZE];
   private final LongHeap best;
   private final int k;
   private final long[] among;
@@ -41,15 +46,17 @@ final class ImpactScan {
 
   private void all(PostingsEnum[] lists, float[] weights) throws IOException {
     int[] next = new int[lists.length];
+    double[][] products = new double[lists.length][];
     for (int i = 0; i < lists.length; i++) {
+      products[i] = products(weights[i]);
       next[i] = lists[i] == null ? DocIdSetIterator.NO_MORE_DOCS : lists[i].nextDoc();
     }
     for (int first = least(next); first != DocIdSetIterator.NO_MORE_DOCS; first = least(next)) {
-      int base = first & -Long.SIZE; // so that a word of seen is a word of among
+      int base = first & -Long.SIZE; // so that a word of promising is a word of among
       int end = base + WINDOW;
       for (int i = 0; i < lists.length; i++) {
         if (next[i] < end) {
-          next[i] = add(lists[i], weights[i], next[i], base, end);
+          next[i] = add(lists[i], weights[i], products[i], next[i], base, end);
         }
       }
       collect(base);
@@ -64,31 +71,48 @@ final class ImpactScan {
     return least;
   }
 
+  /** A weight times every common impact: a float product, as in ImpactSearch.scores, in a double. */
+  private static double[] products(float weight) {
+    double[] products = new double[COMMON];
+    for (int impact = 0; impact < COMMON; impact++) {
+      products[impact] = weight * impact;
+    }
+    return products;
+  }
+
   /** Adds a list's products from `document`, which is below `end`, on. Returns the first document not below `end`. */
-  private int add(PostingsEnum list, float weight, int document, int base, int end) throws IOException {
+  private int add(PostingsEnum list, float weight, double[] products, int document, int base, int end)
+      throws IOException {
+    double[] sums = this.sums; // looked up once, not for every posting
+    long[] promising = this.promising;
+    double least = this.least;
     do {
       int slot = document - base;
-      sums[slot] += weight * list.freq();
-      seen[slot >>> 6] |= 1L << slot;
+      int impact = list.freq();
+      double sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
+      sums[slot] = sum;
+      if (sum > least) {
+        promising[slot >>> 6] |= 1L << slot;
+      }
       document = list.nextDoc();
     } while (document < end);
     return document;
   }
 
   private void collect(int base) {
-    for (int word = 0; word < seen.length; word++) {
-      long bits = seen[word];
-      seen[word] = 0;
+    for (int word = 0; word < promising.length; word++) {
+      long bits = promising[word];
+      promising[word] = 0;
       while (bits != 0) {
         int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
         bits &= bits - 1;
         float score = (float) sums[slot];
-        sums[slot] = 0;
         if (score > least && (among == null || (among[(base + slot) >>> 6] >>> slot & 1) != 0)) {
           propose(base + slot, score);
         }
       }
     }
+    Arrays.fill(sums, 0);
   }
 
   /** The larger of two keys is the better hit: by score, which is above 0, and among equals the first document. */
