@@ -91,6 +91,16 @@ def test_mean_is_the_mean_of_the_rows(
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_every_float16_is_read_as_it_is(tmp_path: Path) -> None:
+    """Both signs, zeros, the smallest below the normal ones and the largest."""
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    rows = every[np.isfinite(every)].astype(np.float32).reshape(-1, 64)
+    write_table(tmp_path / "t.npy", rows, "float16")
+    table = TokenTable.open(tmp_path / "t.npy")
+    for number, row in enumerate(rows):
+        np.testing.assert_array_equal(table.mean(np.array([number], dtype=np.int32)), row)
+
+
 def test_rows_are_not_normalised_before_the_mean(tmp_path: Path) -> None:
     rows = np.array([[3.0, 0.0], [0.0, 1.0]], dtype=np.float32)
     write_table(tmp_path / "t.npy", rows, "float32")
