@@ -12,13 +12,8 @@ import numpy.typing as npt
 from artifacts.atomic import new_folder
 from artifacts.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from artifacts.bundle import Bundle
-from artifacts.dense_build import (
-    build_dense_index,
-    check_factory,
-    choose_factory,
-    default_parameters,
-    write_dense_index,
-)
+from artifacts.dense_build import build_dense_index, check_factory, choose_factory, write_dense_index
+from artifacts.dense_tuning import QuerySample, choose_parameters
 from artifacts.disk import writing
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.generator import generator
@@ -40,7 +35,7 @@ from artifacts.manifest import (
     table_file,
 )
 from artifacts.metadata import FieldKind
-from artifacts.table import TableDtype, write_table
+from artifacts.table import TableDtype, TokenTable, write_table
 from artifacts.text import TextTokenizer
 
 __all__ = ["TableInput", "write_bundle"]
@@ -103,8 +98,10 @@ def write_bundle(
         sparse = {"impacts": impacts, "words": words, **_write_idf(folder, idf, tokenizer.vocab_size)}
         declared = dict(fields or {})
         with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words) as index:
-            ids = _write_documents(folder, index, documents, tokenizer.vocab_size, dimension, top_k)
-        dense = _write_dense(folder, len(ids), dimension, factory)
+            sample = QuerySample()
+            ids = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
+        queries = sample.queries(TokenTable.open(folder / tasks[default_task].file))
+        dense = _write_dense(folder, len(ids), dimension, factory, queries)
         manifest = Manifest(
             name=name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -192,6 +189,7 @@ def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: in
 def _write_documents(
     folder: Path,
     sparse: ImpactIndexWriter,
+    sample: QuerySample,
     documents: Iterable[EncodedBatch],
     vocab_size: int,
     dimension: int,
@@ -213,20 +211,24 @@ def _write_documents(
                 )
             ids[document_id] = len(ids)
         kept = keep_top_terms(batch, top_k)
+        sample.add(kept)
         sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
     if not ids:
         raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
     return list(ids)
 
 
-def _write_dense(folder: Path, count: int, dimension: int, factory: str | None) -> DenseInfo:
+def _write_dense(
+    folder: Path, count: int, dimension: int, factory: str | None, queries: npt.NDArray[np.float32]
+) -> DenseInfo:
     raw = _vectors_file(folder)
     factory = factory or choose_factory(count, dimension)
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(count, dimension))
     index = build_dense_index(vectors, factory)
     write_dense_index(index, folder / _DENSE_FILE)
+    parameters, recall = choose_parameters(index, vectors, queries)
     raw.unlink()
-    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=default_parameters(index))
+    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
 
 
 def _vectors_file(folder: Path) -> Path:

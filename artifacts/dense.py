@@ -41,7 +41,7 @@ class DenseIndex:
 
     @classmethod
     def open(cls, path: Path, parameters: Mapping[str, float] | None = None) -> "DenseIndex":
-        """Map the index `path` and set search `parameters` (names as in `default_parameters`).
+        """Map the index `path` and set search `parameters` (names as in `artifacts.dense_tuning`).
 
         Raises BundleError when the file is missing, no Faiss index, not an inner product index, or when it does
         not know a parameter.

@@ -12,7 +12,7 @@ from artifacts.dense import DenseIndex, FaissIndex, faiss_reason
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.progress import ProgressBar
 
-__all__ = ["build_dense_index", "check_factory", "choose_factory", "default_parameters", "write_dense_index"]
+__all__ = ["build_dense_index", "check_factory", "choose_factory", "write_dense_index"]
 
 # Up to FLAT_LIMIT documents an exact scan takes a few milliseconds at most. Up to HNSW_FLAT_LIMIT a graph over
 # full vectors is affordable; up to HNSW_LIMIT the vectors take a quarter of that as 8-bit scalars. Beyond it,
@@ -46,23 +46,6 @@ def choose_factory(count: int, dimension: int) -> str:
     lists = 2 ** round(math.log2(math.sqrt(count)))
     parts = max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
     return f"IVF{lists},PQ{parts}x4fs,Refine(SQ8)"
-
-
-def default_parameters(index: FaissIndex) -> dict[str, float]:
-    """Search parameters that suit an index, by Faiss' own names, for the manifest.
-
-    efSearch (candidates of a graph search), nprobe (inverted lists visited: 1/16 of them), k_factor_rf (candidates
-    scored again, as a multiple of k).
-    """
-    parameters: dict[str, float] = {}
-    if isinstance(_innermost(index), faiss.IndexHNSW):
-        parameters["efSearch"] = 128 if index.ntotal <= 200_000 else 256
-    ivf = faiss.try_extract_index_ivf(index)
-    if ivf is not None:
-        parameters["nprobe"] = max(1, ivf.nlist // 16)
-    if isinstance(index, faiss.IndexRefine):
-        parameters["k_factor_rf"] = 4
-    return parameters
 
 
 def check_factory(factory: str, dimension: int) -> None:

@@ -109,11 +109,13 @@ class TaskInfo(_Part):
 
 
 class DenseInfo(_Part):
-    """The Faiss index: its file, how it was built, and the search parameters set when it is opened."""
+    """The Faiss index: its file, how it was built, the search parameters set when it is opened, and the share of the
+    exact best 100 that they find, as measured when it was built; no such share where the search is exact."""
 
     file: InsidePath = "dense.faiss"
     factory: str
     parameters: dict[str, float] = Field(default_factory=dict)
+    recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
 
 
 class SparseInfo(_Part):

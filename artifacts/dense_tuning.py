@@ -1,0 +1,118 @@
+"""Choosing a dense index' search parameters: the cheapest that find nearly all that an exact search finds.
+
+How wide an approximate index must search depends on the vectors, and on the queries too: a mean of token rows lies
+elsewhere than a document. So recall is measured when a bundle is written, with queries that its own documents make.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.batches import EncodedBatch
+from artifacts.dense import FaissIndex
+from artifacts.table import TokenTable
+
+__all__ = ["LEAST_RECALL", "QuerySample", "choose_parameters"]
+
+LEAST_RECALL: Final = 0.95
+"""Share of the exact best 100 that a search is to find."""
+
+_BEST: Final = 100
+_NEARLY: Final = 0.01  # where no setting finds enough, the cheapest that finds nearly as much as the best one
+_QUERIES: Final = 256
+_TERMS: Final = 8  # of a document, for a query
+_GRAPH_WIDTHS: Final = (128, 256, 512, 1024)
+_LIST_SHARES: Final = (128, 64, 32, 16, 8, 4)
+_FACTORS: Final = (4, 8, 16, 32)
+_RESCORE: Final = 40  # scoring a candidate again costs about as much as scanning so many 4-bit codes
+
+Vectors = npt.NDArray[np.float32]
+
+
+class QuerySample:
+    """Terms of up to 512 documents from all over a corpus of unknown length: every s-th, s a power of two."""
+
+    def __init__(self) -> None:
+        self._terms: list[npt.NDArray[np.integer]] = []
+        self._stride = 1
+        self._count = 0
+
+    def add(self, batch: EncodedBatch) -> None:
+        """See the next documents: of some, the terms of the largest impact are kept."""
+        for row in range(len(batch.ids)):
+            if self._count % self._stride == 0:
+                self._keep(batch, row)
+            self._count += 1
+
+    def _keep(self, batch: EncodedBatch, row: int) -> None:
+        part = slice(batch.indptr[row], batch.indptr[row + 1])
+        best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
+        self._terms.append(batch.terms[part][best])
+        if len(self._terms) == 2 * _QUERIES:
+            self._terms = self._terms[::2]
+            self._stride *= 2
+
+    def queries(self, table: TokenTable) -> Vectors:
+        """Their queries, (q, D) float32: normalised means of the terms' rows. None without a direction."""
+        means = [table.mean(terms) for terms in self._terms if terms.size]
+        rows = np.array(means, dtype=np.float32).reshape(-1, table.shape[1])
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        found: Vectors = (rows / np.maximum(lengths, np.finfo(np.float32).tiny))[lengths[:, 0] > 0]
+        return found
+
+
+def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> tuple[dict[str, float], float | None]:
+    """Search parameters for an index of `vectors` (N, D), by Faiss' own names, and their recall for `queries` (q, D).
+
+    The recall is the share of the exact best 100 among those that a search for 100 finds. Chosen is the cheapest
+    setting that reaches 0.95, or comes within 0.01 of the best where none does: efSearch of a graph, else nprobe (of
+    the inverted lists) and k_factor_rf (candidates scored again, as a multiple of 100). An index without such
+    parameters gets none, and no recall. The same vectors and queries give the same setting.
+    """
+    settings = list(_settings(index))
+    if settings == [{}]:
+        return {}, None
+    best = min(_BEST, len(vectors))
+    truth = faiss.knn(queries, vectors, best, metric=faiss.METRIC_INNER_PRODUCT)[1] if len(queries) else None
+    recalls = [1.0 if truth is None else _recall(index, setting, queries, truth) for setting in settings]
+    enough = min(LEAST_RECALL, max(recalls) - _NEARLY)
+    chosen = next(number for number, recall in enumerate(recalls) if recall >= enough)
+    return settings[chosen], None if truth is None else round(recalls[chosen], 4)
+
+
+def _settings(index: FaissIndex) -> Iterator[dict[str, float]]:
+    """What can be chosen from, the cheapest first."""
+    factors = _FACTORS if isinstance(index, faiss.IndexRefine) else (None,)
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None:
+        widths = sorted({max(1, ivf.nlist // share) for share in _LIST_SHARES})
+        each = index.ntotal / ivf.nlist
+        pairs = [(width, factor) for width in widths for factor in factors]
+        pairs.sort(key=lambda pair: pair[0] * each + _RESCORE * _BEST * (pair[1] or 0))
+        yield from ({"nprobe": width} | _factor(factor) for width, factor in pairs)
+    elif _is_graph(index):
+        yield from ({"efSearch": width} | _factor(factor) for factor in factors for width in _GRAPH_WIDTHS)
+    else:
+        yield from (_factor(factor) for factor in factors)
+
+
+def _factor(factor: int | None) -> dict[str, float]:
+    return {} if factor is None else {"k_factor_rf": factor}
+
+
+def _is_graph(index: FaissIndex) -> bool:
+    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform):
+        inner = index.base_index if isinstance(index, faiss.IndexRefine) else index.index
+        index = faiss.downcast_index(inner)
+    return isinstance(index, faiss.IndexHNSW)
+
+
+def _recall(index: FaissIndex, setting: dict[str, float], queries: Vectors, truth: npt.NDArray[np.int64]) -> float:
+    for name, value in setting.items():
+        faiss.ParameterSpace().set_index_parameter(index, name, value)
+    _, found = index.search(queries, truth.shape[1])
+    shared = sum(np.intersect1d(ours, exact).size for ours, exact in zip(found, truth, strict=True))
+    return shared / truth.size

@@ -1,0 +1,124 @@
+"""Search parameters: the cheapest that find enough, with queries that the documents make."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts.batches import EncodedBatch
+from artifacts.dense import DenseIndex
+from artifacts.dense_build import build_dense_index, write_dense_index
+from artifacts.dense_tuning import LEAST_RECALL, QuerySample, choose_parameters
+from artifacts.table import TokenTable, write_table
+
+Vectors = npt.NDArray[np.float32]
+
+
+def clustered(count: int, dimension: int = 32, seed: int = 3, spread: float = 0.6) -> Vectors:
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).standard_normal((40, dimension))
+    vectors = centres[random.integers(0, 40, count)] + spread * random.standard_normal((count, dimension))
+    found: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return found
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Vectors:
+    return clustered(20_000)
+
+
+@pytest.fixture(scope="module")
+def queries() -> Vectors:
+    return clustered(100, seed=9)
+
+
+def recall(path: Path, parameters: dict[str, float], vectors: Vectors, queries: Vectors) -> float:
+    """The share of the exact best 100 that the opened index finds."""
+    index, shared = DenseIndex.open(path, parameters), 0
+    for query in queries:
+        exact = set(np.argsort(-(vectors @ query))[:100].tolist())
+        shared += len(exact.intersection(index.search(query, 100)[0].tolist()))
+    return shared / (100 * len(queries))
+
+
+@pytest.mark.parametrize("factory", ["HNSW16,SQ8", "IVF128,PQ16x4fs,Refine(SQ8)", "IVF128,Flat"])
+def test_the_setting_finds_enough_and_a_cheaper_one_does_not(
+    tmp_path: Path, vectors: Vectors, queries: Vectors, factory: str
+) -> None:
+    index = build_dense_index(vectors, factory)
+    write_dense_index(index, tmp_path / "dense.faiss")
+    parameters, found = choose_parameters(index, vectors, queries)
+    assert found is not None
+    assert found >= LEAST_RECALL
+    assert recall(tmp_path / "dense.faiss", parameters, vectors, queries) == pytest.approx(found, abs=0.01)
+    name, least = ("efSearch", 128) if factory.startswith("HNSW") else ("nprobe", 1)
+    if parameters[name] > least:
+        narrower = {**parameters, name: parameters[name] // 2}
+        assert recall(tmp_path / "dense.faiss", narrower, vectors, queries) < LEAST_RECALL
+    assert choose_parameters(index, vectors, queries) == (parameters, found)
+
+
+def test_where_nothing_finds_enough_the_best_is_nearly_reached(
+    tmp_path: Path, vectors: Vectors, queries: Vectors
+) -> None:
+    """Four bits for a value, and nothing scored again: no width can mend that."""
+    index = build_dense_index(vectors, "IVF128,SQ4")
+    write_dense_index(index, tmp_path / "dense.faiss")
+    parameters, found = choose_parameters(index, vectors, queries)
+    assert found is not None
+    assert found < LEAST_RECALL
+    assert found >= recall(tmp_path / "dense.faiss", {"nprobe": 32}, vectors, queries) - 0.02
+    assert parameters["nprobe"] < 32
+
+
+@pytest.mark.parametrize("factory", ["Flat", "SQ8"])
+def test_an_exact_search_needs_no_parameters(vectors: Vectors, queries: Vectors, factory: str) -> None:
+    assert choose_parameters(build_dense_index(vectors[:500], factory), vectors[:500], queries) == ({}, None)
+
+
+def test_fewer_documents_than_are_searched_for(queries: Vectors) -> None:
+    few = clustered(30)
+    assert choose_parameters(build_dense_index(few, "HNSW16,Flat"), few, queries) == ({"efSearch": 128}, 1.0)
+
+
+def test_without_queries_the_cheapest_is_taken(vectors: Vectors) -> None:
+    index = build_dense_index(vectors[:1000], "HNSW16,Flat")
+    assert choose_parameters(index, vectors[:1000], np.empty((0, 32), np.float32)) == ({"efSearch": 128}, None)
+
+
+def batch(first: int, count: int) -> EncodedBatch:
+    """Documents whose terms are their number and the next nine, the first of the largest impact."""
+    return EncodedBatch(
+        ids=[str(first + row) for row in range(count)],
+        documents=[b"{}"] * count,
+        dense=clustered(count),
+        indptr=np.arange(0, 10 * count + 1, 10, dtype=np.int64),
+        terms=np.concatenate([np.arange(first + row, first + row + 10) for row in range(count)]).astype(np.int32),
+        impacts=np.tile(np.arange(10, 0, -1), count).astype(np.uint16),
+    )
+
+
+@pytest.mark.parametrize("count", [1, 300, 511, 512, 513, 5000])
+def test_queries_come_from_all_over_the_corpus(tmp_path: Path, count: int) -> None:
+    sample = QuerySample()
+    for first in range(0, count, 100):
+        sample.add(batch(first, min(100, count - first)))
+    rows = np.random.default_rng(1).standard_normal((count + 10, 8)).astype(np.float32)
+    write_table(tmp_path / "t.npy", rows, "float32")
+    queries = sample.queries(TokenTable.open(tmp_path / "t.npy"))
+    stride = 1
+    while -(-count // stride) >= 512:
+        stride *= 2
+    expected = np.stack([rows[number : number + 8].mean(axis=0) for number in range(0, count, stride)])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(queries, expected, atol=1e-5)
+
+
+def test_documents_without_terms_or_direction_make_no_query(tmp_path: Path) -> None:
+    sample = QuerySample()
+    one = batch(0, 1)
+    sample.add(replace(one, ids=["0", "1"], indptr=np.array([0, 0, 10])))
+    write_table(tmp_path / "t.npy", np.zeros((20, 4), np.float32), "float32")
+    assert sample.queries(TokenTable.open(tmp_path / "t.npy")).shape == (0, 4)
