@@ -64,6 +64,26 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(scores, true_scores)
 
 
+@pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
+def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path: Path, power: float) -> None:
+    """Frequent terms are asked for few documents, or for many, or added up: what is found, and its bits, are the same."""
+    random = np.random.default_rng(7)
+    share = np.linspace(0.9, 0.001, 20) ** 2
+    impacts = np.where(random.random((20_000, 20)) < share, random.integers(1, 400, (20_000, 20)), 0)
+    impacts[6000:11_000, 12:] = 0  # windows in which the rare ones are missing
+    collection = Collection(impacts)
+    collection.write(tmp_path / "index", batch=4096)
+    with ImpactIndex.open(tmp_path / "index") as index:
+        for terms in (range(20), range(0, 20, 3), range(8), range(12, 20), (0, 19)):
+            terms_, weights = query({term: float(-np.log(share[term])) ** power + 0.01 for term in terms})
+            for k in (1, 10, 100, 3000):
+                ordinals, scores = index.search(terms_, weights, k)
+                wanted, true_scores = collection.best(terms_, weights, k)
+                np.testing.assert_array_equal(ordinals, wanted)
+                np.testing.assert_array_equal(scores, true_scores)
+                np.testing.assert_array_equal(scores, index.scores(terms_, weights, ordinals))
+
+
 def test_types_of_the_answer(index: ImpactIndex) -> None:
     ordinals, scores = index.search(*query({3: 1.0}), k=5)
     assert ordinals.dtype == np.dtype(np.int64)

@@ -9,18 +9,31 @@ import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.LongHeap;
 
 /**
- * The best documents of a weighted query, by adding up all of its postings: window by window of the documents, and in a
- * window term by term. Learned impacts give a query's terms posting lists of thousands of documents and flat bounds, of
- * which Lucene's own scorers, made to skip, skip little and ask a lot for every posting.
+ * The best documents of a weighted query, by adding up its postings: window by window of the documents, and in a window
+ * list by list. Lists that together are far from lifting a document above the last of the best hits are not added up, but
+ * asked for the documents that the others make promising (MaxScore), unless there are too many of them. Within the others
+ * nothing is skipped: learned impacts give them flat bounds.
  */
 final class ImpactScan {
   private static final int WINDOW = 4096;
   // Products of a weight with smaller impacts are looked up: turning numbers of one kind into another, twice for every
   // posting, costs as much as adding them up.
   private static final int COMMON = 512;
+  // Lists are only asked while together they can add this share of the last of the best hits. With a larger one too many
+  // documents are promising, and with a smaller one too many lists are added up.
+  private static final double SMALL = 0.5;
+  // Asking a list for a document takes about as long as adding up so many postings.
+  private static final int ASKING = 8;
+  // Sums of bounds are rounded; this is far more than they can be off.
+  private static final double MARGIN = 1 + 1e-9;
 
+  private final ImpactList[] lists;
+  private final long documents;
+  private final double[][] products;
+  // What the lists from this one on can add to a score.
+  private final double[] rest;
   private final double[] sums = new double[WINDOW];
-  // Documents that scored enough after one of the terms; those that score enough in the end are among them.
+  // Documents that may be among the best; those that are, are among them.
   private final long[] promising = new long[WINDOW / Long.SIZE];
   private final LongHeap best;
   private final int k;
@@ -28,47 +41,69 @@ final class ImpactScan {
   // What a document must score more than. One that scores as much as the last of the best k comes after it.
   private float least = 0;
 
-  private ImpactScan(int k, long[] among) {
+  private ImpactScan(ImpactList[] lists, int documents, int k, long[] among) {
+    this.lists = lists;
+    this.documents = documents;
     this.k = k;
     this.among = among;
     best = new LongHeap(k);
+    products = new double[lists.length][];
+    rest = new double[lists.length + 1];
+    for (int i = lists.length - 1; i >= 0; i--) {
+      products[i] = products(lists[i].weight);
+      rest[i] = rest[i + 1] + lists[i].most * MARGIN;
+    }
   }
 
   /**
-   * The best k documents that score above 0, packed as OpenIndex.best says. Lists stand before their first document; null is an empty one.
-   * Where among is given, it has a bit for every document that may be found.
+   * The best k of so many documents, of those that score above 0, packed as OpenIndex.best says. Where among is given, it
+   * has a bit for every document that may be found.
    */
-  static byte[] best(PostingsEnum[] lists, float[] weights, int k, long[] among) throws IOException {
-    ImpactScan scan = new ImpactScan(k, among);
-    scan.all(lists, weights);
+  static byte[] best(ImpactList[] lists, int documents, int k, long[] among) throws IOException {
+    ImpactScan scan = new ImpactScan(lists, documents, k, among);
+    scan.all();
     return scan.packed();
   }
 
-  private void all(PostingsEnum[] lists, float[] weights) throws IOException {
-    int[] next = new int[lists.length];
-    double[][] products = new double[lists.length][];
-    for (int i = 0; i < lists.length; i++) {
-      products[i] = products(weights[i]);
-      next[i] = lists[i] == null ? DocIdSetIterator.NO_MORE_DOCS : lists[i].nextDoc();
+  private void all() throws IOException {
+    for (ImpactList list : lists) {
+      list.postings.nextDoc();
     }
-    for (int first = least(next); first != DocIdSetIterator.NO_MORE_DOCS; first = least(next)) {
+    int added = lists.length;
+    while (true) {
+      while (added > 0 && rest[added - 1] <= least * SMALL) {
+        added--;
+      }
+      int first = first(added);
+      if (first == DocIdSetIterator.NO_MORE_DOCS) {
+        return;
+      }
       int base = first & -Long.SIZE; // so that a word of promising is a word of among
       int end = base + WINDOW;
-      for (int i = 0; i < lists.length; i++) {
-        if (next[i] < end) {
-          next[i] = add(lists[i], weights[i], products[i], next[i], base, end);
+      for (int i = 0; i < added; i++) {
+        if (lists[i].postings.docID() < end) {
+          add(i, least - rest[added], base, end);
+        }
+      }
+      if (among != null) {
+        filter(base);
+      }
+      for (int i = added; i < lists.length; i++) {
+        if (lists[i].postings.docID() < end) {
+          rise(i, base, end);
         }
       }
       collect(base);
     }
   }
 
-  private static int least(int[] documents) {
-    int least = DocIdSetIterator.NO_MORE_DOCS;
-    for (int document : documents) {
-      least = Math.min(least, document);
+  /** The first document of the first lists. */
+  private int first(int count) {
+    int first = DocIdSetIterator.NO_MORE_DOCS;
+    for (int i = 0; i < count; i++) {
+      first = Math.min(first, lists[i].postings.docID());
     }
-    return least;
+    return first;
   }
 
   /** A weight times every common impact: a float product, as in ImpactSearch.scores, in a double. */
@@ -80,23 +115,60 @@ final class ImpactScan {
     return products;
   }
 
-  /** Adds a list's products from `document`, which is below `end`, on. Returns the first document not below `end`. */
-  private int add(PostingsEnum list, float weight, double[] products, int document, int base, int end)
-      throws IOException {
-    double[] sums = this.sums; // looked up once, not for every posting
+  /** Adds a list's products, up to the end of the window. A document with a sum above `enough` is promising. */
+  private void add(int list, double enough, int base, int end) throws IOException {
+    PostingsEnum postings = lists[list].postings; // all looked up once, not for every posting
+    float weight = lists[list].weight;
+    double[] products = this.products[list];
+    double[] sums = this.sums;
     long[] promising = this.promising;
-    double least = this.least;
+    int document = postings.docID();
     do {
       int slot = document - base;
-      int impact = list.freq();
+      int impact = postings.freq();
       double sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
       sums[slot] = sum;
-      if (sum > least) {
+      if (sum > enough) {
         promising[slot >>> 6] |= 1L << slot;
       }
-      document = list.nextDoc();
+      document = postings.nextDoc();
     } while (document < end);
-    return document;
+  }
+
+  private void filter(int base) {
+    for (int word = 0; word < promising.length; word++) {
+      promising[word] &= base / Long.SIZE + word < among.length ? among[base / Long.SIZE + word] : 0;
+    }
+  }
+
+  /** Adds a list's products at least for promising documents. */
+  private void rise(int list, int base, int end) throws IOException {
+    long count = 0;
+    for (long word : promising) {
+      count += Long.bitCount(word);
+    }
+    if (count * ASKING * documents < lists[list].postings.cost() * WINDOW) {
+      ask(list, base);
+    } else if (count > 0 && lists[list].from(base) < end) {
+      add(list, Double.POSITIVE_INFINITY, base, end);
+    }
+  }
+
+  /** Adds a list's products for promising documents, and forgets those that it and the lists after it can't lift. */
+  private void ask(int list, int base) throws IOException {
+    PostingsEnum postings = lists[list].postings;
+    for (int word = 0; word < promising.length; word++) {
+      long bits = promising[word];
+      while (bits != 0) {
+        int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
+        bits &= bits - 1;
+        if (sums[slot] + rest[list] <= least) {
+          promising[word] &= ~(1L << slot);
+        } else if (lists[list].from(base + slot) == base + slot) {
+          sums[slot] += lists[list].weight * postings.freq();
+        }
+      }
+    }
   }
 
   private void collect(int base) {
@@ -107,7 +179,7 @@ final class ImpactScan {
         int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
         bits &= bits - 1;
         float score = (float) sums[slot];
-        if (score > least && (among == null || (among[(base + slot) >>> 6] >>> slot & 1) != 0)) {
+        if (score > least) {
           propose(base + slot, score);
         }
       }

@@ -6,9 +6,7 @@ import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.util.Arrays;
 import java.util.TreeMap;
-import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
-import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.util.BytesRef;
 
@@ -21,7 +19,7 @@ public final class ImpactSearch {
       throws IOException {
     WeightedTerms query = WeightedTerms.of(terms, weights);
     long[] among = filter == null ? null : filter.words();
-    return index.reading(() -> ImpactScan.best(postings(index.leaf(), query), query.weights, k, among));
+    return index.reading(() -> ImpactScan.best(ImpactList.of(index, query), OpenIndex.count(index), k, among));
   }
 
   /** One float32 for each given ordinal: the same number search() gives for that document, 0 when no term matches. */
@@ -31,11 +29,8 @@ public final class ImpactSearch {
         () -> {
           long[] ordered = ordered(ordinals);
           double[] sums = new double[ordered.length];
-          PostingsEnum[] lists = postings(index.leaf(), query);
-          for (int i = 0; i < lists.length; i++) {
-            if (lists[i] != null) {
-              addProducts(lists[i], query.weights[i], ordered, sums);
-            }
+          for (ImpactList list : ImpactList.of(index, query)) {
+            addProducts(list, ordered, sums);
           }
           ByteBuffer packed = ByteBuffer.allocate(4 * sums.length).order(ByteOrder.LITTLE_ENDIAN);
           for (double sum : sums) {
@@ -53,12 +48,13 @@ public final class ImpactSearch {
           long[] ordered = ordered(ordinals);
           int width = ids.limit();
           ByteBuffer packed = ByteBuffer.allocate(4 * width * ordered.length).order(ByteOrder.LITTLE_ENDIAN);
-          TermsEnum each = terms(index.leaf());
+          TermsEnum each = ImpactList.terms(index.leaf());
           for (int i = 0; i < width && each != null; i++) {
             if (each.seekExact(new BytesRef(Integer.toString(ids.get(i))))) {
               PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
               for (long entry : ordered) {
-                if (reaches(postings, (int) (entry >> 32))) {
+                int document = (int) (entry >> 32);
+                if (ImpactList.from(postings, document) == document) {
                   packed.putInt(4 * (width * (int) entry + i), postings.freq());
                 }
               }
@@ -73,11 +69,11 @@ public final class ImpactSearch {
     return index.reading(
         () -> {
           TreeMap<Integer, Integer> impacts = new TreeMap<>();
-          TermsEnum each = terms(index.leaf());
+          TermsEnum each = ImpactList.terms(index.leaf());
           PostingsEnum postings = null;
           while (each != null && each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
-            if (reaches(postings, ordinal)) {
+            if (ImpactList.from(postings, ordinal) == ordinal) {
               impacts.put(Integer.parseInt(each.term().utf8ToString()), postings.freq());
             }
           }
@@ -99,38 +95,12 @@ public final class ImpactSearch {
     return ordered;
   }
 
-  /** Every term of the index; null when it has none. */
-  private static TermsEnum terms(LeafReader leaf) throws IOException {
-    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
-    return terms == null ? null : terms.iterator();
-  }
-
-  /** Goes to a document, unless the list is there or beyond already; whether the list has it. */
-  private static boolean reaches(PostingsEnum postings, int document) throws IOException {
-    if (postings.docID() < document) {
-      postings.advance(document);
-    }
-    return postings.docID() == document;
-  }
-
-  /** The posting list of every term, before its first document; null for a term that no document has. */
-  private static PostingsEnum[] postings(LeafReader leaf, WeightedTerms query) throws IOException {
-    PostingsEnum[] lists = new PostingsEnum[query.ids.length];
-    TermsEnum each = terms(leaf);
-    for (int i = 0; i < lists.length && each != null; i++) {
-      if (each.seekExact(new BytesRef(Integer.toString(query.ids[i])))) {
-        lists[i] = each.postings(null, PostingsEnum.FREQS);
-      }
-    }
-    return lists;
-  }
-
-  private static void addProducts(PostingsEnum postings, float weight, long[] ordered, double[] sums)
-      throws IOException {
+  private static void addProducts(ImpactList list, long[] ordered, double[] sums) throws IOException {
     for (long entry : ordered) {
-      if (reaches(postings, (int) (entry >> 32))) {
-        // A float product and a double sum, term by term as in ImpactScan, so that both ways give the same bits.
-        sums[(int) entry] += weight * postings.freq();
+      int document = (int) (entry >> 32);
+      if (list.from(document) == document) {
+        // A float product and a double sum, list by list as in ImpactScan, so that both ways give the same bits.
+        sums[(int) entry] += list.weight * list.postings.freq();
       }
     }
   }

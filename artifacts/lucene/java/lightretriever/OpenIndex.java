@@ -11,6 +11,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.logging.Level;
 import java.util.logging.Logger;
 import org.apache.lucene.codecs.CodecUtil;
@@ -61,6 +62,8 @@ public final class OpenIndex {
 
   private final MMapDirectory directory;
   private final DirectoryReader reader;
+  /** The largest impacts of the terms that were asked for, by id. */
+  final ConcurrentHashMap<Integer, Integer> largest = new ConcurrentHashMap<>();
 
   private OpenIndex(Path path) throws IOException {
     directory = new MMapDirectory(path);
