@@ -3,32 +3,35 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.desk import Desk
 from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError, SettingsError
 from service.http import problem_response
 from service.middleware import Envelope
-from service.openapi import ABOUT, complete_description
+from service.openapi import description
+from service.pool import ThreadPool
 from service.routes import router, served
 from service.settings import Settings
 from service.swap import Serving
-from service.versions import package_version
 
 if TYPE_CHECKING:
     from service.tracing import Tracing
 
-__all__ = ["create_app"]
+__all__ = ["Application", "create_app"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
@@ -39,7 +42,7 @@ def create_app(
     settings: Settings | None = None,
     *,
     on_ready: Callable[[], None] | None = None,
-) -> FastAPI:
+) -> "Application":
     """Make the application that serves a bundle.
 
     `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
@@ -47,35 +50,59 @@ def create_app(
     warm-up. SettingsError if the file of API keys can't be used, or traces are wanted without their packages.
     """
     chosen = settings or Settings() if isinstance(source, Path) else source.settings
-    app = FastAPI(
-        title="LightRetriever Search",
-        description=ABOUT,
-        version=package_version("lightretriever-search"),
-        lifespan=partial(_lifespan, source=source, settings=chosen, on_ready=on_ready),
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    app.router.routes.extend(served())
-    app.state.desk = desk = Desk(chosen, _tracing(chosen.otlp_endpoint))
-    if chosen.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=chosen.cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
-            expose_headers=["x-request-id", "retry-after"],
-        )
-    app.add_middleware(Envelope, metrics=lambda: desk.serving.metrics, tracing=lambda: desk.tracing)
-    app.add_exception_handler(ServiceError, _service_error)
-    app.add_exception_handler(HTTPException, _routing_error)
-    complete_description(app, router.routes, chosen)
-    return app
+    desk = Desk(chosen, _tracing(chosen.otlp_endpoint))
+    return Application(desk, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready))
+
+
+class Application:
+    """The routes, within what every answer gets.
+
+    FastAPI's application would put six layers around them, which either do what is done here, or nothing.
+    """
+
+    def __init__(self, desk: Desk, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
+        self.state = SimpleNamespace(desk=desk)
+        self._description = description(router.routes, desk.settings)
+        routes = [*served(), Route("/openapi.json", self._describe)]
+        app: ASGIApp = _Router(routes, redirect_slashes=False, lifespan=lifespan)
+        if desk.settings.cors_origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=desk.settings.cors_origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        self._app = Envelope(app, metrics=lambda: desk.serving.metrics, tracing=lambda: desk.tracing)
+
+    def openapi(self) -> dict[str, Any]:
+        """Give the OpenAPI description."""
+        return self._description
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the application's whole life."""
+        scope["app"] = self
+        await self._app(scope, receive, send)
+
+    async def _describe(self, request: Request) -> Response:
+        return JSONResponse(self._description)
+
+
+class _Router(Router):
+    """Answers the errors that the routes, and the search for one, raise."""
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().app(scope, receive, send)
+        except ServiceError as error:
+            await _answer(Request(scope), error)(scope, receive, send)
+        except HTTPException as error:
+            await _routing_error(Request(scope), error)(scope, receive, send)
 
 
 @asynccontextmanager
 async def _lifespan(
-    app: FastAPI, *, source: Path | SearchEngine | Serving, settings: Settings, on_ready: Callable[[], None] | None
+    app: Application, *, source: Path | SearchEngine | Serving, settings: Settings, on_ready: Callable[[], None] | None
 ) -> AsyncIterator[None]:
     serving = Serving(source) if isinstance(source, SearchEngine) else source
     if isinstance(serving, Path):
@@ -83,7 +110,7 @@ async def _lifespan(
     desk: Desk = app.state.desk
     desk.serving = serving
     # Each of these threads waits for lanes, never longer than a deadline.
-    desk.executor = ThreadPoolExecutor(settings.search_threads, thread_name_prefix="request")
+    desk.pool = ThreadPool(settings.search_threads)
     stop = Event()
     serving.start()
     warm_up = asyncio.create_task(_warm_up(desk, stop, on_ready))
@@ -97,7 +124,7 @@ async def _lifespan(
         serving.stop()
         if isinstance(source, Path):
             serving.close()
-        desk.executor.shutdown()
+        desk.pool.close()
         if desk.tracing is not None:
             await asyncio.to_thread(desk.tracing.close)
 
@@ -120,7 +147,7 @@ async def _warm_up(desk: Desk, stop: Event, on_ready: Callable[[], None] | None)
     while True:
         try:
             with desk.serving.current as engine:
-                await asyncio.get_running_loop().run_in_executor(desk.executor, engine.warm_up, stop)
+                await desk.pool.run(engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
             await asyncio.sleep(_WARM_UP_PAUSE_S)
@@ -130,15 +157,7 @@ async def _warm_up(desk: Desk, stop: Event, on_ready: Callable[[], None] | None)
         on_ready()
 
 
-async def _service_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, ServiceError):
-        raise error
-    return _answer(request, error)
-
-
-async def _routing_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
+def _routing_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == MethodNotAllowedError.status:
         allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         detail = f"{request.method} is not possible here" + (f", only {allowed}." if allowed else ".")

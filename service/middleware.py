@@ -76,7 +76,7 @@ class Envelope:
             await answer(scope, receive, exchange.send)
         finally:
             metrics.in_flight.dec()
-            metrics.requests.labels(exchange.route(), str(exchange.status)).observe(exchange.end())
+            metrics.request(exchange.route(), exchange.status).observe(exchange.end())
             exchange.log()
             exchange.end_trace()
 
@@ -104,7 +104,7 @@ class _Exchange:
             self.status = message["status"]
             self.end()
             headers = [*message["headers"], *_HEADERS, (b"x-request-id", self.request_id.encode())]
-            if not any(name == _CSP[0] for name, _ in headers):
+            if _CSP[0] not in dict(headers):
                 headers.append(_CSP)
             message = {**message, "headers": headers}
         elif self._method == "HEAD":

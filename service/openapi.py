@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
@@ -37,16 +36,16 @@ from service.examples import ANSWERS, REQUESTS
 from service.http import JSON, PROBLEM_JSON
 from service.problems import problem
 from service.settings import Settings
+from service.versions import package_version
 
 __all__ = [
-    "ABOUT",
     "ADMIN_ERRORS",
     "DOCUMENT_ERRORS",
     "ENCODE_ERRORS",
     "READY_ERRORS",
     "SEARCH_ERRORS",
-    "complete_description",
     "describe",
+    "description",
 ]
 
 _BODY_ERRORS: Final = (InvalidJsonError, BodyTimeoutError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
@@ -87,7 +86,7 @@ _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     (schemas.Reloaded, "serialization"),
     (schemas.Problem, "serialization"),
 ]
-ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
+_ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 
 - **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
   ranks counted from 1).
@@ -123,10 +122,10 @@ def describe(
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
 
 
-def complete_description(app: FastAPI, routes: Sequence[BaseRoute], settings: Settings) -> None:
+def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:
     """Describe the routes, the models, the kinds of errors, and the limits that the settings set."""
-    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=routes)
-    app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to give one's own
+    version = package_version("lightretriever-search")
+    document = get_openapi(title="LightRetriever Search", version=version, description=_ABOUT, routes=routes)
     _, definitions = models_json_schema(_MODELS, ref_template="#/components/schemas/{model}")
     document["components"] = {"schemas": definitions["$defs"]}
     _set_limits(definitions["$defs"], settings)
@@ -142,6 +141,7 @@ def complete_description(app: FastAPI, routes: Sequence[BaseRoute], settings: Se
         }
         for kind, error in KINDS.items()
     ]
+    return document
 
 
 def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:

@@ -1,14 +1,13 @@
 """The routes. Each reads its JSON, lets the engine work in a thread, and writes its JSON.
 
-FastAPI describes them (`router`), and Starlette serves them (`served`): they have no dependencies and read their bodies
+FastAPI describes them (`router`), and Starlette finds them (`served`): they have no dependencies and read their bodies
 themselves, so FastAPI's own handling would do nothing for them, and costs as much as everything else together.
 """
 
-import asyncio
 import platform
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -68,7 +67,7 @@ async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
     _enter(request, "search")
     body = await _read(request, SearchRequest)
-    when = request.state.when
+    when = _when(request)
     return await _work(request, lambda engine: json_response(engine.search(body, **when)))
 
 
@@ -81,7 +80,7 @@ async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
     _enter(request, "search")
     body = await _read(request, BatchRequest)
-    when = request.state.when
+    when = _when(request)
 
     def work(engine: SearchEngine) -> Response:
         return json_response(BatchResponse(results=engine.search_batch(body.searches, **when)))
@@ -96,7 +95,7 @@ async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
     _enter(request, "search")
     body = await _read(request, EncodeRequest)
-    when = request.state.when
+    when = _when(request)
     return await _work(request, lambda engine: json_response(engine.encode(body, **when)))
 
 
@@ -108,7 +107,7 @@ async def encode(request: Request) -> Response:
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
     _enter(request, "search")
-    when, document_id = request.state.when, request.path_params["id"]
+    when, document_id = _when(request), request.path_params["id"]
     return await _work(request, lambda engine: json_response(engine.document(document_id, **when)))
 
 
@@ -123,7 +122,7 @@ async def terms(request: Request) -> Response:
     An inverted index is asked for all of its terms to answer this, which takes milliseconds.
     """
     _enter(request, "search")
-    when, document_id = request.state.when, request.path_params["id"]
+    when, document_id = _when(request), request.path_params["id"]
     return await _work(request, lambda engine: json_response(engine.terms(document_id, **when)))
 
 
@@ -179,18 +178,21 @@ async def docs(request: Request) -> Response:
     return _DOCS.response()
 
 
-class _Served(Route):
-    """A route that tells the metrics which one it is, as Starlette's own router does, but not FastAPI's."""
+class _Endpoint:
+    """A route's function as an ASGI application. Starlette would handle its errors once more for itself."""
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = self
-        await super().handle(scope, receive, send)
+    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 def served() -> list[Route]:
-    """Give the routes as Starlette serves them."""
+    """Give the routes as they are served."""
     described = (route for route in router.routes if isinstance(route, APIRoute))
-    return [_Served(route.path, route.endpoint, methods=list(route.methods or ())) for route in described]
+    return [Route(route.path, _Endpoint(route.endpoint), methods=list(route.methods or ())) for route in described]
 
 
 def _engine(request: Request) -> SearchEngine:
@@ -199,6 +201,12 @@ def _engine(request: Request) -> SearchEngine:
 
 def _enter(request: Request, scope: KeyScope) -> None:
     _desk(request).gate.enter(request, scope)
+
+
+def _when(request: Request) -> dict[str, Any]:
+    """What the engine wants to know of the request's time."""
+    when: dict[str, Any] = request.scope["state"]["when"]
+    return when
 
 
 def _serving(request: Request) -> Serving:
@@ -221,7 +229,7 @@ async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> R
     """Let a thread work, and write the answer too: a large one would hold up all other requests here."""
     desk = _desk(request)
     with desk.admission, desk.serving.current as engine:
-        return await asyncio.get_running_loop().run_in_executor(desk.executor, work, engine)
+        return await desk.pool.run(work, engine)
 
 
 def _info(engine: SearchEngine) -> Info:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Final, Literal, get_args
@@ -95,13 +96,15 @@ class Metrics:
         if self._folder is None:
             ProcessCollector(registry=self.registry)
         self._count_states()
-        self.requests = Histogram(
+        requests = Histogram(
             "lightretriever_request_seconds",
             "Time from a request's arrival to the start of its answer.",
             ["route", "status"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
+        """The histogram of a route and status."""
         self._count_faults()
         self.swaps = Counter(
             "lightretriever_swaps",

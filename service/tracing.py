@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import Scope
 
+from service.http import header
 from service.telemetry import Mark
 from service.versions import package_version
 
@@ -45,7 +46,7 @@ class Tracing:
 
     def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":
         """Begin the span of a request that came at the `perf_counter` time `arrived`, below that of its caller."""
-        given = {name: value for name in _HEADERS if (value := _header(scope, name.encode()))}
+        given = {name: value for name in _HEADERS if (value := header(scope, name.encode()))}
         # The clock of the stages counts from somewhere; spans want to know the time of day.
         offset = time_ns() - round(perf_counter() * 1e9)
         span = self._tracer.start_span(
@@ -94,10 +95,3 @@ class Trace:
 
     def _at(self, moment: float) -> int:
         return self._offset + round(moment * 1e9)
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    for known, value in scope["headers"]:
-        if known == name:
-            return str(value.decode("latin-1"))
-    return ""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 
 @contextmanager
-def live(app: FastAPI) -> Iterator[str]:
+def live(app: ASGIApp) -> Iterator[str]:
     """Give the address of the application, served as `lightretriever serve` does."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         config = uvicorn.Config(

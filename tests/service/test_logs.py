@@ -1,0 +1,58 @@
+"""Log lines are JSON objects with what was given to them."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from service.logs import configure_logging
+
+LOG = logging.getLogger("a.test")
+FLAGS = ("logThreads", "logProcesses", "logMultiprocessing")
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
+    """What is logged, by the service's own configuration; whatever was there before is put back."""
+    root = logging.getLogger()
+    stream, before, level = StringIO(), root.handlers[:], root.level
+    monkeypatch.setattr(sys, "stderr", stream)
+    for name in FLAGS:
+        monkeypatch.setattr(logging, name, True)
+    root.handlers.clear()  # they would be closed when they are replaced
+    try:
+        configure_logging("info")
+        yield stream
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+
+
+def lines(written: StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in written.getvalue().splitlines()]
+
+
+def test_a_line_has_the_event_and_what_was_given_beside_it(written: StringIO) -> None:
+    LOG.info("%s of %d", "one", 2, extra={"leg": "dense", "odd": {1}, "none": None})
+    LOG.debug("below the level")
+    (line,) = lines(written)
+    assert line.pop("timestamp").endswith("Z")
+    about = {"event": "one of 2", "level": "info", "logger": "a.test"}
+    assert line == about | {"leg": "dense", "odd": "{1}", "none": None}
+
+
+def test_a_line_has_the_error(written: StringIO) -> None:
+    try:
+        raise ValueError("no\nsuch thing")
+    except ValueError:
+        LOG.exception("failed")
+    LOG.warning("here", stack_info=True)
+    failed, here = lines(written)
+    assert failed["level"] == "error"
+    assert failed["exception"].startswith("Traceback")
+    assert failed["exception"].endswith("ValueError: no\nsuch thing")
+    assert "test_a_line_has_the_error" in here["stack_info"]
