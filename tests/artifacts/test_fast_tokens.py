@@ -1,6 +1,9 @@
 """kitoken's ids against those of `tokenizers`: byte-level BPE, WordPiece, SentencePiece-like BPE, Unigram."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,3 +149,9 @@ def test_opening_again_and_again_costs_no_memory(tmp_path: Path) -> None:
         assert TextTokenizer.from_file(file).encode("one").size
         opened.append(resident_bytes())
     assert opened[-1] - opened[29] < 30_000 * 60  # what `tokenizers` keeps of the probes is 140 kB
+
+
+@pytest.mark.parametrize("given", [{}, {"MIMALLOC_PURGE_DELAY": "10"}])
+def test_the_environment_stays_as_it_was(given: dict[str, str]) -> None:
+    script = "import os; before = dict(os.environ); import artifacts.fast_tokens; assert dict(os.environ) == before"
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, **given}, timeout=120)

@@ -131,6 +131,16 @@ assert not {"pyserini", "torch", "transformers"} & set(sys.modules)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_heap_begins_small_however_large_the_machine() -> None:
+    script = """
+from artifacts.lucene.jvm import java_call, java_class
+runtime = java_call(java_class("java.lang.Runtime").getRuntime)
+assert runtime.totalMemory() <= 64 << 20 < 900 << 20 < runtime.maxMemory()
+"""
+    done = python(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_signals_stay_with_python() -> None:
     script = """
 import os, signal, time
