@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from artifacts.cli import add_commands
 from artifacts.errors import LightRetrieverError
 from service.errors import SettingsError
 from service.keys import new_key
@@ -22,7 +21,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-add_commands(app)
+if sys.argv[1:2] != ["serve"]:  # which needs nothing of the others, and whose every process would load and keep it
+    from artifacts.cli import add_commands
+
+    add_commands(app)
 app.command()(search)
 
 

@@ -144,6 +144,16 @@ print(sorted(heavy & set(sys.modules)))
     assert run.stdout == "[]\n"
 
 
+def test_serving_loads_no_offline_command() -> None:
+    script = """
+import sys
+sys.argv = ["lightretriever", "serve"]
+import service.cli, service.server
+assert not {"artifacts.build", "artifacts.recipe"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_a_streamed_body_over_the_limit_is_refused_while_it_streams(url: str) -> None:
     def endless(connection: socket.socket) -> bytes:
         head = (
