@@ -1,6 +1,7 @@
 """What a search is made of, and what it is to do with every default filled in."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Self, get_args
 
@@ -49,12 +50,15 @@ class Parts:
         if manifest.sparse.words:
             legs["bm25"] = WordLeg(WordSearch(index))
         lanes = (*get_args(LegName), "documents")
-        return cls(
-            encoder=QueryEncoder(
+        with ThreadPoolExecutor(1) as thread:  # Java reads a sample of the documents meanwhile, without Python's lock
+            documents = thread.submit(Documents, index)
+            encoder = QueryEncoder(
                 bundle.tokenizer(), {task: bundle.table(task) for task in manifest.tasks}, bundle.idf()
-            ),
+            )
+        return cls(
+            encoder=encoder,
             legs=legs,
-            documents=Documents(index),
+            documents=documents.result(),
             filters=Filters(index),
             lanes={name: Lane(name, settings.search_threads, patience=patience) for name in lanes},
         )
