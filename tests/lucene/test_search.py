@@ -66,7 +66,7 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
 def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path: Path, power: float) -> None:
-    """Frequent terms are asked for few documents, or for many, or added up: what is found, and its bits, are the same."""
+    """Frequent terms are asked for few documents, or many, or added up: what is found, and its bits, are the same."""
     random = np.random.default_rng(7)
     share = np.linspace(0.9, 0.001, 20) ** 2
     impacts = np.where(random.random((20_000, 20)) < share, random.integers(1, 400, (20_000, 20)), 0)
