@@ -155,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             + "  ".join(f"{key} {row[key]:,}" for key in ("p50", "p99", "value", "recall@100") if key in row)
         )
     if given.results is not None:
-        record(given.results, rows, typed_command(["python", "-m", "loadtest.legs", *(arguments or sys.argv[1:])]))
+        words = ["python", "-m", "loadtest.legs", *(arguments or sys.argv[1:])]
+        record(given.results, rows, typed_command(words), whole=("dense", "dense_qps_per_core"))
     return 0
 
 

@@ -8,7 +8,7 @@ the machine, date and commit of its own measurement; those of the file are the l
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,15 +46,18 @@ def latency(seconds: npt.ArrayLike, scale: float) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in zip(("p50", "p95", "p99"), values, strict=True)}
 
 
-def record(file: Path, rows: Sequence[Mapping[str, Any]], command: str, goals: Goals = GOALS) -> None:
-    """Put rows into the file, in place of older ones of the same key and setting.
+def record(
+    file: Path, rows: Sequence[Mapping[str, Any]], command: str, goals: Goals = GOALS, whole: Collection[str] = ()
+) -> None:
+    """Put rows into the file, in place of older ones of the same key and setting, and of all older ones of the keys
+    `whole`, whose settings change from run to run.
 
     A row has `key`, `unit`, its values, and where it is one of several under a key, `setting`.
     """
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
     here = environment()
     facts = {"machine": machine_name(here["machine"]), "date": here["date"], "commit": commit()}
-    kept = {(row["key"], row.get("setting")): row for row in content["rows"]}
+    kept = {(row["key"], row.get("setting")): row for row in content["rows"] if row["key"] not in whole}
     for row in rows:
         goal = {"goal": goals[row["key"]][1]} if row["key"] in goals and "setting" not in row else {}
         kept[row["key"], row.get("setting")] = {**row, **goal, "command": command, **facts}

@@ -78,6 +78,14 @@ def test_rows_replace_older_ones_of_the_same_setting(tmp_path: Path) -> None:
     assert len(goal_table(file)) == 4
 
 
+def test_rows_of_a_whole_key_replace_all_older_ones(tmp_path: Path) -> None:
+    file = tmp_path / "speed.json"
+    record(file, [{"key": "x", "setting": "a", "value": 1}, {"key": "y", "setting": "a", "value": 1}], "first")
+    record(file, [{"key": "x", "setting": "b", "value": 2}], "next", whole=("x",))
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["key"], row["setting"], row["value"]) for row in rows] == [("x", "b", 2), ("y", "a", 1)]
+
+
 def test_percentiles() -> None:
     assert latency([i / 1000 for i in range(1, 101)], 1000) == {"p50": 50.5, "p95": 95.05, "p99": 99.01}
 
