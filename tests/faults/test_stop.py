@@ -57,9 +57,9 @@ class Stopper:
             self.stopped[str(arguments[0])] += 1
             assert done.status == 128 + number, (arguments, stage, done)
             assert "Traceback" not in done.output, done.output
-            (line,) = [line for line in done.output.splitlines() if "stopp" in line]
-            assert re.fullmatch(rf"stopped by {signal.Signals(number).name}\. The same command .*\.", line)
-            assert done.output.splitlines()[-1] == line
+            lines = [line for line in done.output.splitlines() if "stopp" in line]
+            assert lines == done.output.splitlines()[-1:], done.output
+            assert re.fullmatch(rf"stopped by {signal.Signals(number).name}\. The same command .*\.", lines[0])
         assert [name for name in files(self._folder) if RUBBISH.search(name)] == []
         assert before.items() <= files(self._folder).items()
         return done
