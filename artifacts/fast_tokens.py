@@ -2,7 +2,8 @@
 
 kitoken is young, and differs from `tokenizers` in corners: control characters, strings that look like special tokens,
 some scripts. So it is asked for printable ASCII without a special token's first character, and for nothing where it
-gives other ids for one of the probes, which are made from the vocabulary when a tokenizer is opened.
+gives other ids for one of the probes, which are made from the vocabulary when a tokenizer is opened. Letters with
+accents and typographic signs are probed as well, each by itself: those with other ids are left to `tokenizers`.
 """
 
 import json
@@ -37,6 +38,8 @@ with _environment(_ALLOCATOR):
     from kitoken import Kitoken
 
 _PROBES: Final = 400
+# Latin-1 without its space and its soft hyphen, and what word processors make of quotes, hyphens and dots.
+_OTHERS: Final = "".join(map(chr, (*range(0xA1, 0xAD), *range(0xAE, 0x100)))) + "‘’‚“”„–—•…€™"
 _NOT_OURS: Final = ("padding", "truncation", "post_processor")  # switched off, as `TextTokenizer` does
 
 
@@ -47,6 +50,7 @@ class FastTokens:
         firsts = sorted({special[0] for special in specials if special})
         self._encode = tokenizer.encode
         self._special = re.compile("[" + re.escape("".join(firsts)) + "]") if firsts else None
+        self._odd = re.compile(r"[^\x00-\x7f]")
 
     @classmethod
     def of(cls, content: bytes, reference: Callable[[str], list[int]]) -> Self | None:
@@ -58,22 +62,35 @@ class FastTokens:
             # In a thread of its own: `tokenizers` keeps what it has seen by thread, even of a tokenizer that is gone.
             with ThreadPoolExecutor(max_workers=1) as thread:
                 same = thread.submit(fast.agrees, reference, description).result()
+                thread.submit(fast.widen, reference).result()
         except Exception:  # kitoken raises bare exceptions: for what it can't read, and for text without a token
             return None
         return fast if same else None
 
     def takes(self, text: str) -> bool:
         """Whether the ids of this text may be asked for."""
-        return text.isascii() and text.isprintable() and not (self._special and self._special.search(text))
+        if not (text.isascii() or self._odd.search(text) is None):
+            return False
+        return text.isprintable() and not (self._special and self._special.search(text))
 
     def agrees(self, reference: Callable[[str], list[int]], description: dict[str, Any]) -> bool:
         """Whether the ids of all probes that it takes are the reference's."""
         return all(self.encode(text) == reference(text) for text in probes(description) if self.takes(text))
 
+    def widen(self, reference: Callable[[str], list[int]]) -> None:
+        """Take the letters with accents and the signs that have the reference's ids in each of their places, too."""
+        same = [sign for sign in _OTHERS if all(self.encode(text) == reference(text) for text in _around(sign))]
+        self._odd = re.compile(rf"[^\x00-\x7f{''.join(same)}]")
+
     def encode(self, text: str) -> list[int]:
         """The token ids of a text that it takes."""
         ids: list[int] = self._encode(text)
         return ids
+
+
+def _around(sign: str) -> tuple[str, ...]:
+    """Texts with a character by itself, within words and numbers, at their beginnings and ends, and next to itself."""
+    return sign, f"a{sign}b {sign}s the{sign} {sign} 1{sign}2 {sign}{sign}, x.{sign} {sign}3 Q{sign}"
 
 
 def probes(description: dict[str, Any]) -> Iterator[str]:

@@ -4,8 +4,9 @@
 `normalise(mean_i E[t_i])`. Rows are stored as they come from the model: they are *not* normalised.
 """
 
+from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from artifacts.errors import BundleError
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
 
 TableDtype = Literal["float16", "float32", "int8"]
+Ids = Sequence[int] | npt.NDArray[np.integer]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
@@ -70,10 +72,12 @@ class TokenTable:
     """A token table on disk, memory-mapped: opening it reads nothing but the header, a lookup only its rows."""
 
     def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
-        self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
+        rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
+        self._rows = rows.view(np.int16) if rows.dtype == np.float16 else rows
         self._scales = scales
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
         self.dtype: TableDtype = _table_dtype(rows.dtype)
+        self._unit = _HALF_OFFSET if self.dtype == "float16" else 1.0
 
     @classmethod
     def open(cls, path: Path) -> "TokenTable":
@@ -103,51 +107,52 @@ class TokenTable:
 
         Raises ValueError for an id outside 0..V-1.
         """
-        rows: npt.NDArray[np.float32] = self._taken(ids).astype(np.float32)
+        stored = self._taken(ids)
+        if self.dtype == "float16":
+            stored = stored.view(np.float16)
+        rows: npt.NDArray[np.float32] = stored.astype(np.float32)
         if self._scales is not None:
             rows *= self._scales[ids][:, None]
         return rows
 
-    def mean(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        """`mean_i E[t_i]` over the token ids `ids`, shape (n,), as float32 of shape (D,), not normalised.
+    def mean(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """`mean_i E[t_i]` over the token ids `ids`, n of them, as float32 of shape (D,), not normalised.
 
         A token that occurs twice counts twice. Raises ValueError for no ids, and for an id outside 0..V-1.
         """
-        if ids.size == 0:
+        count = len(ids)
+        if count == 0:
             raise ValueError("the mean of no token rows is undefined: the text has no tokens")
         rows = self._taken(ids)
+        mean: npt.NDArray[np.float32]
         if self._scales is not None:
-            total, unit = np.einsum("t,td->d", self._scales.take(ids), rows.view(np.int8)), 1.0
-        elif self.dtype == "float16":
-            total, unit = _half_sum(rows), _HALF_OFFSET
+            mean = np.einsum("t,td->d", self._scales.take(ids), rows)
         else:
-            total, unit = np.add.reduce(rows, axis=0), 1.0
-        mean: npt.NDArray[np.float32] = total
-        mean *= np.float32(unit / ids.size)
+            mean = np.add.reduce(rows if self.dtype == "float32" else _floats(rows), axis=0)
+        mean *= np.float32(self._unit / count)
         return mean
 
-    def _taken(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.generic]:
+    def _taken(self, ids: Ids) -> npt.NDArray[Any]:
         """The stored rows (n, D). A query waits for this, so what is no error is not looked at twice."""
-        if ids.size == 0 or ids.min() >= 0:
+        if len(ids) == 0 or min(ids) >= 0:
             try:
                 return self._rows.take(ids, axis=0)
             except IndexError:
                 pass
-        outside = ids[(ids < 0) | (ids >= self.shape[0])]
-        raise ValueError(f"token id {outside[0]} is outside the table's 0..{self.shape[0] - 1}")
+        outside = next(number for number in ids if not 0 <= number < self.shape[0])
+        raise ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
 
 
-def _half_sum(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-    """The sum of float16 rows (n, D), divided by 2^112: float32 (D,).
+def _floats(halves: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
+    """The float16 values that have these bits, divided by 2^112, as float32 of the same shape.
 
-    NumPy turns float16 into float32 number by number, which takes longer than all the rest of the mean. Moving bits is
+    NumPy turns float16 into float32 number by number, which takes longer than all the rest of a mean. Moving bits is
     done for many at once. For finite values, and a table holds no others.
     """
-    bits = rows.view(np.int16).astype(np.int32)
+    bits = halves.astype(np.int32)
     np.left_shift(bits, _HALF_SHIFT, out=bits)
     np.bitwise_and(bits, _HALF_BITS, out=bits)
-    total: npt.NDArray[np.float32] = np.add.reduce(bits.view(np.float32), axis=0)
-    return total
+    return bits.view(np.float32)
 
 
 def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:

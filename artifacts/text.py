@@ -57,10 +57,15 @@ class TextTokenizer:
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
+        return np.array(self.token_ids(text), dtype=np.int32)
+
+    def token_ids(self, text: str) -> list[int]:
+        """Token ids of a text as Python's own numbers."""
         prepared = self._prepare(text)
         if self._fast is not None and self._fast.takes(prepared):
-            return np.array(self._fast.encode(prepared), dtype=np.int32)
-        return _ids(self._tokenizer.encode(prepared, add_special_tokens=False))
+            return self._fast.encode(prepared)
+        ids: list[int] = self._tokenizer.encode(prepared, add_special_tokens=False).ids
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each of shape (n_i,), int32; uses all cores."""

@@ -24,13 +24,14 @@ __all__ = ["EncodedQuery", "QueryEncoder"]
 
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
-_FEW = 64
 _NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
 
+_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # a frozen one takes several times as long to make
 class EncodedQuery:
-    """A query as the two legs need it.
+    """A query as the two legs need it. Nobody changes it.
 
     terms: (t,) int32, different tokens ascending. counts: (t,) int64, how often each occurs. factors: (t,) float32,
     how often it counts: the same, but for tokens of further texts. weights: (t,) float32, what it weighs in the sparse
@@ -97,19 +98,16 @@ class QueryEncoder:
         the request that holds the text.
         """
         started = perf_counter()
-        ids = self.tokenizer.encode(text)
+        ids = self.tokenizer.token_ids(text)
         _require_tokens(ids, field, text)
-        terms, counts = _counted(ids)
-        factors = counts.astype(np.float32)
-        if further:
-            terms, counts, factors = self._joined(ids, further)
-        weights = factors if self._idf is None else factors * self._idf[terms]
+        terms, counts, factors = self._joined(ids, further) if further else _counted(ids)
+        weights = factors if self._idf is None else factors * self._idf.take(terms)
         started = clock.add("tokenize", started)
         if not dense:
             return EncodedQuery(terms, counts, factors, weights, None)
         table = self.tables[task]
         mean = np.einsum("t,td->d", factors, table.rows(terms)) if further else table.mean(ids)
-        length = math.sqrt(np.einsum("d,d->", mean, mean))  # not BLAS, which may wake its threads
+        length = math.sqrt(mean.dot(mean))  # BLAS wakes no thread for so few numbers
         if length < _SHORTEST:
             reason = (
                 "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
@@ -126,17 +124,15 @@ class QueryEncoder:
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
-    def _joined(
-        self, ids: npt.NDArray[np.int32], further: Sequence[tuple[str, float]]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def _joined(self, ids: list[int], further: Sequence[tuple[str, float]]) -> _Counted:
         """The different tokens of a query and its further texts, how often each occurs, and how often it counts."""
-        counts: Counter[int] = Counter(ids.tolist())
+        counts = Counter(ids)
         factors = {token_id: float(count) for token_id, count in counts.items()}
         for position, (text, weight) in enumerate(further):
-            found = self.tokenizer.encode(f"{self._space}{text.strip()}")
+            found = self.tokenizer.token_ids(f"{self._space}{text.strip()}")
             _require_tokens(found, f"terms.{position}.text", text)
-            counts.update(found.tolist())
-            for token_id in found.tolist():
+            counts.update(found)
+            for token_id in found:
                 factors[token_id] = factors.get(token_id, 0.0) + weight
         terms = sorted(token_id for token_id, factor in factors.items() if abs(factor) > _NOTHING)
         if not terms:
@@ -149,18 +145,18 @@ class QueryEncoder:
         )
 
 
-def _require_tokens(ids: npt.NDArray[np.int32], field: str, text: str) -> None:
-    if ids.size == 0:
+def _require_tokens(ids: list[int], field: str, text: str) -> None:
+    if not ids:
         reason = "the tokenizer finds no token in this text: use words, numbers or signs"
         raise NoTokensError.of(FieldError(field, reason, shortened(text)))
 
 
-def _counted(ids: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """The different ids, ascending, and how often each occurs. For a few ids a dict is faster than `np.unique`."""
-    if ids.size > _FEW:
-        return np.unique(ids, return_counts=True)
-    counts: dict[int, int] = {}
-    for token_id in ids.tolist():
-        counts[token_id] = counts.get(token_id, 0) + 1
-    terms = sorted(counts)
-    return np.array(terms, dtype=np.int32), np.array([counts[term] for term in terms], dtype=np.int64)
+def _counted(ids: list[int]) -> _Counted:
+    """The different ids, ascending, how often each occurs, and how often it counts."""
+    ordered = np.array(ids, dtype=np.int32)
+    ordered.sort()
+    changes = (ordered[1:] != ordered[:-1]).nonzero()[0]
+    last = np.empty(changes.size + 2, dtype=np.int64)  # where each id occurs for the last time, behind a -1
+    last[0], last[1:-1], last[-1] = -1, changes, len(ids) - 1
+    counts = last[1:] - last[:-1]
+    return ordered.take(last[1:]), counts, counts.astype(np.float32)

@@ -25,6 +25,12 @@ def test_equals_the_library_on_lowercased_text(file: Path) -> None:
     assert TextTokenizer.from_file(file, lowercase=False).encode(text).tolist() != expected
 
 
+def test_ids_as_numbers_are_the_same(file: Path) -> None:
+    tokenizer = TextTokenizer.from_file(file)
+    for text in ("", "music player", "Übergröße 🎵"):
+        assert tokenizer.token_ids(text) == tokenizer.encode(text).tolist()
+
+
 def test_batches_equal_single_texts_and_nothing_is_padded_or_cut(file: Path) -> None:
     raw = Tokenizer.from_file(str(file))
     raw.enable_padding(length=50)

@@ -40,6 +40,13 @@ def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncode
     assert set(clock.seconds) == {"tokenize", "encode"}
 
 
+def test_many_tokens_are_counted_like_few(encoder: QueryEncoder) -> None:
+    query = encoder.encode("mupp" * 500 + " p", "task", StageClock())
+    assert query.terms.tolist() == [0, 1, 3]
+    assert query.counts.tolist() == query.factors.tolist() == [500, 500, 1001]
+    assert [array.dtype.name for array in (query.terms, query.counts, query.factors)] == ["int32", "int64", "float32"]
+
+
 def test_with_idf_a_token_weighs_count_times_idf(encoder: QueryEncoder) -> None:
     idf = np.array([0.1, 2, 3, 7.25], np.float32)
     query = QueryEncoder(encoder.tokenizer, encoder.tables, idf).encode("p m UM", "task", StageClock())
