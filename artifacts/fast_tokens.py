@@ -48,7 +48,8 @@ class FastTokens:
 
     def __init__(self, tokenizer: Kitoken, specials: list[str]) -> None:
         firsts = sorted({special[0] for special in specials if special})
-        self._encode = tokenizer.encode
+        self.encode: Callable[[str], list[int]] = tokenizer.encode
+        """The token ids of a text that it takes."""
         self._special = re.compile("[" + re.escape("".join(firsts)) + "]") if firsts else None
         self._odd = re.compile(r"[^\x00-\x7f]")
 
@@ -81,11 +82,6 @@ class FastTokens:
         """Take the letters with accents and the signs that have the reference's ids in each of their places, too."""
         same = [sign for sign in _OTHERS if all(self.encode(text) == reference(text) for text in _around(sign))]
         self._odd = re.compile(rf"[^\x00-\x7f{''.join(same)}]")
-
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text that it takes."""
-        ids: list[int] = self._encode(text)
-        return ids
 
 
 def _around(sign: str) -> tuple[str, ...]:

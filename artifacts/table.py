@@ -132,6 +132,30 @@ class TokenTable:
         mean *= np.float32(self._unit / count)
         return mean
 
+    def means(self, ids: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        """The `mean` of each of q queries, float32 (q, D); of many queries faster than one by one.
+
+        ids: (n,), the token ids of the first query, of the second, and so on. lengths: (q,), how many each has. The
+        means have the same bits as those of `mean`; of an int8 table they may differ by rounding. Takes memory for
+        the rows of all different ids as float32. Errors as in `mean`.
+        """
+        if lengths.size and lengths.min() < 1:
+            raise ValueError("the mean of no token rows is undefined: a text has no tokens")
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.shape[0]:
+            raise self._outside(ids)
+        used = np.flatnonzero(np.bincount(ids))
+        rows = self.rows(used)  # each is needed many times
+        places = np.zeros(self.shape[0], dtype=np.intp)
+        places[used] = np.arange(used.size)
+        found = places.take(ids)
+        means = np.empty((lengths.size, self.shape[1]), dtype=np.float32)
+        start = 0
+        for length, total in zip(lengths.tolist(), means, strict=True):
+            np.add.reduce(rows.take(found[start : start + length], axis=0), axis=0, out=total)
+            start += length
+        means *= (1.0 / lengths).astype(np.float32)[:, None]
+        return means
+
     def _taken(self, ids: Ids) -> npt.NDArray[Any]:
         """The stored rows (n, D). A query waits for this, so what is no error is not looked at twice."""
         if len(ids) == 0 or min(ids) >= 0:
@@ -139,8 +163,11 @@ class TokenTable:
                 return self._rows.take(ids, axis=0)
             except IndexError:
                 pass
+        raise self._outside(ids)
+
+    def _outside(self, ids: Ids) -> ValueError:
         outside = next(number for number in ids if not 0 <= number < self.shape[0])
-        raise ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
+        return ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
 
 
 def _floats(halves: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """The one tokenizer of a bundle: used for documents offline and for queries online."""
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,11 +62,21 @@ class TextTokenizer:
 
     def token_ids(self, text: str) -> list[int]:
         """Token ids of a text as Python's own numbers."""
-        prepared = self._prepare(text)
-        if self._fast is not None and self._fast.takes(prepared):
-            return self._fast.encode(prepared)
+        prepared = text.lower() if self.lowercase else text
+        fast = self._fast
+        if fast is not None and fast.takes(prepared):
+            return fast.encode(prepared)
         ids: list[int] = self._tokenizer.encode(prepared, add_special_tokens=False).ids
         return ids
+
+    def token_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Token ids of q texts one after the other, shape (n,), int32, and how many each has, shape (q,), int64."""
+        ids, lengths = array("i"), []
+        for text in texts:
+            found = self.token_ids(text)
+            ids.fromlist(found)  # a list of the lists would keep Python's garbage collector busy
+            lengths.append(len(found))
+        return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each of shape (n_i,), int32; uses all cores."""

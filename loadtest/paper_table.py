@@ -4,8 +4,8 @@
     python -m loadtest.paper_table BUNDLE --queries FOLDER --model MODEL --adapter ADAPTER --device cuda
 
 The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM they are encoded by the
-service's own query encoder, one after the other, in two processes that share the work; "tokenise" and "encode" are the
-processor's part of each, "both" the time on the clock. Both legs are searched for 100 candidates and fused, by as many
+service's own query encoder, in two processes that share the work, each its half at once; "tokenise" and "encode" are
+the two parts of that, "both" the time on the clock. Both legs are searched for 100 candidates and fused, by as many
 threads as the machine has processors. With the LLM the same indexes are searched, for the model's queries. On a GPU it
 encodes all of them; on a CPU `--llm-queries` of them, and encoding and searching are scaled up, which the row says.
 Ratios are of times on the clock, all processors working on either side.
@@ -68,8 +68,8 @@ def light_encoder(bundle: Bundle) -> QueryEncoder:
 
 
 def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:
-    """Seconds to encode texts by the service's encoder in `processes` processes: `tokenize_s` and `encode_s` summed
-    over them, and `both_s`, from the start of the first to the end of the last, on the clock."""
+    """Seconds to encode texts by the service's encoder in `processes` processes, each its share at once: `tokenize_s`
+    and `encode_s` summed over them, and `both_s`, from the start of the first to the end of the last, on the clock."""
     context = get_context("spawn")
     barrier, results = context.Barrier(processes), context.SimpleQueue()
     shares = [texts[number::processes] for number in range(processes)]
@@ -99,13 +99,11 @@ def _encode(path: Path, texts: Sequence[str], barrier: Barrier, results: Any) ->
     """In a process of its own: encode, after a warm-up, at the same time as the others."""
     bundle = Bundle.open(path)
     encoder, task = light_encoder(bundle), bundle.manifest.default_task
-    for text in texts[:_WARM_UP]:
-        encoder.encode(text, task, StageClock())
+    encoder.encode_batch(texts[:_WARM_UP], task, StageClock())
     clock = StageClock()
     barrier.wait()
     begin = perf_counter()  # CLOCK_MONOTONIC, the same in all processes
-    for text in texts:
-        encoder.encode(text, task, clock)
+    encoder.encode_batch(texts, task, clock)
     end = perf_counter()
     results.put({"begin": begin, "end": end, **{name: clock.seconds[name] for name in ("tokenize", "encode")}})
 
@@ -130,7 +128,7 @@ def measure_light(bundle: Bundle, texts: Sequence[str], processes: int, threads:
     """The row of the service: `tokenize_s`, `encode_s`, `both_s` and `search_s`."""
     times = encode_light(bundle.path, texts, processes)
     encoder, task = light_encoder(bundle), bundle.manifest.default_task
-    queries = [encoder.encode(text, task, StageClock()) for text in texts]
+    queries = list(encoder.encode_batch(texts, task, StageClock()))
     return {**times, "search_s": search_s(bundle, queries, threads)}
 
 

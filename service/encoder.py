@@ -8,7 +8,7 @@ A further text of weight w counts as if it stood behind the query w times; w may
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -20,7 +20,7 @@ from artifacts.text import TextTokenizer
 from service.errors import FieldError, NoDirectionError, NoTokensError, shortened
 from service.telemetry import StageClock
 
-__all__ = ["EncodedQuery", "QueryEncoder"]
+__all__ = ["EncodedQueries", "EncodedQuery", "QueryEncoder"]
 
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
@@ -62,6 +62,35 @@ class EncodedQuery:
     ) -> "EncodedQuery":
         """What a model made of a whole text: weights of different terms (t,), and a vector (D,) of length 1, if any."""
         return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQueries:
+    """Many queries (q) in arrays: the fields of an `EncodedQuery`, one query's behind the other's.
+
+    bounds: (q + 1,) int64, query i has the terms from bounds[i] to bounds[i + 1]. dense: (q, D), None where it was not
+    asked for. A single query, by its number or in a loop, is a view of its part.
+    """
+
+    bounds: npt.NDArray[np.int64]
+    terms: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    factors: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32] | None
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[EncodedQuery]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> EncodedQuery:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        part = slice(self.bounds[number], self.bounds[number + 1])
+        dense = None if self.dense is None else self.dense[number]
+        return EncodedQuery(self.terms[part], self.counts[part], self.factors[part], self.weights[part], dense)
 
 
 class QueryEncoder:
@@ -109,14 +138,31 @@ class QueryEncoder:
         mean = np.einsum("t,td->d", factors, table.rows(terms)) if further else table.mean(ids)
         length = math.sqrt(mean.dot(mean))  # BLAS wakes no thread for so few numbers
         if length < _SHORTEST:
-            reason = (
-                "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
-                "search with mode 'sparse'"
-            )
-            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+            raise _no_direction(field, text)
         mean /= np.float32(length)
         clock.add("encode", started)
         return EncodedQuery(terms, counts, factors, weights, mean)
+
+    def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
+        """Encode many texts, to the same as `encode` makes of each. An error names the first text that has one, as
+        `queries.N`."""
+        started = perf_counter()
+        ids, lengths = self.tokenizer.token_ids_of(texts)
+        if (empty := np.flatnonzero(lengths == 0)).size:
+            _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
+        bounds, terms, counts = _counted_each(ids, lengths)
+        factors = counts.astype(np.float32)
+        weights = factors if self._idf is None else factors * self._idf.take(terms)
+        started = clock.add("tokenize", started)
+        if not dense:
+            return EncodedQueries(bounds, terms, counts, factors, weights, None)
+        means = self.tables[task].means(ids, lengths)
+        norms = np.sqrt(np.vecdot(means, means).astype(np.float64))
+        if (short := np.flatnonzero(norms < _SHORTEST)).size:
+            raise _no_direction(f"queries.{short[0]}", texts[short[0]])
+        means /= norms.astype(np.float32)[:, None]
+        clock.add("encode", started)
+        return EncodedQueries(bounds, terms, counts, factors, weights, means)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """The same query with what each of its terms adds to its dense vector."""
@@ -151,6 +197,14 @@ def _require_tokens(ids: list[int], field: str, text: str) -> None:
         raise NoTokensError.of(FieldError(field, reason, shortened(text)))
 
 
+def _no_direction(field: str, text: str) -> NoDirectionError:
+    reason = (
+        "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
+        "search with mode 'sparse'"
+    )
+    return NoDirectionError.of(FieldError(field, reason, shortened(text)))
+
+
 def _counted(ids: list[int]) -> _Counted:
     """The different ids, ascending, how often each occurs, and how often it counts."""
     ordered = np.array(ids, dtype=np.int32)
@@ -160,3 +214,16 @@ def _counted(ids: list[int]) -> _Counted:
     last[0], last[1:-1], last[-1] = -1, changes, len(ids) - 1
     counts = last[1:] - last[:-1]
     return ordered.take(last[1:]), counts, counts.astype(np.float32)
+
+
+def _counted_each(
+    ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Of many queries, one behind the other: the bounds (q + 1,) of each query's different ids, these, and counts."""
+    pairs = np.repeat(np.arange(lengths.size) << 32, lengths)
+    pairs += ids
+    pairs.sort()
+    last = np.flatnonzero(np.append(pairs[1:] != pairs[:-1], pairs.size > 0))
+    pairs = pairs.take(last)
+    different = np.bincount(pairs >> 32, minlength=lengths.size)
+    return np.append(0, np.cumsum(different)), pairs.astype(np.int32), np.diff(last, prepend=-1)

@@ -31,6 +31,15 @@ def test_ids_as_numbers_are_the_same(file: Path) -> None:
         assert tokenizer.token_ids(text) == tokenizer.encode(text).tolist()
 
 
+def test_ids_of_many_stand_one_behind_the_other(file: Path) -> None:
+    tokenizer = TextTokenizer.from_file(file)
+    ids, lengths = tokenizer.token_ids_of(["music player", "", "Übergröße 🎵"])
+    assert ids.tolist() == tokenizer.token_ids("music player") + tokenizer.token_ids("Übergröße 🎵")
+    assert lengths.tolist() == [len(tokenizer.token_ids(text)) for text in ("music player", "", "Übergröße 🎵")]
+    assert [array.dtype.name for array in (ids, lengths)] == ["int32", "int64"]
+    assert [array.size for array in tokenizer.token_ids_of([])] == [0, 0]
+
+
 def test_batches_equal_single_texts_and_nothing_is_padded_or_cut(file: Path) -> None:
     raw = Tokenizer.from_file(str(file))
     raw.enable_padding(length=50)

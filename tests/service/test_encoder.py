@@ -85,3 +85,33 @@ def test_a_zero_vector_is_refused_where_it_is_needed(encoder: QueryEncoder) -> N
     query = encoder.encode("ud", "task", StageClock(), dense=False)
     assert query.dense is None
     assert query.terms.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("idf", [None, np.array([0.1, 2, 3, 7.25], np.float32)])
+def test_a_batch_is_encoded_to_the_same(encoder: QueryEncoder, idf: np.ndarray | None, dense: bool) -> None:
+    encoder = QueryEncoder(encoder.tokenizer, encoder.tables, idf)
+    texts = ["p m UM", "u", "m", "mupp" * 40, "u", "pd"]
+    clock = StageClock()
+    batch = encoder.encode_batch(texts, "task", clock, dense=dense)
+    assert set(clock.seconds) == ({"tokenize", "encode"} if dense else {"tokenize"})
+    assert len(batch) == len(list(batch)) == len(texts)
+    for text, found in zip(texts, batch, strict=True):
+        expected = encoder.encode(text, "task", StageClock(), dense=dense)
+        for name in ("terms", "counts", "factors", "weights", "dense"):
+            ours, theirs = getattr(found, name), getattr(expected, name)
+            np.testing.assert_array_equal(ours, theirs, err_msg=name, strict=dense or name != "dense")
+    with pytest.raises(IndexError):
+        batch[len(texts)]
+    assert len(encoder.encode_batch([], "task", StageClock(), dense=dense)) == 0
+
+
+def test_errors_of_a_batch_name_the_text(encoder: QueryEncoder) -> None:
+    for dense in (True, False):
+        with pytest.raises(NoTokensError) as no_tokens:
+            encoder.encode_batch(["m", "xyz", "m"], "task", StageClock(), dense=dense)
+    with pytest.raises(NoDirectionError) as no_direction:
+        encoder.encode_batch(["m", "u", "ud"], "task", StageClock())
+    assert [(error.field, error.value) for error in no_tokens.value.errors] == [("queries.1", "xyz")]
+    assert [(error.field, error.value) for error in no_direction.value.errors] == [("queries.2", "ud")]
+    assert len(encoder.encode_batch(["ud"], "task", StageClock(), dense=False)) == 1
