@@ -25,6 +25,7 @@ __all__ = ["EncodedQueries", "EncodedQuery", "QueryEncoder"]
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
 _NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
+_BEHIND_ALL = 2**31 - 1  # no token id
 
 _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
@@ -139,7 +140,7 @@ class QueryEncoder:
         length = math.sqrt(mean.dot(mean))  # BLAS wakes no thread for so few numbers
         if length < _SHORTEST:
             raise _no_direction(field, text)
-        mean /= np.float32(length)
+        mean /= length
         clock.add("encode", started)
         return EncodedQuery(terms, counts, factors, weights, mean)
 
@@ -207,11 +208,9 @@ def _no_direction(field: str, text: str) -> NoDirectionError:
 
 def _counted(ids: list[int]) -> _Counted:
     """The different ids, ascending, how often each occurs, and how often it counts."""
-    ordered = np.array(ids, dtype=np.int32)
+    ordered = np.array([-1, *ids, _BEHIND_ALL], dtype=np.int32)
     ordered.sort()
-    changes = (ordered[1:] != ordered[:-1]).nonzero()[0]
-    last = np.empty(changes.size + 2, dtype=np.int64)  # where each id occurs for the last time, behind a -1
-    last[0], last[1:-1], last[-1] = -1, changes, len(ids) - 1
+    last = (ordered[1:] != ordered[:-1]).nonzero()[0]  # where each occurs for the last time, the -1 too
     counts = last[1:] - last[:-1]
     return ordered.take(last[1:]), counts, counts.astype(np.float32)
 
