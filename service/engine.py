@@ -18,6 +18,7 @@ from artifacts.lucene.search import ImpactIndex
 from service.errors import DeadlineError, NotReadyError, ServiceError
 from service.filters import read_filter
 from service.limits import RequestLimits
+from service.memory import give_back
 from service.plan import Parts, Plan, fusion_weights, modes_of
 from service.reading import list_terms, read_one
 from service.schemas import (
@@ -183,6 +184,7 @@ class SearchEngine:
                 search.cancel()
             if share < 1.0:
                 stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
+        give_back()
         self._warm = not stop.is_set()
 
     def require_ready(self) -> None:

@@ -174,9 +174,9 @@ def _options(heap_mb: int) -> list[str]:
     return [
         f"-Xmx{heap_mb}m",
         # Java would begin with a share of the machine's memory, and fill its young generation before it looks for
-        # garbage. What a search leaves is all garbage: collecting 16 MiB of it takes a fraction of a millisecond.
+        # garbage. What a search leaves is all garbage: collecting 8 MiB of it takes a fraction of a millisecond.
         "-Xms64m",
-        "-Xmn16m",
+        "-Xmn8m",
         "-Xrs",  # no handlers for SIGINT, SIGTERM and SIGHUP: they are Python's
         "-XX:+UseSerialGC",  # as fast as the others here, with the least memory
         "-XX:-UsePerfData",  # no files in /tmp

@@ -19,7 +19,7 @@ LEAST_SWAPS = 2
 LATE_S = 1.0
 GROWTH_MB = 16
 MAX_WAITING = 2000  # about what is answered within the deadline
-# Java's heap grows to its bound by design, which would hide what else grows. So all of it is there from the beginning.
+# What Java takes of its heap only later would hide what else grows. So all of it is there from the beginning.
 WHOLE_HEAP = {"JAVA_TOOL_OPTIONS": f"-Xms{DEFAULT_HEAP_MB}m -XX:+AlwaysPreTouch"}
 SLACK = 6  # Java opens a file now and then, and a lane starts a thread when it needs one
 
