@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from artifacts.bundle import Bundle
-from artifacts.lucene.search import ImpactIndex
 from service.errors import DeadlineError, NotReadyError, ServiceError
 from service.filters import read_filter
 from service.limits import RequestLimits
@@ -41,21 +40,21 @@ __all__ = ["SearchEngine"]
 _log = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
 _BM25_EVERY: Final = 10  # searches of the warm-up
+_PROBES: Final = 500  # different searches of the warm-up
 T = TypeVar("T")
 
 
 class SearchEngine:
     """Searches one bundle. Any number of threads may use it at once."""
 
-    def __init__(self, bundle: Bundle, settings: Settings, index: ImpactIndex, metrics: Metrics | None = None) -> None:
-        """Use `open` instead: it closes the index when another part can't be opened."""
+    def __init__(self, bundle: Bundle, settings: Settings, parts: Parts, metrics: Metrics | None = None) -> None:
+        """Use `open` instead, which opens the parts. They are the engine's from now on."""
         self.bundle = bundle
         self.settings = settings
         self.metrics = metrics or Metrics()
-        self.parts = Parts.of(bundle, index, settings)
+        self.parts = parts
         self.modes = modes_of(bundle.manifest)
         """Modes in which the bundle can be searched."""
-        self._index = index
         self.fusion_weights = fusion_weights(bundle.manifest)
         """Weights of a linear fusion that names none."""
         self._limits = RequestLimits(
@@ -76,11 +75,12 @@ class SearchEngine:
 
         `metrics` are those of the process, which tell of this engine from `publish` on; None: of its own, at once.
         """
-        index = bundle.sparse()
+        settings = settings or Settings()
+        parts = Parts.open(bundle, settings)
         try:
-            return cls(bundle, settings or Settings(), index, metrics)
+            return cls(bundle, settings, parts, metrics)
         except BaseException:
-            index.close()
+            parts.close()
             raise
 
     @property
@@ -164,7 +164,7 @@ class SearchEngine:
         if self._warm:
             return
         task = self.bundle.manifest.default_task
-        probes = self.parts.documents.probes(self.settings.warm_up_queries) or [self.bundle.manifest.name]
+        probes = self.parts.documents.probes(_PROBES) or [self.bundle.manifest.name]
         until = perf_counter() + self.settings.warm_up_s
         stop = stop or Event()
         for number in range(self.settings.warm_up_queries):
@@ -201,9 +201,7 @@ class SearchEngine:
         if self._closed:
             return
         self._closed = True
-        for lane in self.parts.lanes.values():
-            lane.close()
-        self._index.close()
+        self.parts.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """What a search is made of, and what it is to do with every default filled in."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Self, get_args
 
@@ -34,34 +34,54 @@ def modes_of(manifest: Manifest) -> list[Mode]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What searches are made of. Lanes are named like the legs, and "documents"."""
+    """What searches are made of, over one open Lucene index. Lanes are named like the legs, and "documents"."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
     documents: Documents
     filters: Filters
     lanes: Mapping[str, Lane]
+    index: ImpactIndex
 
     @classmethod
-    def of(cls, bundle: Bundle, index: ImpactIndex, settings: Settings) -> Self:
-        """Open what searches in a bundle are made of; `index` is its Lucene index. BundleError."""
+    def open(cls, bundle: Bundle, settings: Settings) -> Self:
+        """Open what searches in a bundle are made of. BundleError, JavaError."""
+        # Reading the vocabulary is Python's work; Java opens its index and reads a sample of it meanwhile.
+        with ThreadPoolExecutor(1) as thread:
+            encoder = thread.submit(_encoder, bundle)
+            index = bundle.sparse()
+            try:
+                return cls._of(bundle, settings, index, encoder)
+            except BaseException:
+                index.close()
+                raise
+
+    @classmethod
+    def _of(cls, bundle: Bundle, settings: Settings, index: ImpactIndex, encoder: Future[QueryEncoder]) -> Self:
         manifest, patience = bundle.manifest, settings.deadline_ms / 1e3
+        documents = Documents(index)
         legs: dict[LegName, Leg] = {"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)}
         if manifest.sparse.words:
             legs["bm25"] = WordLeg(WordSearch(index))
         lanes = (*get_args(LegName), "documents")
-        with ThreadPoolExecutor(1) as thread:  # Java reads a sample of the documents meanwhile, without Python's lock
-            documents = thread.submit(Documents, index)
-            encoder = QueryEncoder(
-                bundle.tokenizer(), {task: bundle.table(task) for task in manifest.tasks}, bundle.idf()
-            )
         return cls(
-            encoder=encoder,
+            encoder=encoder.result(),
             legs=legs,
-            documents=documents.result(),
+            documents=documents,
             filters=Filters(index),
             lanes={name: Lane(name, settings.search_threads, patience=patience) for name in lanes},
+            index=index,
         )
+
+    def close(self) -> None:
+        """End the threads and close the index."""
+        for lane in self.lanes.values():
+            lane.close()
+        self.index.close()
+
+
+def _encoder(bundle: Bundle) -> QueryEncoder:
+    return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}, bundle.idf())
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def main(bundle: Path) -> None:
         engine = serving.current.engine
 
         def on_ready() -> None:
-            engine.parts.legs["sparse"] = Hanging(engine._index)
+            engine.parts.legs["sparse"] = Hanging(engine.parts.index)
             print(listener.getsockname()[1], flush=True)
 
         serve(serving, listener, on_ready)

@@ -27,11 +27,11 @@ BODY = {"query": "play music from the terminal", "k": 20}
 
 
 def out_of_memory(engine: SearchEngine) -> Leg:
-    return OutOfMemory(engine._index)
+    return OutOfMemory(engine.parts.index)
 
 
 def endless_recursion(engine: SearchEngine) -> Leg:
-    return EndlessRecursion(engine._index)
+    return EndlessRecursion(engine.parts.index)
 
 
 def closed(engine: SearchEngine) -> Leg:
@@ -125,7 +125,7 @@ def test_an_error_in_the_dense_leg_and_then_in_both(engine: SearchEngine, tmp_pa
 def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
     """Neither the sparse leg nor the documents can be read: nothing is answered with 200 any more."""
     with live(create_app(engine)) as url:
-        engine._index.close()
+        engine.parts.index.close()
         for answer in (search(url), *(search(url, mode=mode) for mode in ("dense", "sparse", "bm25"))):
             assert problem(answer) == (500, "search_failed")
         assert problem(httpx2.get(f"{url}/documents/music")) == (500, "search_failed")
@@ -136,7 +136,7 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
     with live(create_app(hasty)) as url:
         before = search(url)
         healthy = hasty.parts.legs["sparse"]
-        hasty.parts.legs["sparse"] = hanging = Hanging(hasty._index)
+        hasty.parts.legs["sparse"] = hanging = Hanging(hasty.parts.index)
         try:
             late = search(url)
             assert (late.status_code, late.json()["degraded"]) == (200, ["sparse"])
