@@ -12,7 +12,7 @@ from artifacts.atomic import check_target
 from artifacts.batches import EncodedBatch
 from artifacts.bundle import Bundle
 from artifacts.bundle_write import TableInput, write_bundle
-from artifacts.corpus import Corpus, Document, Skipped
+from artifacts.corpus import Corpus, Document, Skipped, read_queries
 from artifacts.dense_build import check_factory
 from artifacts.errors import ResumeError
 from artifacts.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
@@ -34,6 +34,7 @@ def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
     check_target(recipe.output, overwrite=overwrite, marker=MANIFEST_FILE)
     if recipe.index.factory is not None and recipe.index.dimension is not None:
         check_factory(recipe.index.factory, recipe.index.dimension)
+    _queries(recipe)
     recipe.corpus.open().count()
 
 
@@ -70,9 +71,14 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         weights=recipe.index.weights,
         fields=recipe.corpus.fields,
         words=recipe.index.words,
+        queries=_queries(recipe),
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
+
+
+def _queries(recipe: Recipe) -> list[str]:
+    return [] if recipe.index.queries is None else list(read_queries(recipe.index.queries).values())
 
 
 def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], corpus: Corpus) -> None:

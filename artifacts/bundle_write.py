@@ -1,6 +1,6 @@
 """Writing a bundle: tokenizer, token tables, IDF, documents and both indexes, then the manifest."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from artifacts.atomic import new_folder
 from artifacts.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from artifacts.bundle import Bundle
-from artifacts.dense_build import build_dense_index, check_factory, choose_factory, write_dense_index
-from artifacts.dense_tuning import QuerySample, choose_parameters
+from artifacts.dense_build import build_dense_index, check_factory, factory_for, write_dense_index
+from artifacts.dense_tuning import QuerySample, choose_parameters, query_vectors
 from artifacts.disk import writing
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.generator import generator
@@ -43,6 +43,7 @@ __all__ = ["TableInput", "write_bundle"]
 _TOKENIZER_FILE = "tokenizer.json"
 _DENSE_FILE = "dense.faiss"
 _SPARSE_FOLDER = "lucene"
+_MOST_QUERIES = 1024
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def write_bundle(
     weights: tuple[float, float] | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     words: bool = False,
+    queries: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
@@ -83,8 +85,10 @@ def write_bundle(
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
     is consumed once, batch by batch; `impacts` names their kind. `weights` of dense and sparse are for requests
     that name none (None: the service's). `fields` are those to filter and count by. With `words`, those of title and
-    text are indexed too, for BM25. With `overwrite`, an older bundle is replaced, and stays in place until the new one
-    is complete.
+    text are indexed too, for BM25. `queries` are a sample of those that will be asked of the default task: a large
+    dense index is laid out by them, and its search parameters are chosen by them; by some that the documents make
+    where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
+    complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -100,8 +104,9 @@ def write_bundle(
         with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words) as index:
             sample = QuerySample()
             ids = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
-        queries = sample.queries(TokenTable.open(folder / tasks[default_task].file))
-        dense = _write_dense(folder, len(ids), dimension, factory, queries)
+        table = TokenTable.open(folder / tasks[default_task].file)
+        asked = query_vectors(table, map(np.asarray, tokenizer.encode_batch(_spaced(queries))))
+        dense = _write_dense(folder, len(ids), dimension, factory, asked, sample.queries(table))
         manifest = Manifest(
             name=name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -218,15 +223,26 @@ def _write_documents(
     return list(ids)
 
 
+def _spaced(texts: Sequence[str]) -> list[str]:
+    """At most so many as are looked at, from all over."""
+    return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
+
+
 def _write_dense(
-    folder: Path, count: int, dimension: int, factory: str | None, queries: npt.NDArray[np.float32]
+    folder: Path,
+    count: int,
+    dimension: int,
+    factory: str | None,
+    asked: npt.NDArray[np.float32],
+    made: npt.NDArray[np.float32],
 ) -> DenseInfo:
+    """Every other query that is `asked` lays out the index, the others choose its parameters; else those `made` do."""
     raw = _vectors_file(folder)
-    factory = factory or choose_factory(count, dimension)
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(count, dimension))
-    index = build_dense_index(vectors, factory)
+    factory = factory or factory_for(vectors, asked[::2])
+    index = build_dense_index(vectors, factory, asked[::2])
     write_dense_index(index, folder / _DENSE_FILE)
-    parameters, recall = choose_parameters(index, vectors, queries)
+    parameters, recall = choose_parameters(index, vectors, asked[1::2] if len(asked) > 1 else made)
     raw.unlink()
     return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
 

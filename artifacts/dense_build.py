@@ -9,17 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.dense import DenseIndex, FaissIndex, faiss_reason
+from artifacts.dense_asked import LEAST_DIMENSION, asked_factory, asked_lists, build_asked_index, is_asked
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.progress import ProgressBar
 
-__all__ = ["build_dense_index", "check_factory", "choose_factory", "write_dense_index"]
+__all__ = ["build_dense_index", "check_factory", "choose_factory", "factory_for", "write_dense_index"]
 
-# Up to FLAT_LIMIT documents an exact scan takes a few milliseconds at most. Up to HNSW_FLAT_LIMIT a graph over
-# full vectors is affordable; up to HNSW_LIMIT the vectors take a quarter of that as 8-bit scalars. Beyond it,
-# 4-bit product codes are scanned in inverted lists and the best candidates scored again with 8-bit vectors.
+# Up to so many documents an exact scan takes a few milliseconds at most. Beyond it, 4-bit product codes are scanned in
+# inverted lists and the best candidates scored again with 8-bit vectors.
 FLAT_LIMIT: Final = 20_000
-HNSW_FLAT_LIMIT: Final = 100_000
-HNSW_LIMIT: Final = 1_000_000
 
 _EF_CONSTRUCTION: Final = 200  # Faiss' own 40 costs several points of recall at a million documents
 _POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns that a clustering is not to be trusted
@@ -29,55 +27,83 @@ _SCORE_TOLERANCE: Final = 1e-3
 
 
 def choose_factory(count: int, dimension: int) -> str:
-    """The Faiss factory string for `count` documents of `dimension` values.
+    """The Faiss factory string for `count` documents of `dimension` values, when nothing is known of the queries.
 
     - up to 20,000: `Flat`, exact;
-    - up to 100,000: `HNSW32,Flat`;
-    - below 1,000,000: `HNSW32,SQ8`;
-    - from 1,000,000: `IVF{n},PQ{m}x4fs,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor
-      of `dimension` that leaves two or more values per sub-quantiser.
+    - more: `IVF{n},PQ{m}x4fsr,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor of
+      `dimension` that leaves two or more values per sub-quantiser.
     """
     if count <= FLAT_LIMIT:
         return "Flat"
-    if count <= HNSW_FLAT_LIMIT:
-        return "HNSW32,Flat"
-    if count < HNSW_LIMIT:
-        return "HNSW32,SQ8"
-    lists = 2 ** round(math.log2(math.sqrt(count)))
     parts = max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
-    return f"IVF{lists},PQ{parts}x4fs,Refine(SQ8)"
+    return f"IVF{_lists(count)},PQ{parts}x4fsr,Refine(SQ8)"
+
+
+def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None) -> str:
+    """`choose_factory`, or with a sample of queries (q, D) that of an index laid out by them, where one pays."""
+    count, dimension = vectors.shape
+    if queries is None or not len(queries) or count <= FLAT_LIMIT or dimension < LEAST_DIMENSION:
+        return choose_factory(count, dimension)
+    return asked_factory(vectors, queries, _lists(count))
+
+
+def _lists(count: int) -> int:
+    return int(2 ** round(math.log2(math.sqrt(count))))
 
 
 def check_factory(factory: str, dimension: int) -> None:
     """Raise RecipeError for a factory string that can't index vectors of `dimension` values by inner product."""
-    _new_index(dimension, factory)
+    if is_asked(factory):
+        asked_lists(factory, dimension)
+    else:
+        _new_index(dimension, factory)
 
 
-def build_dense_index(vectors: npt.NDArray[np.float32], factory: str | None = None) -> FaissIndex:
+def build_dense_index(
+    vectors: npt.NDArray[np.float32], factory: str | None = None, queries: npt.NDArray[np.float32] | None = None
+) -> FaissIndex:
     """Build a Faiss index over document vectors, shape (N, D), float32 and L2-normalised; may be a memory map.
 
-    `factory` is a Faiss factory string, None chooses by size. The same vectors give the same bytes, whatever the
-    number of threads. Raises CorpusError for a vector that is zero, not finite or not normalised, and RecipeError
-    for a factory that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
+    `factory` is a Faiss factory string, or one of `artifacts.dense_asked` for which `queries` (q, D) are needed, a
+    sample, float32 of length 1. None chooses by size and by whether there are queries. The same vectors give the same
+    bytes, whatever the number of threads. Raises CorpusError for a vector that is zero, not finite or not normalised,
+    and RecipeError for a factory that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
     """
     if vectors.ndim != 2 or 0 in vectors.shape:
         raise CorpusError(f"document vectors have shape (N, D) with N and D above 0, found {vectors.shape}.")
     _check_vectors(vectors)
-    factory = factory or choose_factory(*vectors.shape)
-    index = _new_index(vectors.shape[1], factory)
-    _check_training(index, factory, len(vectors))
-    try:
-        with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
-            index.train(vectors)
-            index.add(vectors)
-            progress.advance(len(vectors))
-        ivf = faiss.try_extract_index_ivf(index)
-        if ivf is not None and not isinstance(index, faiss.IndexRefine):
-            ivf.make_direct_map()  # without it, vectors can't be looked up by document
-    except RuntimeError as error:
-        raise _refused(factory, error) from error
+    factory = factory or factory_for(vectors, queries)
+    with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
+        try:
+            index = _asked(vectors, queries, factory) if is_asked(factory) else _plain(vectors, factory)
+        except RuntimeError as error:
+            raise _refused(factory, error) from error
+        progress.advance(len(vectors))
     _check_scores(index, factory, vectors)
     return index
+
+
+def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
+    index = _new_index(vectors.shape[1], factory)
+    pq = getattr(_innermost(index), "pq", None)
+    _check_training(max(getattr(_innermost(index), "nlist", 0), pq.ksub if pq is not None else 0), factory, vectors)
+    index.train(vectors)
+    index.add(vectors)
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None and not isinstance(index, faiss.IndexRefine):
+        ivf.make_direct_map()  # without it, vectors can't be looked up by document
+    return index
+
+
+def _asked(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> FaissIndex:
+    lists, _ = asked_lists(factory, vectors.shape[1])
+    if queries is None or not len(queries):
+        raise RecipeError(
+            f'The factory "{factory}" needs a sample of queries, and there is none.',
+            remedy=f'Name one as index.queries, or use "{choose_factory(*vectors.shape)}".',
+        )
+    _check_training(lists, factory, vectors)
+    return build_asked_index(vectors, queries, factory)
 
 
 def write_dense_index(index: FaissIndex, path: Path) -> None:
@@ -129,16 +155,14 @@ def _innermost(index: FaissIndex) -> FaissIndex:
             return index
 
 
-def _check_training(index: FaissIndex, factory: str, count: int) -> None:
+def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float32]) -> None:
     """Raise RecipeError when there are fewer vectors than the index' clusterings need."""
-    inner = _innermost(index)
-    pq = getattr(inner, "pq", None)
-    centroids = max(getattr(inner, "nlist", 0), pq.ksub if pq is not None else 0)
+    count = len(vectors)
     if count < _POINTS_PER_CENTROID * centroids:
         raise RecipeError(
             f'Faiss factory "{factory}" has {centroids} centroids and needs at least '
             f"{_POINTS_PER_CENTROID * centroids} documents to train them, found {count}.",
-            remedy=f'Use fewer centroids, or "{choose_factory(count, index.d)}".',
+            remedy=f'Use fewer centroids, or "{choose_factory(*vectors.shape)}".',
         )
 
 

@@ -1,10 +1,11 @@
 """Choosing a dense index' search parameters: the cheapest that find nearly all that an exact search finds.
 
 How wide an approximate index must search depends on the vectors, and on the queries too: a mean of token rows lies
-elsewhere than a document. So recall is measured when a bundle is written, with queries that its own documents make.
+elsewhere than a document. So recall is measured when a bundle is written, by a sample of queries, or by queries that
+its own documents make.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import faiss
@@ -15,7 +16,7 @@ from artifacts.batches import EncodedBatch
 from artifacts.dense import FaissIndex
 from artifacts.table import TokenTable
 
-__all__ = ["LEAST_RECALL", "QuerySample", "choose_parameters"]
+__all__ = ["LEAST_RECALL", "QuerySample", "choose_parameters", "query_vectors"]
 
 LEAST_RECALL: Final = 0.95
 """Share of the exact best 100 that a search is to find."""
@@ -25,9 +26,9 @@ _NEARLY: Final = 0.01  # where no setting finds enough, the cheapest that finds 
 _QUERIES: Final = 256
 _TERMS: Final = 8  # of a document, for a query
 _GRAPH_WIDTHS: Final = (128, 256, 512, 1024)
-_LIST_SHARES: Final = (128, 64, 32, 16, 8, 4)
-_FACTORS: Final = (4, 8, 16, 32)
-_RESCORE: Final = 40  # scoring a candidate again costs about as much as scanning so many 4-bit codes
+_LIST_SHARES: Final = (128, 64, 32, 16, 12, 8, 6, 4, 3, 2)
+_FACTORS: Final = (2, 3, 4, 6, 8, 16, 32)
+_RESCORE: Final = 4096  # scoring a candidate again costs about as much as scanning so many bytes of 4-bit codes
 
 Vectors = npt.NDArray[np.float32]
 
@@ -57,11 +58,16 @@ class QuerySample:
 
     def queries(self, table: TokenTable) -> Vectors:
         """Their queries, (q, D) float32: normalised means of the terms' rows. None without a direction."""
-        means = [table.mean(terms) for terms in self._terms if terms.size]
-        rows = np.array(means, dtype=np.float32).reshape(-1, table.shape[1])
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        found: Vectors = (rows / np.maximum(lengths, np.finfo(np.float32).tiny))[lengths[:, 0] > 0]
-        return found
+        return query_vectors(table, self._terms)
+
+
+def query_vectors(table: TokenTable, tokens: Iterable[npt.NDArray[np.integer]]) -> Vectors:
+    """Queries of token ids (n,) each, as they are encoded: (q, D) float32 of length 1. None without a direction."""
+    means = [table.mean(ids) for ids in tokens if ids.size]
+    rows = np.array(means, dtype=np.float32).reshape(-1, table.shape[1])
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    found: Vectors = (rows / np.maximum(lengths, np.finfo(np.float32).tiny))[lengths[:, 0] > 0]
+    return found
 
 
 def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> tuple[dict[str, float], float | None]:
@@ -91,7 +97,7 @@ def _settings(index: FaissIndex) -> Iterator[dict[str, float]]:
         widths = sorted({max(1, ivf.nlist // share) for share in _LIST_SHARES})
         each = index.ntotal / ivf.nlist
         pairs = [(width, factor) for width in widths for factor in factors]
-        pairs.sort(key=lambda pair: pair[0] * each + _RESCORE * _BEST * (pair[1] or 0))
+        pairs.sort(key=lambda pair: pair[0] * each * ivf.code_size + _RESCORE * _BEST * (pair[1] or 0))
         yield from ({"nprobe": width} | _factor(factor) for width, factor in pairs)
     elif _is_graph(index):
         yield from ({"efSearch": width} | _factor(factor) for factor in factors for width in _GRAPH_WIDTHS)

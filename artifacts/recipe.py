@@ -92,7 +92,8 @@ class IndexRecipe(Section):
 
     `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
     come from one encoding. `weights` are those of dense and sparse in a fusion whose request names none (None: the
-    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched.
+    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched. `queries`, a file
+    or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
     """
 
     dimension: int | None = Field(default=None, ge=1)
@@ -101,6 +102,7 @@ class IndexRecipe(Section):
     weights: tuple[LegWeight, LegWeight] | None = None
     table_dtype: TableDtype = "float16"
     words: bool = False
+    queries: Path | None = None
 
     @model_validator(mode="after")
     def _weights_of_something(self) -> Self:

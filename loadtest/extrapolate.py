@@ -17,7 +17,8 @@ def dense_bytes(factory: str, dimension: int, documents: int) -> float:
         Flat                          4·D·N
         SQ8                           D·N
         HNSWm,X                       X + N·(4·(2·m + m/(m-1)) + 12)      links of all levels, level and offset
-        IVFn,PQqx4fs,Refine(SQ8)      N·(q/2 + 8 + D) + 4·D·n             codes, ids, refinement, centroids
+        IVFn,PQqx4fsr,Refine(SQ8)     N·(q/2 + 8 + D) + 4·D·n             codes, ids, refinement, centroids
+        Queries,IVFn,…                the same + 8·q·(D + n) - 4·D·n      centroids of 2·q values, map of queries
 
     A node has 2·m links at the bottom, and m at each higher level, which 1/m of the level below reach. Raises LoadError
     for another factory.
@@ -28,8 +29,10 @@ def dense_bytes(factory: str, dimension: int, documents: int) -> float:
     if graph := re.fullmatch(r"HNSW(\d+),(Flat|SQ8)", factory):
         links = int(graph[1])
         return (plain[graph[2]] + 4 * (2 * links + links / (links - 1)) + 12) * documents
-    if lists := re.fullmatch(r"IVF(\d+),PQ(\d+)x4fs,Refine\(SQ8\)", factory):
-        return (int(lists[2]) / 2 + 8 + dimension) * documents + 4.0 * dimension * int(lists[1])
+    if lists := re.fullmatch(r"(Queries,)?IVF(\d+),PQ(\d+)x4fsr?,Refine\(SQ8\)", factory):
+        count, parts = int(lists[2]), int(lists[3])
+        tables = 8 * parts * (dimension + count) if lists[1] else 4 * dimension * count
+        return (parts / 2 + 8 + dimension) * documents + tables
     raise LoadError(f"The size of a Faiss index {factory!r} has no formula here.", remedy="Use a factory by size.")
 
 

@@ -3,7 +3,8 @@
     python -m loadtest.make_corpus RECIPE OUTPUT --documents 1000000
 
 RECIPE is that of a bundle which was built: its encoded documents, in the work directory, are what is fitted. Tokenizer,
-token tables and IDF of the new bundle are those of the real one. `--report FILE` writes how well the two agree.
+token tables and IDF of the new bundle are those of the real one. `--report FILE` writes how well the two agree. A
+thousand of `--queries`, from all over, lay out the dense index, as those of a recipe would.
 """
 
 import argparse
@@ -11,7 +12,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,14 @@ def read_sample(recipe: Recipe) -> Sample:
     return Sample.of(list(encoded_batches(store, recipe.corpus.open())), manifest.dimension, manifest.sparse.top_k)
 
 
-def make_bundle(source: Bundle, corpus: SyntheticCorpus, documents: int, output: Path, factory: str | None) -> Bundle:
+def make_bundle(
+    source: Bundle,
+    corpus: SyntheticCorpus,
+    documents: int,
+    output: Path,
+    factory: str | None,
+    queries: Sequence[str] = (),
+) -> Bundle:
     """Write `documents` synthetic documents as a bundle, everything else as in `source`. Raises what writing raises."""
     manifest = source.manifest
     ids = np.arange(manifest.vocab_size)
@@ -57,6 +64,7 @@ def make_bundle(source: Bundle, corpus: SyntheticCorpus, documents: int, output:
         impacts=manifest.sparse.impacts,
         idf=source.idf(),
         weights=None if manifest.fusion is None else (manifest.fusion.dense, manifest.fusion.sparse),
+        queries=queries,
     )
 
 
@@ -67,23 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = load_recipe(given.recipe, {"work": _text(given.work), "output": _text(given.bundle)})
         source, sample = Bundle.open(recipe.output), read_sample(recipe)
         corpus = SyntheticCorpus(sample, seed=given.seed)
-        print(f"fitted to {len(sample.documents):,} documents in {corpus.clusters:,} clusters", file=sys.stderr)
+        print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
+        texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
         if given.report is not None:
-            report = compare(sample, corpus, _queries(source, given.queries))
+            report = compare(sample, corpus, source.tokenizer().encode_batch(texts))
             given.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        bundle = make_bundle(source, corpus, given.documents, given.output, given.factory)
+        bundle = make_bundle(source, corpus, given.documents, given.output, given.factory, texts)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{bundle.path}: {bundle.manifest.documents:,} documents")
     return 0
-
-
-def _queries(source: Bundle, folder: Path | None) -> list[Any]:
-    if folder is None:
-        return []
-    texts = list(read_queries(find_file(folder, "queries")).values())
-    return source.tokenizer().encode_batch(texts)
 
 
 def _text(path: Path | None) -> str | None:
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, help="in place of the recipe's work")
     parser.add_argument("--bundle", type=Path, help="in place of the recipe's output")
     parser.add_argument("--report", type=Path, help="JSON file: how well the synthetic corpus agrees with the real one")
-    parser.add_argument("--queries", type=Path, help="folder in BEIR layout, for the report")
+    parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lay out the index; for the report")
     return parser
 
 

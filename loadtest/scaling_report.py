@@ -118,7 +118,7 @@ def predictions(series: Sequence[Measured]) -> dict[str, Any]:
     ]
     rows = []
     for documents in TARGETS:
-        factory = choose_factory(documents, dimension)
+        factory = _at(documents, series)
         rows.append(
             {
                 "documents": documents,
@@ -130,6 +130,13 @@ def predictions(series: Sequence[Measured]) -> dict[str, Any]:
             }
         )
     return {"rows": rows, "lucene": lucene, "private": private, "sparse": sparse, "dense_error": max(errors)}
+
+
+def _at(documents: int, series: Sequence[Measured]) -> str:
+    """The factory by size; laid out by queries where the largest index that was measured is."""
+    largest, plain = max(series, key=lambda one: one["documents"]), choose_factory(documents, series[0]["dimension"])
+    parts = largest["factory"].split(",")
+    return ",".join([parts[0], plain.split(",")[0], *parts[2:]]) if parts[0] == "Queries" else plain
 
 
 _NAMES: Final = ("documents", "D", "terms")

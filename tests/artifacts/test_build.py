@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.build import check_before_build
-from artifacts.errors import BundleError
+from artifacts.errors import BundleError, CorpusError
 from artifacts.recipe import Recipe
 from tests.support.models import write_corpus
 
@@ -45,3 +45,12 @@ def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> 
         check_before_build(recipe, overwrite=True)
     (recipe.output / "manifest.json").touch()
     check_before_build(recipe, overwrite=True)
+
+
+def test_missing_queries_are_found_before_the_model_starts(recipe: Recipe, tmp_path: Path) -> None:
+    file = tmp_path / "queries.jsonl"
+    asked = recipe.model_copy(update={"index": recipe.index.model_copy(update={"queries": file})})
+    with pytest.raises(CorpusError, match=r"queries\.jsonl"):
+        check_before_build(asked)
+    file.write_text('{"_id":"1","text":"who plays it?"}\n')
+    check_before_build(asked)

@@ -146,6 +146,20 @@ def test_a_factory_can_be_chosen(tmp_path: Path, factory: str) -> None:
     assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
 
 
+def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> None:
+    factory = "Queries,IVF1,PQ8x4fsr,Refine(SQ8)"
+    queries = ["plays music", "a library", "in the terminal", "for numbers"] * 600
+    bundle = make_tiny_bundle(tmp_path / "b", documents=90, factory=factory, queries=queries)
+    dense = bundle.manifest.dense
+    assert (dense.factory, sorted(dense.parameters)) == (factory, ["k_factor_rf", "nprobe"])
+    assert dense.recall is not None
+    assert dense.recall >= 0.95
+    assert verify_bundle(bundle.path) == []
+    assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
+    with pytest.raises(RecipeError, match="needs a sample of queries"):
+        make_tiny_bundle(tmp_path / "none", documents=90, factory=factory)
+
+
 def test_the_same_input_gives_the_same_tables_and_vectors(tiny_bundle: Bundle, tmp_path: Path) -> None:
     again = make_tiny_bundle(tmp_path / "again")
     assert again.manifest.ids_sha256 == tiny_bundle.manifest.ids_sha256

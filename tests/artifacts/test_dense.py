@@ -229,15 +229,13 @@ def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, Den
     [
         (1, 16, "Flat"),
         (20_000, 1024, "Flat"),
-        (20_001, 1024, "HNSW32,Flat"),
-        (100_000, 256, "HNSW32,Flat"),
-        (100_001, 256, "HNSW32,SQ8"),
-        (999_999, 256, "HNSW32,SQ8"),
-        (1_000_000, 256, "IVF1024,PQ128x4fs,Refine(SQ8)"),
-        (5_000_000, 576, "IVF2048,PQ288x4fs,Refine(SQ8)"),
-        (1_000_000, 63, "IVF1024,PQ21x4fs,Refine(SQ8)"),
-        (1_000_000, 7, "IVF1024,PQ1x4fs,Refine(SQ8)"),
-        (1_000_000, 1, "IVF1024,PQ1x4fs,Refine(SQ8)"),
+        (20_001, 1024, "IVF128,PQ512x4fsr,Refine(SQ8)"),
+        (100_000, 256, "IVF256,PQ128x4fsr,Refine(SQ8)"),
+        (1_000_000, 256, "IVF1024,PQ128x4fsr,Refine(SQ8)"),
+        (5_000_000, 576, "IVF2048,PQ288x4fsr,Refine(SQ8)"),
+        (1_000_000, 63, "IVF1024,PQ21x4fsr,Refine(SQ8)"),
+        (1_000_000, 7, "IVF1024,PQ1x4fsr,Refine(SQ8)"),
+        (1_000_000, 1, "IVF1024,PQ1x4fsr,Refine(SQ8)"),
     ],
 )
 def test_the_factory_follows_the_size(count: int, dimension: int, factory: str) -> None:

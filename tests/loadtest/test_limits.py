@@ -27,7 +27,10 @@ def test_bytes_of_a_dense_search() -> None:
     assert limits.dense_bytes_read("SQ8", 256, 1000, {}) == 256_000
     # 1,024 centroids of 1 KiB, a sixteenth of a million codes of 64 bytes, and 400 vectors of 256.
     expected = 1024 * 1024 + 1_000_000 / 16 * 64 + 400 * 256
-    assert limits.dense_bytes_read("IVF1024,PQ128x4fs,Refine(SQ8)", 256, 1_000_000, parameters) == expected
+    assert limits.dense_bytes_read("IVF1024,PQ128x4fsr,Refine(SQ8)", 256, 1_000_000, parameters) == expected
+    mapped = limits.dense_bytes_read("Queries,IVF1024,PQ64x4fsr,Refine(SQ8)", 256, 1_000_000, parameters)
+    scanned = 1_000_000 * parameters["nprobe"] / 1024
+    assert mapped == expected - scanned * 32 + (128 * 1280 - 256 * 1024) * 4
     with pytest.raises(LoadError, match=r"'HNSW32,Flat' reads has no formula"):
         limits.dense_bytes_read("HNSW32,Flat", 256, 1000, {"efSearch": 128})
 

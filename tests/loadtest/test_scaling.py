@@ -24,13 +24,14 @@ from tests.support.tiny import make_tiny_bundle
         ("SQ8", 3000, 0.01),
         ("HNSW32,Flat", 3000, 0.01),
         ("HNSW16,SQ8", 3000, 0.01),
-        ("IVF16,PQ8x4fs,Refine(SQ8)", 8000, 0.05),
+        ("IVF16,PQ8x4fsr,Refine(SQ8)", 8000, 0.05),
+        ("Queries,IVF16,PQ16x4fsr,Refine(SQ8)", 8000, 0.05),
     ],
 )
 def test_the_formulas_give_the_size_of_a_real_index(factory: str, count: int, tolerance: float, tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).standard_normal((count, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    faiss.write_index(build_dense_index(vectors, factory), str(tmp_path / "index"))
+    faiss.write_index(build_dense_index(vectors, factory, vectors[:50]), str(tmp_path / "index"))
     assert (tmp_path / "index").stat().st_size == pytest.approx(dense_bytes(factory, 64, count), rel=tolerance)
 
 

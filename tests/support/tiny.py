@@ -147,6 +147,7 @@ def make_tiny_bundle(
     weights: tuple[float, float] | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     words: bool = False,
+    queries: Sequence[str] = (),
     seed: int = 7,
     overwrite: bool = False,
 ) -> Bundle:
@@ -178,6 +179,7 @@ def make_tiny_bundle(
         weights=weights,
         fields=fields,
         words=words,
+        queries=queries,
         overwrite=overwrite,
     )
     tokenizer_file.unlink()

@@ -1,0 +1,121 @@
+"""A dense index laid out by a sample of queries: it tells apart what queries tell apart.
+
+A list or a code that puts two documents x, y together is off by q·(x-y) for a query q. Averaged over queries that is
+(x-y)ᵀ M (x-y) with M = E[q qᵀ], not the distance of the documents. So both sides are mapped without changing a score,
+
+    x' = U M^½ x        q' = U M^-½ q        q'·x' = q·x        (U: main directions of the documents M^½ x)
+
+and now the distance is what counts. Lists are clusters of x', found by the inner product of q' with their centres. The
+first 2m directions are kept and go, the largest together with the smallest, into m codes of 4 bits, of what a document
+differs from its centre. The best candidates are scored again with all dimensions in 8 bits. Queries of a language have
+much in common, so M is far from even, and most of a score lies in few directions.
+
+The index is one that Faiss knows, an IndexRefine over an IndexPreTransform, which maps queries; nothing else differs
+when it is searched. What it is called here, `Queries,IVF1024,PQ64x4fsr,Refine(SQ8)`, is no factory string of Faiss.
+"""
+
+import re
+from typing import Any, Final
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.errors import RecipeError
+
+__all__ = ["LEAST_DIMENSION", "asked_factory", "asked_lists", "build_asked_index", "is_asked"]
+
+LEAST_DIMENSION: Final = 16
+"""With fewer dimensions there is nothing to choose from."""
+
+_PATTERN: Final = re.compile(r"Queries,IVF([1-9]\d*),PQ([1-9]\d*)x4fsr,Refine\(SQ8\)")
+_EVEN: Final = 0.1  # of M is the same in all directions: what the sample has not asked, others may
+_TRAINED: Final = 64  # documents per list that the clustering sees
+_LEAST: Final = 65_536
+_ENOUGH: Final = 0.99  # of what scores differ by lies in the directions that are kept
+_CHUNK: Final = 65_536
+
+Vectors = npt.NDArray[np.float32]
+
+
+def is_asked(factory: str) -> bool:
+    """Whether a factory string is that of an index laid out by queries."""
+    return factory.startswith("Queries,")
+
+
+def asked_factory(vectors: Vectors, queries: Vectors, lists: int) -> str:
+    """What to build for documents (N, D) and queries (q, D), D at least 16, with so many lists.
+
+    m is the smallest of D/8, D/4 and D/2 whose 2m directions hold 0.99 of what the documents' scores differ by.
+    """
+    dimension = vectors.shape[1]
+    _, _, spread = _maps(_sample(vectors, lists), queries, dimension // 2)
+    held = np.cumsum(spread) / spread.sum()
+    parts = next((m for m in (dimension // 8, dimension // 4) if held[2 * m - 1] >= _ENOUGH), dimension // 2)
+    return f"Queries,IVF{lists},PQ{parts}x4fsr,Refine(SQ8)"
+
+
+def asked_lists(factory: str, dimension: int) -> tuple[int, int]:
+    """Its lists, and codes per document. Raises RecipeError for another string, or one that doesn't fit D."""
+    found = _PATTERN.fullmatch(factory)
+    if found is None or 2 * int(found[2]) > dimension:
+        raise RecipeError(
+            f'The factory "{factory}" can\'t be built for {dimension} dimensions.',
+            remedy=f"Write Queries,IVFn,PQmx4fsr,Refine(SQ8) with m at most {dimension // 2}.",
+        )
+    return int(found[1]), int(found[2])
+
+
+def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> Any:
+    """The Faiss index over documents (N, D), may be a memory map, laid out by queries (q, D), float32, of length 1."""
+    dimension = vectors.shape[1]
+    lists, parts = asked_lists(factory, dimension)
+    sample = _sample(vectors, lists)
+    of_documents, of_queries, _ = _maps(sample, queries, parts)
+    centres = faiss.IndexFlatL2(2 * parts)
+    swig: Any = faiss
+    inverted = swig.IndexIVFPQFastScan(centres, 2 * parts, lists, parts, 4, faiss.METRIC_INNER_PRODUCT)
+    inverted.by_residual, inverted.cp.spherical = True, False
+    inverted.train(sample @ of_documents.T)
+    for start in range(0, len(vectors), _CHUNK):
+        inverted.add(vectors[start : start + _CHUNK] @ of_documents.T)
+    probed = faiss.IndexFlatIP(2 * parts)  # a document is in the nearest list, a query asks the best
+    probed.add(centres.reconstruct_n(0, lists))
+    inverted.quantizer, inverted.own_fields = _given_away(probed), True
+    mapping = faiss.LinearTransform(dimension, 2 * parts, False)
+    faiss.copy_array_to_vector(np.ascontiguousarray(of_queries).ravel(), mapping.A)
+    mapping.is_trained = True
+    mapped = swig.IndexPreTransform(_given_away(mapping), _given_away(inverted))
+    mapped.own_fields = True
+    scored = swig.IndexScalarQuantizer(dimension, swig.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    scored.train(vectors)
+    for start in range(0, len(vectors), _CHUNK):
+        scored.add(np.asarray(vectors[start : start + _CHUNK]))
+    refined = swig.IndexRefine(_given_away(mapped), _given_away(scored))
+    refined.own_fields, refined.own_refine_index = True, True
+    return refined
+
+
+def _sample(vectors: Vectors, lists: int) -> Vectors:
+    """Documents from all over the corpus, enough to find so many lists."""
+    count = min(len(vectors), max(_LEAST, _TRAINED * lists))
+    return vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
+
+
+def _maps(documents: Vectors, queries: Vectors, parts: int) -> tuple[Vectors, Vectors, npt.NDArray[np.float64]]:
+    """What maps documents (n, D), and what maps queries, two arrays (2·parts, D) float32; spread by direction (D,)."""
+    moment = queries.T.astype(np.float64) @ queries
+    values, directions = np.linalg.eigh(moment * len(moment) / np.trace(moment))
+    roots = np.sqrt(np.maximum(values, 0) + _EVEN)
+    stretched = (directions * roots) @ directions.T
+    spread, main = np.linalg.eigh(np.cov((documents @ stretched).T))
+    largest = main[:, ::-1].T[: 2 * parts]
+    order = np.stack([np.arange(parts), np.arange(parts, 2 * parts)[::-1]], axis=1).ravel()
+    mapped, asked = largest @ stretched, largest @ (directions / roots) @ directions.T
+    return mapped[order].astype(np.float32), asked[order].astype(np.float32), spread[::-1]
+
+
+def _given_away(index: Any) -> Any:
+    """The same; whoever holds it frees it from now on."""
+    index.this.disown()
+    return index
