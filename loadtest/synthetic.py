@@ -1,16 +1,21 @@
 """Corpora of any size that search like a real one: drawn from a model fitted to an encoded corpus.
 
-The fitted corpus is cut into clusters of its dense vectors (k-means). A synthetic document picks a cluster by its share
-and draws both vectors from what was seen in it:
+The model is one of neighbourhoods: every fitted document with those nearest to it, k in all. A synthetic document is
+drawn near a fitted one, picked at random, from one of the neighbourhoods that have it. Within a neighbourhood, a
+document's share p_j falls with the number of neighbourhoods it is in; so all fitted documents take part equally, those
+that are near to many as well as those that are near to none.
 
-dense   the cluster's mean, plus a Gaussian along its main directions and a smaller one in all others, normalised
-sparse  every term t with the probability that a document of the cluster has it; its impact is one of those that t had
-        in the fitted corpus
-text    the JSON of a fitted document of that cluster, under another id
+dense   a Gaussian with the neighbourhood's own mean and covariance, cut to length 1
+sparse  every term asks one of the k documents, document j with probability p_j, and is taken with its impact there if
+        that one has it
+text    the JSON of the document in the middle, under another id
 
-So real queries meet posting lists of real lengths and impacts, terms that go together still do, and the two legs agree
-about the subject. What is not kept: how a document's impacts depend on each other, subjects smaller than a cluster, and
-terms that the fitted corpus does not have. Documents of a cluster are not neighbours in the index.
+So distances to neighbours, the number of directions in which there are any, and what an index has to look at to find
+them come out as in the real corpus, also when more documents are drawn than were fitted: `loadtest.synthetic_report`
+compares. Real queries meet posting lists of real lengths and impacts, terms that go together still do, and both legs
+agree about the subject. What is not kept: which terms exclude each other within a neighbourhood, copies and near copies
+of a document, and terms that the fitted corpus does not have. Documents of a neighbourhood are not neighbours in the
+index.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +31,14 @@ from artifacts.batches import EncodedBatch, dense_prefix, keep_top_terms
 
 __all__ = ["Sample", "SyntheticCorpus"]
 
-_CLUSTER_SIZE: Final = 20  # fitted documents per cluster, on average
-_DIRECTIONS: Final = 16  # main directions of a cluster's vectors
-_BATCH: Final = 4096
+_NEIGHBOURS: Final = 30  # with fewer, drawn documents lie in too few directions; with more, between the subjects
+_BATCH: Final = 1024
+_PARTS: Final = 65_536  # a probability is a number of them
+_POOL: Final = 1 << 20
 
 Floats = npt.NDArray[np.float32]
+Ordinals = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Sample:
 
     documents: list[bytes]
     dense: Floats
-    indptr: npt.NDArray[np.int64]
+    indptr: Ordinals
     terms: npt.NDArray[np.int32]
     impacts: npt.NDArray[np.uint16]
 
@@ -60,45 +68,44 @@ class Sample:
             impacts=np.concatenate([batch.impacts for batch in kept]).astype(np.uint16),
         )
 
+    def every(self, stride: int) -> Self:
+        """The first of every `stride` documents."""
+        rows = np.arange(0, len(self.documents), stride)
+        _, places = self.postings(rows)
+        counts = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return type(self)(
+            self.documents[::stride], self.dense[::stride], indptr, self.terms[places], self.impacts[places]
+        )
 
-@dataclass(frozen=True)
-class _Cluster:
-    """mean (D,); axes (r, D), each as long as the standard deviation along it; rest: standard deviation elsewhere.
+    def postings(self, documents: Ordinals) -> tuple[Ordinals, Ordinals]:
+        """Where the terms of given documents (m,) lie, one document after the other.
 
-    terms (s,) int32 with their shares (s,) float32 of the cluster's documents. members: ordinals in the sample.
-    """
-
-    mean: Floats
-    axes: Floats
-    rest: float
-    terms: npt.NDArray[np.int32]
-    shares: Floats
-    members: npt.NDArray[np.int64]
+        Two arrays int64 (t,): which of the m it is, and the place in `terms` and `impacts`.
+        """
+        counts = self.indptr[documents + 1] - self.indptr[documents]
+        rows = np.repeat(np.arange(documents.size), counts)
+        before = np.cumsum(counts) - counts
+        places = np.arange(rows.size) + (self.indptr[documents] - before)[rows]
+        return rows, places
 
 
 class SyntheticCorpus:
     """A model of an encoded corpus, from which documents are drawn; the same seed gives the same documents."""
 
-    def __init__(self, sample: Sample, *, seed: int = 0, clusters: int | None = None) -> None:
-        """Fit. `clusters` None: one per 20 documents. ValueError for a sample without documents."""
+    def __init__(self, sample: Sample, *, seed: int = 0, neighbours: int = _NEIGHBOURS) -> None:
+        """Fit, with neighbourhoods of so many documents. ValueError for a sample without documents."""
         if not sample.documents:
             raise ValueError("a model can't be fitted to no documents")
         self._sample = sample
         self._seed = seed
-        count = clusters or max(1, len(sample.documents) // _CLUSTER_SIZE)
-        labels = _assign(sample.dense, min(count, len(sample.documents)), seed)
-        members = [np.flatnonzero(labels == label) for label in range(labels.max() + 1)]
-        self._clusters = [_fit(sample, ordinals) for ordinals in members if ordinals.size]
-        sizes = np.array([cluster.members.size for cluster in self._clusters], dtype=np.float64)
-        self._weights = sizes / sizes.sum()
-        order = np.argsort(sample.terms, kind="stable")
-        self._impacts = sample.impacts[order]
-        self._starts = np.searchsorted(sample.terms[order], np.arange(int(sample.terms.max(initial=0)) + 2))
-
-    @property
-    def clusters(self) -> int:
-        """How many clusters there are."""
-        return len(self._clusters)
+        self._vocabulary = int(sample.terms.max(initial=0)) + 1
+        self.neighbours: int = min(neighbours, len(sample.documents))
+        _, near = faiss.knn(sample.dense, sample.dense, self.neighbours, metric=faiss.METRIC_INNER_PRODUCT)
+        self._near: Ordinals = near
+        rarity = 1 / np.maximum(1, np.bincount(near.ravel(), minlength=len(near)))[near]
+        self._shares: Doubles = rarity / rarity.sum(axis=1, keepdims=True)
+        self._weights: Doubles = rarity.sum(axis=1) / rarity.sum()  # picks a document, then a neighbourhood that has it
 
     def draw(self, documents: int) -> Iterator[EncodedBatch]:
         """That many documents, named s0, s1, …, in batches."""
@@ -107,57 +114,45 @@ class SyntheticCorpus:
             yield self._batch(generator, first, min(_BATCH, documents - first))
 
     def _batch(self, generator: np.random.Generator, first: int, size: int) -> EncodedBatch:
-        labels = generator.choice(len(self._clusters), size=size, p=self._weights)
-        dense = np.empty((size, self._sample.dense.shape[1]), dtype=np.float32)
-        texts: list[bytes] = [b""] * size
-        rows, terms = [], []
-        for label in np.unique(labels):
-            cluster, places = self._clusters[label], np.flatnonzero(labels == label)
-            dense[places] = _vectors(generator, cluster, places.size)
-            hit = generator.random((places.size, cluster.terms.size), dtype=np.float32) < cluster.shares
-            row, column = hit.nonzero()
-            rows.append(places[row])
-            terms.append(cluster.terms[column])
-            for place, member in zip(places, generator.choice(cluster.members, places.size), strict=True):
-                document = orjson.loads(self._sample.documents[member])
-                texts[place] = orjson.dumps({**document, "_id": f"s{first + place}"})
-        row, term = np.concatenate(rows), np.concatenate(terms)
-        order = np.lexsort((term, row))
-        row, term = row[order], term[order]
-        begin, end = self._starts[term], self._starts[term + 1]
-        impacts = self._impacts[begin + (generator.random(term.size) * (end - begin)).astype(np.int64)]
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=size))]).astype(np.int64)
-        return EncodedBatch([f"s{first + place}" for place in range(size)], texts, dense, indptr, term, impacts)
+        middles = generator.choice(len(self._near), size=size, p=self._weights)
+        dense = self._vectors(generator, middles)
+        indptr, places = self._terms(generator, middles)
+        ids = [f"s{first + place}" for place in range(size)]
+        texts = [
+            orjson.dumps({**orjson.loads(self._sample.documents[middle]), "_id": name})
+            for middle, name in zip(middles, ids, strict=True)
+        ]
+        return EncodedBatch(ids, texts, dense, indptr, self._sample.terms[places], self._sample.impacts[places])
 
+    def _vectors(self, generator: np.random.Generator, middles: Ordinals) -> Floats:
+        """Dense vectors (m, D) float32 of length 1, near the documents in the middle (m,).
 
-def _assign(vectors: Floats, clusters: int, seed: int) -> npt.NDArray[np.int64]:
-    """The cluster of every vector, (n,)."""
-    kmeans = faiss.Kmeans(
-        vectors.shape[1], clusters, niter=10, seed=seed + 1, spherical=True, min_points_per_centroid=1
-    )
-    kmeans.train(vectors)
-    labels: npt.NDArray[np.int64] = kmeans.index.search(vectors, 1)[1][:, 0]
-    return labels
+        With shares p, documents d, their mean μ = Σ p_j d_j and standard normal g, Σ √p_j g_j (d_j - μ) has the
+        covariance Σ p_j (d_j - μ)(d_j - μ)ᵀ, too small by 1 - Σ p_j², as of any sample.
+        """
+        shares = self._shares[middles]
+        normal = np.sqrt(shares) * generator.standard_normal(shares.shape)
+        scatter = normal - shares * normal.sum(axis=1, keepdims=True)
+        missing = np.maximum(1 - (shares**2).sum(axis=1, keepdims=True), 1 / _PARTS)
+        weights = (shares + scatter / np.sqrt(missing)).astype(np.float32)
+        drawn = np.matmul(weights[:, None, :], self._sample.dense[self._near[middles]])[:, 0]
+        vectors: Floats = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+        return vectors
 
+    def _terms(self, generator: np.random.Generator, middles: Ordinals) -> tuple[Ordinals, Ordinals]:
+        """The terms of documents near those in the middle (m,): indptr (m+1,), and their places in the sample.
 
-def _fit(sample: Sample, members: npt.NDArray[np.int64]) -> _Cluster:
-    vectors = sample.dense[members]
-    mean = vectors.mean(axis=0)
-    _, lengths, directions = np.linalg.svd(vectors - mean, full_matrices=False)
-    deviations = lengths / np.sqrt(max(1, members.size - 1))
-    kept = min(_DIRECTIONS, members.size // 2)  # of more, the small sample would know too much
-    others = max(1, vectors.shape[1] - kept)
-    rest = float(np.sqrt((deviations[kept:] ** 2).sum() / others))
-    places = np.concatenate([np.arange(sample.indptr[one], sample.indptr[one + 1]) for one in members])
-    terms, counts = np.unique(sample.terms[places], return_counts=True)
-    axes = (directions[:kept] * deviations[:kept, None]).astype(np.float32)
-    return _Cluster(mean, axes, rest, terms, (counts / members.size).astype(np.float32), members)
-
-
-def _vectors(generator: np.random.Generator, cluster: _Cluster, count: int) -> Floats:
-    """Dense vectors (count, D) float32 of length 1."""
-    along = generator.standard_normal((count, len(cluster.axes)), dtype=np.float32) @ cluster.axes
-    noise = generator.standard_normal((count, cluster.mean.size), dtype=np.float32) * np.float32(cluster.rest)
-    drawn = cluster.mean + along + noise
-    vectors: Floats = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
-    return vectors
+        Which document a term asks follows from a random number of the term, taken from a pool at an offset of the
+        document's own: the same for all its neighbours, and much faster than one for every term and document.
+        """
+        pool = generator.integers(_PARTS, size=_POOL + self._vocabulary, dtype=np.uint16)
+        offsets = generator.integers(_POOL, size=len(middles))
+        edges = np.rint(np.cumsum(self._shares[middles], axis=1) * _PARTS).astype(np.int32)
+        begins = np.concatenate([np.zeros((len(middles), 1), np.int32), edges[:, :-1]], axis=1)
+        pairs, places = self._sample.postings(self._near[middles].ravel())
+        drawn = pool[np.repeat(offsets, self.neighbours)[pairs] + self._sample.terms[places]]
+        kept = np.flatnonzero((drawn >= begins.ravel()[pairs]) & (drawn < edges.ravel()[pairs]))
+        rows, places = pairs[kept] // self.neighbours, places[kept]
+        order = np.argsort(rows * self._vocabulary + self._sample.terms[places])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(middles)))]).astype(np.int64)
+        return indptr, places[order]

@@ -21,7 +21,7 @@ def compare(sample: Sample, corpus: SyntheticCorpus, queries: Sequence[npt.NDArr
     drawn = Sample.of(list(corpus.draw(len(sample.documents))), dimension)
     return {
         "documents": len(sample.documents),
-        "clusters": corpus.clusters,
+        "neighbours": corpus.neighbours,
         "queries": len(queries),
         "real": describe(sample, queries),
         "synthetic": describe(drawn, queries),

@@ -37,7 +37,7 @@ def joined(batches: list[EncodedBatch]) -> Sample:
 
 @pytest.fixture(scope="module")
 def drawn() -> Sample:
-    return joined(list(SyntheticCorpus(sample(), seed=1, clusters=20).draw(10_000)))
+    return joined(list(SyntheticCorpus(sample(), seed=1, neighbours=20).draw(10_000)))
 
 
 def test_terms_are_as_frequent(drawn: Sample) -> None:
@@ -77,15 +77,51 @@ def test_vectors_scatter_as_much(drawn: Sample) -> None:
         assert (near[:200] @ near[:200].T).mean() == pytest.approx((own @ own.T).mean(), abs=0.02)
 
 
+def test_new_documents_lie_among_the_old_ones() -> None:
+    """Drawn after every other document, they are as far from the rest as those are from each other."""
+    real = sample()
+    half = real.every(2)
+    drawn = joined(list(SyntheticCorpus(half, seed=1, neighbours=20).draw(100)))
+    rest = real.dense[1::2]
+    of_drawn = np.sort(drawn.dense @ rest.T)[:, -5:].mean()
+    of_real = np.sort(half.dense @ rest.T)[:, -5:].mean()
+    assert of_drawn == pytest.approx(of_real, abs=0.02)
+    assert (drawn.dense @ half.dense.T).max(axis=1).mean() < 0.995  # no copies
+
+
+def test_every_document_takes_part_equally() -> None:
+    """Also those that are near to many, or to none: a term of one document alone is as frequent whose it is."""
+    real = sample()
+    starts = real.indptr[:-1]
+    terms = real.terms.copy()
+    terms[starts] = VOCABULARY + np.arange(len(starts))
+    own = Sample(real.documents, real.dense, real.indptr, terms, real.impacts)
+    drawn = joined(list(SyntheticCorpus(own, seed=1, neighbours=20).draw(40_000)))
+    counts = np.bincount(drawn.terms, minlength=VOCABULARY + len(starts))[VOCABULARY:]
+    assert counts.sum() == pytest.approx(40_000, rel=0.02)
+    assert 140 < counts.min() <= counts.max() < 265  # 200 each, give or take four deviations
+
+
+def test_a_part_of_a_sample() -> None:
+    real = sample()
+    part = real.every(7)
+    assert part.documents == real.documents[::7]
+    np.testing.assert_array_equal(part.dense, real.dense[::7])
+    for number, whole in enumerate(range(0, len(real.documents), 7)):
+        mine, other = (slice(*s.indptr[n : n + 2]) for s, n in ((part, number), (real, whole)))
+        np.testing.assert_array_equal(part.terms[mine], real.terms[other])
+        np.testing.assert_array_equal(part.impacts[mine], real.impacts[other])
+
+
 def test_it_is_repeatable_and_fits_into_a_bundle() -> None:
-    first, again, other = (list(SyntheticCorpus(sample(), seed=seed, clusters=20).draw(5000)) for seed in (1, 1, 2))
-    assert [len(batch.ids) for batch in first] == [4096, 904]
-    assert first[1].ids[0] == "s4096"
+    first, again, other = (list(SyntheticCorpus(sample(), seed=seed, neighbours=20).draw(1500)) for seed in (1, 1, 2))
+    assert [len(batch.ids) for batch in first] == [1024, 476]
+    assert first[1].ids[0] == "s1024"
     for one, two in zip(first, again, strict=True):
         np.testing.assert_array_equal(one.terms, two.terms)
         np.testing.assert_array_equal(one.dense, two.dense)
     assert not np.array_equal(first[0].terms[:100], other[0].terms[:100])
-    for batch, start in zip(first, (0, 4096), strict=True):
+    for batch, start in zip(first, (0, 1024), strict=True):
         check_batch(batch, vocab_size=VOCABULARY, dimension=DIMENSION, first=start)
 
 
