@@ -23,7 +23,6 @@ from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundEr
 from service.http import problem_response
 from service.middleware import Envelope
 from service.openapi import description
-from service.pool import ThreadPool
 from service.routes import router, served
 from service.settings import Settings
 from service.swap import Serving
@@ -109,8 +108,6 @@ async def _lifespan(
         serving = Serving.open(serving, settings)
     desk: Desk = app.state.desk
     desk.serving = serving
-    # Each of these threads waits for lanes, never longer than a deadline.
-    desk.pool = ThreadPool(settings.search_threads)
     stop = Event()
     serving.start()
     warm_up = asyncio.create_task(_warm_up(desk, stop, on_ready))
@@ -124,7 +121,6 @@ async def _lifespan(
         serving.stop()
         if isinstance(source, Path):
             serving.close()
-        desk.pool.close()
         if desk.tracing is not None:
             await asyncio.to_thread(desk.tracing.close)
 
@@ -147,7 +143,7 @@ async def _warm_up(desk: Desk, stop: Event, on_ready: Callable[[], None] | None)
     while True:
         try:
             with desk.serving.current as engine:
-                await desk.pool.run(engine.warm_up, stop)
+                await asyncio.to_thread(engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
             await asyncio.sleep(_WARM_UP_PAUSE_S)

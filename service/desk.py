@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from service.admission import Admission
 from service.gate import Gate
-from service.pool import ThreadPool
 from service.settings import Settings
 from service.swap import Serving
 
@@ -17,14 +16,13 @@ __all__ = ["Desk"]
 
 @dataclass(slots=True)
 class Desk:
-    """Made with the application; `serving` and `pool` are set when it starts."""
+    """Made with the application; `serving` is set when it starts."""
 
     settings: Settings
     gate: Gate
     admission: Admission
     tracing: "Tracing | None"
     serving: Serving
-    pool: ThreadPool
 
     def __init__(self, settings: Settings, tracing: "Tracing | None") -> None:
         self.settings = settings

@@ -74,9 +74,7 @@ class Parts:
         )
 
     def close(self) -> None:
-        """End the threads and close the index."""
-        for lane in self.lanes.values():
-            lane.close()
+        """Close the index."""
         self.index.close()
 
 

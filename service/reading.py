@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from artifacts.text import TextTokenizer, document_text
 from service.errors import DeadlineError, DocumentNotFoundError, SearchFailedError
+from service.jobs import Steps
 from service.lanes import Lane, LateError, StuckError
 from service.schemas import DocumentTerm, DocumentTerms
 from service.telemetry import StageClock
@@ -16,13 +17,17 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def read_one(lane: Lane, read: Callable[[str], T | None], document_id: str, clock: StageClock, until: float) -> T:
-    """Let the documents' lane read something of a document until the `perf_counter` time `until`.
+def read_one(
+    lane: Lane, read: Callable[[str], T | None], document_id: str, clock: StageClock, until: float
+) -> Steps[T]:
+    """Read something of a document in the documents' lane until the `perf_counter` time `until`.
 
     DocumentNotFoundError if there is no such document, DeadlineError, SearchFailedError.
     """
     try:
-        found, started, ended = lane.call(read, document_id).result(until)
+        call = lane.call(until, read, document_id)
+        yield [call]
+        found, started, ended = call.result()
     except StuckError as error:
         raise DeadlineError("The document can't be read: all threads for it are held. Try later.") from error
     except LateError as error:

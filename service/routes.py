@@ -5,7 +5,8 @@ themselves, so FastAPI's own handling would do nothing for them, and costs as mu
 """
 
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from service.desk import Desk
 from service.engine import SearchEngine
+from service.handoff import answer
 from service.http import json_response, read_model
+from service.jobs import Job
 from service.keys import KeyScope
 from service.openapi import ADMIN_ERRORS, DOCUMENT_ERRORS, ENCODE_ERRORS, READY_ERRORS, SEARCH_ERRORS, describe
 from service.pages import Page
@@ -39,6 +42,7 @@ from service.schemas import (
 )
 from service.swap import Serving
 from service.versions import package_version
+from service.waiting import Done
 
 __all__ = ["router", "served"]
 
@@ -68,7 +72,7 @@ async def search(request: Request) -> Response:
     _enter(request, "search")
     body = await _read(request, SearchRequest)
     when = _when(request)
-    return await _work(request, lambda engine: json_response(engine.search(body, **when)))
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.search(body, **when), done))
 
 
 @router.post(
@@ -82,10 +86,10 @@ async def search_batch(request: Request) -> Response:
     body = await _read(request, BatchRequest)
     when = _when(request)
 
-    def work(engine: SearchEngine) -> Response:
-        return json_response(BatchResponse(results=engine.search_batch(body.searches, **when)))
+    def begin(engine: SearchEngine, done: Done) -> list[Job[Any]]:
+        return engine.begin_all(engine.errands.search_batch(body.searches, **when), done)
 
-    return await _work(request, work)
+    return await _work(request, begin, lambda results: json_response(BatchResponse(results=results)))
 
 
 @router.post(
@@ -96,7 +100,7 @@ async def encode(request: Request) -> Response:
     _enter(request, "search")
     body = await _read(request, EncodeRequest)
     when = _when(request)
-    return await _work(request, lambda engine: json_response(engine.encode(body, **when)))
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.encode(body, **when), done))
 
 
 @router.get(
@@ -108,7 +112,7 @@ async def document(request: Request) -> Response:
     """Give a stored document by its id."""
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.document(document_id, **when)))
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.document(document_id, **when), done))
 
 
 @router.get(
@@ -123,7 +127,7 @@ async def terms(request: Request) -> Response:
     """
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.terms(document_id, **when)))
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.terms(document_id, **when), done))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
@@ -181,11 +185,11 @@ async def docs(request: Request) -> Response:
 class _Endpoint:
     """A route's function as an ASGI application. Starlette would handle its errors once more for itself."""
 
-    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
-        self._answer = answer
+    def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
+        self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._answer(Request(scope, receive, send))
+        response = await self._respond(Request(scope, receive, send))
         await response(scope, receive, send)
 
 
@@ -225,11 +229,15 @@ async def _read(request: Request, model: type[M]) -> M:
     return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
-async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
-    """Let a thread work, and write the answer too: a large one would hold up all other requests here."""
+async def _work(
+    request: Request,
+    begin: Callable[[SearchEngine, Done], Sequence[Job[Any]]],
+    write: Callable[[Any], Response] = json_response,
+) -> Response:
+    """Let threads work, and write the answer too."""
     desk = _desk(request)
     with desk.admission, desk.serving.current as engine:
-        return await desk.pool.run(work, engine)
+        return await answer(partial(begin, engine), write)
 
 
 def _info(engine: SearchEngine) -> Info:

@@ -1,10 +1,10 @@
-"""One search from the query to the answer. `begin` sets both legs going, `finish` waits, fuses and fetches."""
+"""One search from the query to the answer, as the steps of a job."""
 
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from service.errors import DeadlineError, SearchFailedError
 from service.explain import explained
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from service.hits import Counts, Fetched, list_facets, list_hits
+from service.jobs import Steps
 from service.lanes import Call, LateError, StuckError
 from service.legs import Found
 from service.plan import Parts, Plan
@@ -48,54 +49,57 @@ class Search:
         self._plan = plan
         self._weights = plan.legs()
         self._query: EncodedQuery
-        self._calls: dict[LegName, Call[Found]] = {}
-        self._begun: list[Call[Any]] = []
 
-    def begin(self) -> Self:
-        """Encode the query and set the legs going. NoTokensError or NoDirectionError if it can't be encoded."""
+    def steps(self) -> Steps[SearchResponse]:
+        """Encode, search, fuse, fetch. NoTokensError or NoDirectionError if the query can't be encoded, DeadlineError
+        or SearchFailedError if there is no answer to give."""
         if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
                 f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
         self._query = self._encoded()
-        searches: dict[LegName, tuple[Callable[..., Found], object]] = {
-            name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights
-        }
-        if self._plan.condition is not None:
-            among = self._where(self._plan.condition)
-            searches = {name: (partial(search, among=among), count) for name, (search, count) in searches.items()}
-        self._calls = self._ask(searches, self.missing)
-        return self
-
-    def finish(self) -> SearchResponse:
-        """Wait for the legs, fuse, fetch. DeadlineError or SearchFailedError if there is no answer to give."""
-        found = self._wait(self._calls, _LEGS_UNTIL, self.missing)
-        if not found or (self.missing and not self._plan.request.allow_partial):
-            self._give_up()
+        found = yield from self._find()
         names = list(found)
-        for name, (_, started, ended) in found.items():
-            self.clock.took(name, started, ended)
         with self.clock.measure("fuse"):
-            table = align([legs for legs, _, _ in found.values()])
-        rescoring = self._begin_rescore(table, names)
+            table = align(list(found.values()))
+        rescoring = self._rescoring(table, names)
         if self._ranks_by_all_scores():
-            self._end_rescore(table, names, rescoring)
+            yield list(rescoring.values())
+            self._fill(table, names, rescoring)
             rescoring = {}
         with self.clock.measure("fuse"):
             fused = self._fuse(table, names)
         page = fused.order[self._plan.request.offset :][: self._plan.request.k]
-        documents = self._begin_fetch(table.ordinals[page])
-        counting = self._begin_facets(table.ordinals)
-        explaining = self._begin_explain(table.ordinals[page], names)
-        self._end_rescore(table, names, rescoring)
-        fetched = self._end_read("fetch", documents) or []
-        hits = list_hits(table, names, fused, page, fetched, self._plan.request.offset)
-        hits = self._with_snippets(hits)
+        fetching, counting = self._fetching(table.ordinals[page]), self._counting(table.ordinals)
+        explaining = self._explaining(table.ordinals[page], names)
+        reading = [call for call in (fetching, counting) if call is not None]
+        yield [*rescoring.values(), *reading, *explaining.values()]
+        self._fill(table, names, rescoring)
+        fetched = self._read("fetch", fetching) or []
+        hits = self._with_snippets(list_hits(table, names, fused, page, fetched, self._plan.request.offset))
         if self._plan.request.explain:
-            shares = self._end_explain(explaining)
+            shares = self._shares(explaining)
             hits = explained(hits, self._query, self._parts.encoder.tokenizer, fused.shares[:, page], names, shares)
-        return self._answer(table, hits, self._end_read("facets", counting))
+        return self._answer(table, hits, self._read("facets", counting))
+
+    def _find(self) -> Steps[dict[LegName, Found]]:
+        """What the legs find. DeadlineError or SearchFailedError if it is not enough for an answer."""
+        searches: dict[LegName, tuple[Callable[..., Found], object]] = {
+            name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights
+        }
+        if self._plan.condition is not None:
+            among = yield from self._where(self._plan.condition)
+            searches = {name: (partial(search, among=among), count) for name, (search, count) in searches.items()}
+        calls = self._ask(searches, _LEGS_UNTIL, self.missing)
+        yield list(calls.values())
+        found: dict[LegName, Found] = {}
+        for name, (value, started, ended) in self._answered(calls, self.missing).items():
+            found[name] = value
+            self.clock.took(name, started, ended)
+        if not found or (self.missing and not self._plan.request.allow_partial):
+            self._give_up()
+        return found
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
@@ -109,43 +113,44 @@ class Search:
             further=[(term.text, term.weight) for term in request.terms],
         )
 
-    def cancel(self) -> None:
-        """Give up every call that still runs or waits."""
-        for call in self._begun:
-            call.abandon()
-
-    def _where(self, condition: tuple[str, ...]) -> DocumentSet:
+    def _where(self, condition: tuple[str, ...]) -> Steps[DocumentSet]:
         """The documents that the filter leaves. DeadlineError or SearchFailedError if that can't be said."""
         filters = self._parts.filters
         with self.clock.measure("filter"):
             kept = filters.known(condition)
-            return kept or self._read("documents", filters.where, condition)
+            if kept is None:
+                call = self._reading(_LEGS_UNTIL, filters.where, condition)
+                yield [call]
+                kept = self._result(call, _LEGS_UNTIL)[0]
+        return kept
 
     def _until(self, share: float) -> float:
         return self.clock.arrived + share * self._plan.deadline_ms / 1e3
 
     def _ask(
-        self, questions: Mapping[LegName, tuple[Callable[..., _T], object]], missing: dict[LegName, Reason]
+        self,
+        questions: Mapping[LegName, tuple[Callable[..., _T], object]],
+        share: float,
+        missing: dict[LegName, Reason],
     ) -> dict[LegName, Call[_T]]:
-        """Let each leg's lane answer a question; `missing` gets the legs whose lane is stuck."""
+        """The calls that ask each leg a question, to be answered by this share of the deadline; `missing` gets the legs
+        whose lane is stuck."""
         calls: dict[LegName, Call[_T]] = {}
         for name, (do, what) in questions.items():
             try:
-                calls[name] = self._parts.lanes[name].call(do, self._query, what)
+                calls[name] = self._parts.lanes[name].call(self._until(share), do, self._query, what)
             except StuckError:
                 missing[name] = "stuck"
-        self._begun.extend(calls.values())
         return calls
 
-    def _wait(
-        self, calls: Mapping[LegName, Call[_T]], share: float, missing: dict[LegName, Reason]
+    def _answered(
+        self, calls: Mapping[LegName, Call[_T]], missing: dict[LegName, Reason]
     ) -> dict[LegName, tuple[_T, float, float]]:
-        """Give what the legs answered by this share of the deadline, and from when to when they worked on it;
-        `missing` gets the others."""
+        """Give what the legs answered, and from when to when they worked on it; `missing` gets the others."""
         results: dict[LegName, tuple[_T, float, float]] = {}
         for name, call in calls.items():
             try:
-                results[name] = call.result(self._until(share))
+                results[name] = call.result()
             except LateError:
                 missing[name] = "late"
             except Exception:
@@ -158,15 +163,15 @@ class Search:
         fusion = self._plan.request.fusion
         return isinstance(fusion, LinearFusion) and fusion.normalization == "range"
 
-    def _begin_rescore(self, table: CandidateTable, names: list[LegName]) -> dict[LegName, Call[Any]]:
+    def _rescoring(self, table: CandidateTable, names: list[LegName]) -> dict[LegName, Call[Any]]:
         """Ask each leg for its true score of the documents that only the other one proposed."""
         missing = {name: table.missing(row) for row, name in enumerate(names)}
         questions = {name: (self._parts.legs[name].scores, which) for name, which in missing.items() if which.size}
-        return self._ask(questions, self.unscored)
+        return self._ask(questions, _RESCORE_UNTIL, self.unscored)
 
-    def _end_rescore(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
-        """Take over the scores there are by then; the others stay unknown, and the leg is not missing for that."""
-        for name, (scores, started, ended) in self._wait(calls, _RESCORE_UNTIL, self.unscored).items():
+    def _fill(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
+        """Take over the scores there are; the others stay unknown, and the leg is not missing for that."""
+        for name, (scores, started, ended) in self._answered(calls, self.unscored).items():
             table.fill(names.index(name), scores)
             self.clock.took("rescore", started, ended)
 
@@ -179,35 +184,30 @@ class Search:
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
-    def _begin_fetch(self, ordinals: npt.NDArray[np.int64]) -> Call[Fetched] | None:
+    def _fetching(self, ordinals: npt.NDArray[np.int64]) -> Call[Fetched] | None:
         if ordinals.size == 0:
             return None
         request = self._plan.request
         fields = request.fields
         if fields is not None and request.snippets is not None:
             fields = [*fields, *request.snippets.fields]
-        return self._reading("documents", self._parts.documents.fetch, ordinals, fields)
+        return self._reading(1.0, self._parts.documents.fetch, ordinals, fields)
 
-    def _begin_facets(self, ordinals: npt.NDArray[np.int64]) -> Call[Counts] | None:
+    def _counting(self, ordinals: npt.NDArray[np.int64]) -> Call[Counts] | None:
         fields = self._plan.request.facets
-        return self._reading("documents", self._parts.documents.counts, fields, ordinals) if fields else None
+        return self._reading(1.0, self._parts.documents.counts, fields, ordinals) if fields else None
 
-    def _read(self, lane: str, read: Callable[..., _T], *arguments: object) -> _T:
-        return self._read_by(self._reading(lane, read, *arguments), _LEGS_UNTIL)[0]
-
-    def _reading(self, lane: str, read: Callable[..., _T], *arguments: object) -> Call[_T]:
-        """Let a lane read something without which there is no answer."""
+    def _reading(self, share: float, read: Callable[..., _T], *arguments: object) -> Call[_T]:
+        """A call that reads, by this share of the deadline, what is needed for any answer."""
         try:
-            call = self._parts.lanes[lane].call(read, *arguments)
+            return self._parts.lanes["documents"].call(self._until(share), read, *arguments)
         except StuckError as error:
-            raise DeadlineError(f"The {lane} can't be read: all threads for it are held. Try later.") from error
-        self._begun.append(call)
-        return call
+            raise DeadlineError("The documents can't be read: all threads for it are held. Try later.") from error
 
-    def _read_by(self, call: Call[_T], share: float) -> tuple[_T, float, float]:
+    def _result(self, call: Call[_T], share: float) -> tuple[_T, float, float]:
         """What was read by a share of the deadline. DeadlineError, SearchFailedError."""
         try:
-            return call.result(self._until(share))
+            return call.result()
         except LateError as error:
             late = share * self._plan.deadline_ms
             raise DeadlineError(f"The documents were not read within {late:g} ms.") from error
@@ -215,19 +215,19 @@ class Search:
             _log.exception("documents failed")
             raise SearchFailedError("The documents found could not be read. The reason is in the log.") from error
 
-    def _end_read(self, stage: Stage, call: Call[_T] | None) -> _T | None:
+    def _read(self, stage: Stage, call: Call[_T] | None) -> _T | None:
         if call is None:
             return None
-        value, started, ended = self._read_by(call, 1.0)
+        value, started, ended = self._result(call, 1.0)
         self.clock.took(stage, started, ended)
         return value
 
-    def _begin_explain(self, ordinals: npt.NDArray[np.int64], names: list[LegName]) -> dict[LegName, Call[Any]]:
+    def _explaining(self, ordinals: npt.NDArray[np.int64], names: list[LegName]) -> dict[LegName, Call[Any]]:
         if not self._plan.request.explain or ordinals.size == 0:
             return {}
         if "dense" in names:
             self._query = self._parts.encoder.with_parts(self._query, self._plan.task)
-        return self._ask({name: (self._parts.legs[name].shares, ordinals) for name in names}, {})
+        return self._ask({name: (self._parts.legs[name].shares, ordinals) for name in names}, 1.0, {})
 
     def _with_snippets(self, hits: list[Hit]) -> list[Hit]:
         request = self._plan.request
@@ -250,10 +250,10 @@ class Search:
         fields = hit.fields if wanted is None else {name: hit.fields[name] for name in wanted if name in hit.fields}
         return hit.model_copy(update={"fields": fields, "snippets": found})
 
-    def _end_explain(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:
+    def _shares(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:
         """What each leg's scores of the hits are made of; a leg that does not say so in time is left out."""
         shares: dict[LegName, npt.NDArray[np.float32]] = {}
-        for name, (value, started, ended) in self._wait(calls, 1.0, {}).items():
+        for name, (value, started, ended) in self._answered(calls, {}).items():
             shares[name] = value
             self.clock.took("explain", started, ended)
         return shares

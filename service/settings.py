@@ -51,10 +51,11 @@ class Settings(BaseSettings):
     max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
-        default=8,
+        default=4,
         ge=1,
         le=1024,
-        description="Requests worked on at once. Each leg and the document store have as many threads of their own.",
+        description="Requests worked on at once, a thread each, which also makes the request's calls into Faiss and "
+        "Lucene unless others are idle.",
     )
     max_waiting: int = Field(
         default=256,

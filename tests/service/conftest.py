@@ -85,7 +85,8 @@ def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
     page = browser.new_page(base_url=site)
 
     def note(message: ConsoleMessage) -> None:
-        messages.append(message.text)
+        if not message.text.startswith("Autofocus"):  # Chromium was quicker to click than to draw the page
+            messages.append(message.text)
 
     page.on("console", note)
     page.on("pageerror", lambda error: messages.append(str(error)))

@@ -17,6 +17,7 @@ from artifacts.bundle import Bundle
 from service.app import create_app
 from service.cli import app as commands
 from service.engine import SearchEngine
+from service.errands import Errands
 from service.errors import SettingsError, UnauthorizedError
 from service.gate import Gate
 from service.keys import ApiKeys, KeyEntry, KeyFile, new_key
@@ -169,7 +170,7 @@ def test_no_key_is_ever_told(
                 for method, path, body in GUARDED:
                     told.append(httpx2.request(method, url + path, json=body, headers=headers, timeout=60))
             with monkeypatch.context() as patched:
-                patched.setattr(SearchEngine, "search", lambda *_, **__: 1 / 0)
+                patched.setattr(Errands, "search", lambda *_, **__: 1 / 0)
                 told.append(httpx2.post(f"{url}/search", json={"query": "a"}, headers=bearer(BOTH), timeout=60))
                 assert told[-1].status_code == 500
             told += [httpx2.get(f"{url}/{path}") for path in ("metrics", "info", "openapi.json")]

@@ -1,24 +1,37 @@
-"""Lanes: bounded threads, calls that are given up, and threads that never return."""
+"""Lanes: places for calls, calls that are given up, and calls that never return."""
 
 import threading
 from time import perf_counter
+from typing import Any
 
 import pytest
 
-from service.lanes import Lane, LateError, StuckError
+from service.lanes import Call, Lane, LateError, StuckError
 
 
 def soon() -> float:
     return perf_counter() + 30
 
 
+def never(call: Call[Any]) -> None:
+    raise AssertionError("nobody waits for a place")
+
+
+def make(lane: Lane, call: Call[Any]) -> None:
+    """What a thread does with a call."""
+    assert lane.enter(call, never)
+    call.run()
+    lane.leave(call)
+
+
 def test_a_call_gives_its_value_and_its_time() -> None:
     lane = Lane("lane", 2, patience=30)
+    call = lane.call(soon(), lambda a, b: a + b, 2, 3)
     before = perf_counter()
-    value, started, ended = lane.call(lambda a, b: a + b, 2, 3).result(soon())
+    make(lane, call)
+    value, started, ended = call.result()
     assert value == 5
     assert before <= started <= ended <= perf_counter()
-    assert lane.close()
 
 
 def test_a_call_raises_what_it_raised() -> None:
@@ -28,114 +41,85 @@ def test_a_call_raises_what_it_raised() -> None:
         raise error
 
     for error in (ValueError("bad"), TimeoutError("its own"), KeyboardInterrupt()):
+        call = lane.call(soon(), fail, error)
+        make(lane, call)
         with pytest.raises(type(error)):
-            lane.call(fail, error).result(soon())
-    assert lane.call(int, "7").result(soon())[0] == 7
+            call.result()
     assert lane.abandoned == 0
-    lane.close()
 
 
-def test_threads_are_started_when_needed_and_bounded() -> None:
-    lane = Lane("bounded", 3, patience=30)
-    gate, running = threading.Event(), threading.Semaphore(0)
-
-    def wait() -> None:
-        running.release()
-        gate.wait()
-
-    lane.call(int).result(soon())
-    calls = [lane.call(wait) for _ in range(10)]
-    for _ in range(3):
-        assert running.acquire(timeout=30)
-    assert not running.acquire(blocking=False)
-    assert sum(thread.name.startswith("bounded-") for thread in threading.enumerate()) == 3
-    gate.set()
-    for call in calls:
-        call.result(soon())
-    assert lane.close()
-    assert not any(thread.name.startswith("bounded-") for thread in threading.enumerate())
+def test_a_place_for_each_call_and_then_for_the_one_that_waited_longest() -> None:
+    lane = Lane("lane", 2, patience=30)
+    first, second, third, fourth, fifth = (lane.call(soon(), int) for _ in range(5))
+    turns: list[Call[int]] = []
+    entered = [lane.enter(call, turns.append) for call in (first, second, third, fourth, fifth)]
+    assert entered == [True, True, False, False, False]
+    assert lane.give_up(third)
+    for ends, follows in ((first, fourth), (second, fifth)):
+        wanted, follower = lane.leave(ends)
+        assert wanted
+        assert follower is not None
+        follower()
+        assert turns.pop() is follows
+        assert lane.enter(follows, never)
+    assert not lane.enter(third, never)  # given up, and not waiting for a place any more
+    assert lane.leave(fourth) == (True, None)
 
 
-def test_late_calls_are_counted_until_they_end_and_waiting_ones_never_begin() -> None:
+def test_a_call_that_runs_is_counted_from_when_it_is_given_up_until_it_ends() -> None:
     lane = Lane("lane", 1, patience=30)
-    gate, started = threading.Event(), threading.Event()
-    ran: list[int] = []
-
-    def wait() -> None:
-        started.set()
-        gate.wait()
-
-    stuck, waiting = lane.call(wait), lane.call(ran.append, 1)
-    assert started.wait(30)
-    for call in (waiting, stuck):
-        with pytest.raises(LateError):
-            call.result(perf_counter() - 1)
+    call = lane.call(soon(), int)
+    assert lane.enter(call, never)
+    assert lane.give_up(call)
+    assert not lane.give_up(call)
     assert lane.abandoned == 1
-    gate.set()
-    assert lane.close()
+    with pytest.raises(LateError, match="'lane' was not finished in time"):
+        call.result()
+    call.run()
+    assert lane.leave(call) == (False, None)
     assert lane.abandoned == 0
-    assert ran == []
+    with pytest.raises(LateError):
+        call.result()
+
+
+def test_a_call_that_ended_or_never_began_is_not_counted() -> None:
+    lane = Lane("lane", 1, patience=30)
+    done, unbegun = lane.call(soon(), int, "7"), lane.call(soon(), int)
+    make(lane, done)
+    assert not lane.give_up(done)
+    assert done.result()[0] == 7
+    assert lane.give_up(unbegun)
+    assert lane.abandoned == 0
+    assert not lane.enter(unbegun, never)
 
 
 def test_only_a_call_past_the_lanes_patience_is_stuck_however_impatient_its_caller() -> None:
     patient, impatient = Lane("patient", 1, patience=30), Lane("impatient", 1, patience=0.0)
-    gate, started = threading.Event(), threading.Semaphore(0)
-
-    def wait() -> str:
-        started.release()
-        gate.wait()
-        return "done"
-
-    for lane in (patient, impatient):
-        call = lane.call(wait)
-        assert started.acquire(timeout=30)
-        with pytest.raises(LateError):
-            call.result(perf_counter() - 1)
+    calls = [lane.call(soon(), int) for lane in (patient, impatient)]
+    for call in calls:
+        assert call.lane.enter(call, never)
+        assert call.lane.give_up(call)
     assert impatient.stuck
-    with pytest.raises(StuckError, match="all 1 threads of 'impatient' are held"):
-        impatient.call(int)
+    with pytest.raises(StuckError, match="all 1 places of 'impatient' are held"):
+        impatient.call(soon(), int)
     # Merely slow: new calls queue, and get their turn.
     assert not patient.stuck
-    queued = patient.call(int, "7")
-    gate.set()
-    assert queued.result(soon())[0] == 7
-    for lane in (patient, impatient):
-        assert lane.close()
-        assert not lane.stuck
-        assert lane.abandoned == 0
+    queued = patient.call(soon(), int, "7")
+    turns: list[Call[int]] = []
+    assert not patient.enter(queued, turns.append)
+    for call in calls:
+        call.lane.leave(call)
+        assert not call.lane.stuck
+    make(patient, queued)
+    assert queued.result()[0] == 7
+    impatient.call(soon(), int)
 
 
-def test_a_call_is_abandoned_once_and_not_after_its_end() -> None:
+def test_a_call_knows_its_thread() -> None:
     lane = Lane("lane", 1, patience=30)
-    gate, started = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        started.set()
-        gate.wait()
-
-    done = lane.call(int)
-    done.result(soon())
-    done.abandon()
-    assert lane.abandoned == 0
-    held = lane.call(wait)
-    assert started.wait(30)
-    held.abandon()
-    held.abandon()
-    assert lane.abandoned == 1
-    gate.set()
-    assert lane.close()
-    assert lane.abandoned == 0
-
-
-def test_closing_finishes_what_waits_and_reports_what_is_stuck() -> None:
-    lane = Lane("lane", 1, patience=30)
-    calls = [lane.call(int, str(number)) for number in range(20)]
-    assert lane.close()
-    assert [call.result(soon())[0] for call in calls] == list(range(20))
-    with pytest.raises(RuntimeError, match="closed"):
-        lane.call(int)
-    stuck, gate = Lane("stuck", 1, patience=30), threading.Event()
-    stuck.call(gate.wait)
-    assert not stuck.close(timeout=0.01)
-    gate.set()
-    assert stuck.close()
+    call = lane.call(soon(), int)
+    assert call.thread is None
+    thread = threading.Thread(target=make, args=(lane, call))
+    thread.start()
+    thread.join()
+    assert call.thread is thread

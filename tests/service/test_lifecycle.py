@@ -12,6 +12,7 @@ from artifacts.errors import BundleError
 from service.app import create_app
 from service.engine import SearchEngine
 from service.errors import NotReadyError, SearchFailedError
+from service.jobs import Steps
 from service.schemas import SearchResponse
 from service.search import Search
 from service.settings import Settings
@@ -93,13 +94,13 @@ def test_stopping_while_it_warms_up(tiny_bundle: Bundle) -> None:
 
 def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[int] = []
-    finish = Search.finish
+    steps = Search.steps
 
-    def count(search: Search) -> SearchResponse:
+    def count(search: Search) -> Steps[SearchResponse]:
         searches.append(1)
-        return finish(search)
+        return steps(search)
 
-    monkeypatch.setattr(Search, "finish", count)
+    monkeypatch.setattr(Search, "steps", count)
     for settings, most in (
         (Settings(warm_up_queries=7, warm_up_s=600), 7),
         (Settings(warm_up_queries=1_000_000, warm_up_s=1e-6), 1),

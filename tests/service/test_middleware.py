@@ -128,4 +128,4 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_answers_are_written_in_a_worker_thread(client: TestClient, writers: list[str]) -> None:
     client.post("/search", json=SearchRequest(query="music").model_dump())
-    assert [name.partition("_")[0] for name in writers] == ["request"]
+    assert [name.partition("-")[0] for name in writers] == ["request"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from service.examples import ANSWERS, REQUESTS
 from service.routes import router
 from service.schemas import Problem
 from tests.service.conftest import SETTINGS
+
+# Filters within filters make schemathesis' strategies deep ones.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))
 
 # A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
 CONFIG = {

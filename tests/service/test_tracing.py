@@ -20,6 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_tra
 
 from service.app import create_app
 from service.engine import SearchEngine
+from service.errands import Errands
 from service.errors import SettingsError
 from service.settings import Settings
 from service.tracing import Tracing
@@ -128,7 +129,7 @@ def test_errors_of_the_service_are_errors_of_the_span(
     whole, _ = spans(exporter)
     assert whole.status.status_code is StatusCode.UNSET
     exporter.clear()
-    monkeypatch.setattr(SearchEngine, "search", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(Errands, "search", lambda *_, **__: 1 / 0)
     assert traced.post("/search", json={"query": "a"}).status_code == 500
     whole, _ = spans(exporter)
     assert whole.status.status_code is StatusCode.ERROR

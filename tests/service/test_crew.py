@@ -1,0 +1,158 @@
+"""The threads that work: as many as may be, none for nothing, and another one for one that is held."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from time import sleep
+
+import pytest
+
+from service.crew import Crew
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def threads_of(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"{name}-")]
+
+
+def hold(crew: Crew, gate: threading.Event, count: int) -> list[threading.Thread]:
+    """Have so many threads hold until the gate opens; give them."""
+    held: list[threading.Thread] = []
+    begun = threading.Semaphore(0)
+
+    def work() -> None:
+        held.append(threading.current_thread())
+        begun.release()
+        gate.wait()
+
+    for _ in range(count):
+        crew.put(work)
+    for _ in range(count):
+        assert begun.acquire(timeout=30)
+    return held
+
+
+def test_threads_start_when_needed_and_no_more_than_may(gate: threading.Event) -> None:
+    crew = Crew("bounded", 3)
+    assert threads_of("bounded") == []
+    hold(crew, gate, 3)
+    done = threading.Semaphore(0)
+    for _ in range(10):
+        crew.put(done.release)
+    assert not done.acquire(timeout=0.05)
+    assert len(threads_of("bounded")) == 3
+    gate.set()
+    for _ in range(10):
+        assert done.acquire(timeout=30)
+    assert crew.close()
+    assert threads_of("bounded") == []
+
+
+def test_only_an_idle_thread_is_lent(gate: threading.Event) -> None:
+    crew = Crew("lent", 2)
+    done = threading.Semaphore(0)
+    hold(crew, gate, 1)
+    assert crew.lend(done.release)  # one may still be started
+    assert done.acquire(timeout=30)
+    hold(crew, gate, 1)
+    assert not crew.lend(gate.wait)
+    gate.set()
+    assert crew.close()
+    assert not crew.lend(gate.wait)
+
+
+def test_who_fell_idle_last_is_woken_first() -> None:
+    crew = Crew("last", 2)
+    gates = [threading.Event(), threading.Event()]
+    first, second = hold(crew, gates[0], 1), hold(crew, gates[1], 1)
+    worked: list[threading.Thread] = []
+    for gate in gates:
+        gate.set()
+        sleep(0.1)
+    done = threading.Event()
+
+    def work() -> None:
+        worked.append(threading.current_thread())
+        done.set()
+
+    crew.put(work)
+    assert done.wait(30)
+    assert worked == second != first
+    crew.close()
+
+
+def test_a_held_thread_is_replaced_and_ends_when_it_can(gate: threading.Event) -> None:
+    crew = Crew("held", 1)
+    [held] = hold(crew, gate, 1)
+    done = threading.Event()
+    crew.put(done.set)
+    assert not done.wait(0.05)
+    crew.replace(held)
+    assert done.wait(30)
+    assert not crew.close(timeout=0.05)
+    gate.set()
+    held.join(30)
+    assert crew.close()
+
+
+def test_a_hired_thread_begins_at_once_and_ends_with_its_work(gate: threading.Event) -> None:
+    crew = Crew("hired", 1)
+    hold(crew, gate, 1)
+    hired: list[threading.Thread] = []
+    crew.hire(lambda: hired.append(threading.current_thread()))
+    while not hired:
+        sleep(0.001)
+    hired[0].join(30)
+    assert not hired[0].is_alive()
+    assert len(threads_of("hired")) == 1
+
+
+def test_work_that_fails_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    crew = Crew("failing", 1)
+    done = threading.Event()
+    crew.put(lambda: 1 // 0)
+    crew.put(done.set)
+    assert done.wait(30)
+    assert "ZeroDivisionError" in caplog.text
+    assert crew.close()
+
+
+def test_closing_finishes_what_waits_and_refuses_the_rest() -> None:
+    crew = Crew("closing", 1)
+    made: list[int] = []
+    for number in range(20):
+        crew.put(partial(made.append, number))
+    assert crew.close()
+    assert made == list(range(20))
+    with pytest.raises(RuntimeError, match="closed"):
+        crew.put(made.clear)
+
+
+class Thing:
+    def work(self) -> None:
+        """Nothing."""
+
+
+def test_nothing_of_the_work_outlives_it() -> None:
+    crew = Crew("forgetting", 1)
+    thing = Thing()
+    gone = weakref.ref(thing)
+    gc.disable()
+    try:
+        done = threading.Event()
+        crew.put(thing.work)
+        del thing
+        crew.put(done.set)  # the thread has let go of the other work before
+        assert done.wait(30)
+        assert gone() is None
+    finally:
+        gc.enable()
+    crew.close()
