@@ -27,5 +27,5 @@ class Desk:
     def __init__(self, settings: Settings, tracing: "Tracing | None") -> None:
         self.settings = settings
         self.gate = Gate.open(settings)
-        self.admission = Admission(settings.search_threads, settings.max_waiting)
+        self.admission = Admission(settings.threads(), settings.max_waiting)
         self.tracing = tracing

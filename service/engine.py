@@ -54,7 +54,7 @@ class SearchEngine:
         """What can be asked for, as steps for `begin`."""
         self.fusion_weights = self.errands.fusion_weights
         """Weights of a linear fusion that names none."""
-        self._jobs = Jobs(_THREADS, settings.search_threads)
+        self._jobs = Jobs(_THREADS, settings.threads())
         self._warm = False
         self._closed = False
         if metrics is None:

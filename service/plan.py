@@ -69,7 +69,7 @@ class Parts:
             legs=legs,
             documents=documents,
             filters=Filters(index),
-            lanes={name: Lane(name, settings.search_threads, patience=patience) for name in lanes},
+            lanes={name: Lane(name, settings.threads(), patience=patience) for name in lanes},
             index=index,
         )
 

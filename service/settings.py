@@ -7,7 +7,7 @@ A setting comes from, in this order: the environment (`LIGHTRETRIEVER_` + the na
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import Field, ValidationError
@@ -20,6 +20,8 @@ __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
+_FEWEST_THREADS: Final = 2  # for the two legs
+_MOST_THREADS: Final = 4  # more of them hold each other up at the interpreter's lock
 
 # Kubernetes gives every container the addresses of the services around it, in variables of such names.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
@@ -51,11 +53,11 @@ class Settings(BaseSettings):
     max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
-        default=4,
-        ge=1,
+        default=0,
+        ge=0,
         le=1024,
         description="Requests worked on at once, a thread each, which also makes the request's calls into Faiss and "
-        "Lucene unless others are idle.",
+        "Lucene unless others are idle. 0: as many as there are processors, but 2 to 4.",
     )
     max_waiting: int = Field(
         default=256,
@@ -117,6 +119,10 @@ class Settings(BaseSettings):
         default="info",
         description="Least severe line that is logged. `info` has one line per request, without the query.",
     )
+
+    def threads(self) -> int:
+        """Threads that work on requests: `search_threads`, or as many as fit this process' processors."""
+        return self.search_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, len(os.sched_getaffinity(0))))
 
 
 def load_settings(config: Path | None = None) -> Settings:

@@ -30,7 +30,7 @@ __all__ = ["main", "open_engine"]
 def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -> SearchEngine:
     """The service's engine with the model as its query encoder. Raises LightRetrieverError."""
     settings = load_settings()
-    settings = settings.model_copy(update={"search_threads": max(settings.search_threads, batch)})
+    settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
     engine = SearchEngine.open(bundle, settings)
     try:
         encode = load_encoder(model, bundle, engine.parts.encoder, device=device)

@@ -176,3 +176,10 @@ def test_every_kind_of_error_is_documented_with_its_status() -> None:
     for kind, error in KINDS.items():
         assert documented[kind][0] == str(error.status)
         assert error.__doc__
+
+
+def test_threads_are_as_many_as_processors_but_two_to_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(search_threads=7).threads() == 7
+    for processors, threads in ((1, 2), (2, 2), (3, 3), (64, 4)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, many=processors: set(range(many)))
+        assert Settings().threads() == threads
