@@ -72,7 +72,7 @@ class Settings(BaseSettings):
         description="Most searches made before the service calls itself ready; the JVM gets fast on the way.",
     )
     warm_up_s: float = Field(
-        default=2.0,
+        default=1.0,
         gt=0,
         le=600,
         description="Longest time for these searches; the service is ready when either bound is reached.",
