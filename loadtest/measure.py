@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtest.generator import closed_loop, open_loop, run_loop
-from loadtest.process import ROOT, Server, memory_mb
+from loadtest.process import ROOT, Server
 from loadtest.systems import System
 from loadtest.tally import median_of
 from loadtest.wire import LoadError, Target
@@ -78,7 +78,7 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, fold
         for one in running
         if one.system.posts and folder is not None
     ]
-    memory = {one.system.name: memory_mb(one.server.pid) for one in running}
+    memory = {one.system.name: one.server.memory_mb() for one in running}
     return {"closed": closed, "open": opened, "locust": users, "saturated": highest, "memory_mb": memory}
 
 

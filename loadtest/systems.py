@@ -12,11 +12,12 @@ from loadtest.process import python
 from loadtest.servers.documents import folder_of
 from loadtest.wire import Form, LoadError, anserini_form, search_form
 
-__all__ = ["LLM", "NAMES", "OURS", "Given", "LeftOut", "System", "systems"]
+__all__ = ["LLM", "NAMES", "OURS", "PROCESSES", "Given", "LeftOut", "System", "systems"]
 
 OURS: Final = "lightretriever"
+PROCESSES: Final = "processes"
 LLM: Final = "llm"
-NAMES: Final = (OURS, LLM, "biencoder", "bm25", "anserini", "static", "milvus")
+NAMES: Final = (OURS, PROCESSES, LLM, "biencoder", "bm25", "anserini", "static", "milvus")
 _NEEDS_PIPELINE: Final = "model software is not installed (scripts/install pipeline)"
 
 
@@ -63,7 +64,7 @@ def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | Le
     unknown = sorted(set(only) - set(NAMES))
     if unknown:
         raise LoadError(f"{', '.join(unknown)}: no such system.", remedy=f"The systems are {', '.join(NAMES)}.")
-    makers = (_ours, _language_model, _biencoder, _bm25, _anserini, _static, _milvus)
+    makers = (_ours, _processes, _language_model, _biencoder, _bm25, _anserini, _static, _milvus)
     for made in (maker(given) for maker in makers):
         yield made if made.name in only else LeftOut(made.name, made.label, "not asked for (--systems)")
 
@@ -71,6 +72,11 @@ def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | Le
 def _ours(given: Given) -> System | LeftOut:
     what = "this service: token table and Faiss, token counts and Lucene, fused"
     return System(OURS, "LightRetriever", what, _serve(given.bundle))
+
+
+def _processes(given: Given) -> System | LeftOut:
+    what = "this service in two processes, which share files and port"
+    return System(PROCESSES, "LightRetriever, two processes", what, [*_serve(given.bundle), "--workers", "2"])
 
 
 def _language_model(given: Given) -> System | LeftOut:
