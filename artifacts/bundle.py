@@ -31,7 +31,7 @@ from artifacts.checks import (
 from artifacts.dense import DenseIndex
 from artifacts.errors import BundleError
 from artifacts.idf import load_idf
-from artifacts.lucene.search import ImpactIndex
+from artifacts.lucene.search import ASKED_IF_BM25, ImpactIndex
 from artifacts.manifest import Manifest, read_manifest
 from artifacts.table import TokenTable
 from artifacts.text import TextTokenizer
@@ -101,6 +101,8 @@ class Bundle:
     def sparse(self) -> ImpactIndex:
         """The Lucene index with impacts and documents; starts the JVM. Close it after use."""
         index = ImpactIndex.open(self.path / self.manifest.sparse.directory)
+        if self.manifest.sparse.impacts == "bm25":
+            index.asked = ASKED_IF_BM25
         try:
             raise_first(self.path, check_sparse(self.manifest, index))
         except BundleError:

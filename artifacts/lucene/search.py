@@ -29,10 +29,14 @@ from artifacts.lucene.packed import (
     utf8,
 )
 
-__all__ = ["MAX_IMPACT", "DocumentSet", "ImpactIndex", "LuceneIndex"]
+__all__ = ["ASKED_IF_BM25", "ASKED_IF_LEARNED", "MAX_IMPACT", "DocumentSet", "ImpactIndex", "LuceneIndex"]
 
 MAX_IMPACT: Final = 65_535
 """Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
+
+ASKED_IF_LEARNED: Final = 0.2
+ASKED_IF_BM25: Final = 0.5
+"""Good values of `ImpactIndex.asked`: BM25's long lists add little, so asking them is worth it."""
 
 _RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 
@@ -131,6 +135,9 @@ class ImpactIndex(LuceneIndex):
     def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
         self._impacts = java_class("lightretriever.ImpactSearch")
+        self.asked = ASKED_IF_LEARNED
+        """Posting lists that together can add at most this share of the last hit's score are not added up, but asked
+        for the documents that the others make promising. From 0 to 1; a matter of speed alone."""
 
     def search(
         self,
@@ -151,7 +158,7 @@ class ImpactIndex(LuceneIndex):
         if len(terms) == 0 or self.count == 0:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         handle = None if among is None else among.handle
-        query = (pack_ints(terms), pack_floats(weights), min(k, self.count), handle)
+        query = (pack_ints(terms), pack_floats(weights), min(k, self.count), handle, self.asked)
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query)))
 
     def scores(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.errors import JavaError
-from artifacts.lucene.search import ImpactIndex
+from artifacts.lucene.search import ASKED_IF_BM25, ASKED_IF_LEARNED, ImpactIndex
 from tests.lucene.support import Collection, opened, query, random_collection
 
 NONE = np.array([], np.int64)
@@ -64,8 +64,11 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(scores, true_scores)
 
 
+@pytest.mark.parametrize("asked", [0.0, ASKED_IF_LEARNED, ASKED_IF_BM25, 1.0])
 @pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
-def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path: Path, power: float) -> None:
+def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(
+    tmp_path: Path, power: float, asked: float
+) -> None:
     """Frequent terms are asked for few documents, or many, or added up: what is found, and its bits, are the same."""
     random = np.random.default_rng(7)
     share = np.linspace(0.9, 0.001, 20) ** 2
@@ -74,6 +77,7 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path
     collection = Collection(impacts)
     collection.write(tmp_path / "index", batch=4096)
     with ImpactIndex.open(tmp_path / "index") as index:
+        index.asked = asked
         for terms in (range(20), range(0, 20, 3), range(8), range(12, 20), (0, 19)):
             terms_, weights = query({term: float(-np.log(share[term])) ** power + 0.01 for term in terms})
             for k in (1, 10, 100, 3000):

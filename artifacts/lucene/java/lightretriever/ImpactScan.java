@@ -19,9 +19,6 @@ final class ImpactScan {
   // Products of a weight with smaller impacts are looked up: turning numbers of one kind into another, twice for every
   // posting, costs as much as adding them up.
   private static final int COMMON = 512;
-  // Lists are only asked while together they can add this share of the last of the best hits. With a larger one too many
-  // documents are promising, and with a smaller one too many lists are added up.
-  private static final double SMALL = 0.5;
   // Asking a list for a document takes about as long as adding up so many postings.
   private static final int ASKING = 8;
   // Sums of bounds are rounded; this is far more than they can be off.
@@ -38,14 +35,18 @@ final class ImpactScan {
   private final LongHeap best;
   private final int k;
   private final long[] among;
+  // Lists are only asked while together they can add this share of the last of the best hits. With a larger one too many
+  // documents are promising, and with a smaller one too many lists are added up.
+  private final double asked;
   // What a document must score more than. One that scores as much as the last of the best k comes after it.
   private float least = 0;
 
-  private ImpactScan(ImpactList[] lists, int documents, int k, long[] among) {
+  private ImpactScan(ImpactList[] lists, int documents, int k, long[] among, double asked) {
     this.lists = lists;
     this.documents = documents;
     this.k = k;
     this.among = among;
+    this.asked = asked;
     best = new LongHeap(k);
     products = new double[lists.length][];
     rest = new double[lists.length + 1];
@@ -57,10 +58,11 @@ final class ImpactScan {
 
   /**
    * The best k of so many documents, of those that score above 0, packed as OpenIndex.best says. Where among is given, it
-   * has a bit for every document that may be found.
+   * has a bit for every document that may be found. Lists that together can add at most the share `asked` of the last of
+   * these hits' scores are not added up; any share from 0 to 1 gives the same documents.
    */
-  static byte[] best(ImpactList[] lists, int documents, int k, long[] among) throws IOException {
-    ImpactScan scan = new ImpactScan(lists, documents, k, among);
+  static byte[] best(ImpactList[] lists, int documents, int k, long[] among, double asked) throws IOException {
+    ImpactScan scan = new ImpactScan(lists, documents, k, among, asked);
     scan.all();
     return scan.packed();
   }
@@ -71,7 +73,7 @@ final class ImpactScan {
     }
     int added = lists.length;
     while (true) {
-      while (added > 0 && rest[added - 1] <= least * SMALL) {
+      while (added > 0 && rest[added - 1] <= least * asked) {
         added--;
       }
       int first = first(added);
@@ -88,9 +90,10 @@ final class ImpactScan {
       if (among != null) {
         filter(base);
       }
-      for (int i = added; i < lists.length; i++) {
+      int count = added < lists.length ? count() : 0;
+      for (int i = added; i < lists.length && count > 0; i++) {
         if (lists[i].postings.docID() < end) {
-          rise(i, base, end);
+          count = rise(i, base, end, count);
         }
       }
       collect(base);
@@ -141,22 +144,30 @@ final class ImpactScan {
     }
   }
 
-  /** Adds a list's products at least for promising documents. */
-  private void rise(int list, int base, int end) throws IOException {
-    long count = 0;
+  /** The number of promising documents. */
+  private int count() {
+    int count = 0;
     for (long word : promising) {
       count += Long.bitCount(word);
     }
-    if (count * ASKING * documents < lists[list].postings.cost() * WINDOW) {
-      ask(list, base);
-    } else if (count > 0 && lists[list].from(base) < end) {
+    return count;
+  }
+
+  /** Adds a list's products at least for promising documents, of which there are so many; gives how many are left. */
+  private int rise(int list, int base, int end, int count) throws IOException {
+    if ((long) count * ASKING * documents < lists[list].postings.cost() * WINDOW) {
+      return count - ask(list, base);
+    }
+    if (lists[list].from(base) < end) {
       add(list, Double.POSITIVE_INFINITY, base, end);
     }
+    return count;
   }
 
   /** Adds a list's products for promising documents, and forgets those that it and the lists after it can't lift. */
-  private void ask(int list, int base) throws IOException {
+  private int ask(int list, int base) throws IOException {
     PostingsEnum postings = lists[list].postings;
+    int forgotten = 0;
     for (int word = 0; word < promising.length; word++) {
       long bits = promising[word];
       while (bits != 0) {
@@ -164,11 +175,13 @@ final class ImpactScan {
         bits &= bits - 1;
         if (sums[slot] + rest[list] <= least) {
           promising[word] &= ~(1L << slot);
+          forgotten++;
         } else if (lists[list].from(base + slot) == base + slot) {
           sums[slot] += lists[list].weight * postings.freq();
         }
       }
     }
+    return forgotten;
   }
 
   private void collect(int base) {

@@ -14,12 +14,12 @@ import org.apache.lucene.util.BytesRef;
 public final class ImpactSearch {
   private ImpactSearch() {}
 
-  /** The best k documents that score above 0, packed as OpenIndex.best says. A null filter has all. */
-  public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter)
-      throws IOException {
+  /** The best k documents that score above 0, packed as OpenIndex.best says. A null filter has all; asked: see ImpactScan. */
+  public static byte[] search(
+      OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter, double asked) throws IOException {
     WeightedTerms query = WeightedTerms.of(terms, weights);
     long[] among = filter == null ? null : filter.words();
-    return index.reading(() -> ImpactScan.best(ImpactList.of(index, query), OpenIndex.count(index), k, among));
+    return index.reading(() -> ImpactScan.best(ImpactList.of(index, query), OpenIndex.count(index), k, among, asked));
   }
 
   /** One float32 for each given ordinal: the same number search() gives for that document, 0 when no term matches. */
