@@ -47,7 +47,7 @@ class SearchEngine:
         self.bundle = bundle
         self.settings = settings
         self.metrics = metrics or Metrics()
-        self.parts = parts
+        self._parts = parts
         self.modes = modes_of(bundle.manifest)
         """Modes in which the bundle can be searched."""
         self.errands = Errands(bundle.manifest, settings, parts, self.metrics)
@@ -73,6 +73,11 @@ class SearchEngine:
         except BaseException:
             parts.close()
             raise
+
+    @property
+    def parts(self) -> Parts:
+        """What searches are made of. Others can only be given at the beginning."""
+        return self._parts
 
     @property
     def fields(self) -> list[str]:

@@ -19,7 +19,7 @@ from artifacts.lucene.words import WordIndex, build_word_index
 from artifacts.progress import ProgressBar, tracked
 from artifacts.text import document_text
 from artifacts.work import scratch_folder
-from service.encoder import EncodedQuery
+from service.encoder import EncodedQuery, QueryEncoder
 from service.engine import SearchEngine
 from service.errors import NoDirectionError, NoTokensError
 from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest, Weights
@@ -106,19 +106,26 @@ def run_systems(
     )
     with (
         ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress,
-        SearchEngine.open(bundle, settings) as engine,
+        SearchEngine.open(bundle, settings) as light,
+        _with_encoder(light, full) as whole,
     ):
-        light = engine.parts
         for system in wanted:
             if system == "bm25":
                 results.runs[system] = _bm25(index, judged, searches.depth, scratch, progress)
                 continue
-            engine.parts = replace(light, encoder=full) if full and system.startswith("full-") else light
+            engine = whole if system.startswith("full-") else light
             _run(engine, system, judged, searches, results, progress)
             if not system.endswith("dense"):
                 encoded = _encoded(engine, judged.queries, searches.task)
                 results.postings[system] = postings_per_query(index, encoded)
     return results
+
+
+def _with_encoder(engine: SearchEngine, encoder: QueryEncoder | None) -> SearchEngine:
+    """The same engine, with another query encoder where there is one."""
+    if encoder is None:
+        return engine
+    return SearchEngine(engine.bundle, engine.settings, replace(engine.parts, encoder=encoder))
 
 
 def _run(

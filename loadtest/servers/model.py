@@ -22,6 +22,7 @@ from loadtest.servers.thin import serve
 from service.app import create_app
 from service.engine import SearchEngine
 from service.logs import configure_logging
+from service.plan import Parts
 from service.settings import load_settings
 
 __all__ = ["main", "open_engine"]
@@ -31,14 +32,14 @@ def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -
     """The service's engine with the model as its query encoder. Raises LightRetrieverError."""
     settings = load_settings()
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
-    engine = SearchEngine.open(bundle, settings)
+    parts = Parts.open(bundle, settings)
     try:
-        encode = load_encoder(model, bundle, engine.parts.encoder, device=device)
-        engine.parts = replace(engine.parts, encoder=ModelQueryEncoder(engine.parts.encoder, encode, batch))
+        encode = load_encoder(model, bundle, parts.encoder, device=device)
+        parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, encode, batch))
+        return SearchEngine(bundle, settings, parts)
     except BaseException:
-        engine.close()
+        parts.close()
         raise
-    return engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

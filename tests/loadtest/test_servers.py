@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from artifacts.bundle import Bundle
+from artifacts.evaluation.full import QueryModel
 from artifacts.lucene.words import WordIndex, build_word_index
 from loadtest.generator import open_loop, run_loop
 from loadtest.process import Server, finish, memory_mb, python
 from loadtest.servers.documents import document_texts, read_postings, stored_documents
+from loadtest.servers.model import open_engine
 from loadtest.systems import NAMES, Given, LeftOut, System, systems
 from loadtest.wire import LoadError, Target
 from service.engine import SearchEngine
@@ -161,3 +164,15 @@ def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, word
         assert np.count_nonzero(expected) == len(ordinals)
         for start, end in pairwise(indptr.tolist()):
             assert (np.diff(terms[start:end]) > 0).all()
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_the_model_encodes_the_queries(real_bundle: tuple[Path, Path], mode: Literal["dense", "sparse"]) -> None:
+    bundle, asked = Bundle.open(real_bundle[0]), SearchRequest(query="music player", mode=mode)
+    with (
+        open_engine(bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=2) as heavy,
+        SearchEngine.open(bundle) as light,
+    ):
+        whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
+    assert whole
+    assert whole != table
