@@ -59,6 +59,7 @@ def make_bundle(
         default_task=manifest.default_task,
         documents=corpus.draw(documents),
         dimension=manifest.dimension,
+        top_k=manifest.sparse.top_k,
         factory=factory,
         quantization=manifest.sparse.quantization,
         impacts=manifest.sparse.impacts,

@@ -46,6 +46,7 @@ def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
     assert verify_bundle(tmp_path / "large") == []
     real, large = Bundle.open(recipe.parent / "bundle"), Bundle.open(tmp_path / "large")
     assert (large.manifest.documents, large.manifest.dimension) == (700, 8)
+    assert large.manifest.sparse.top_k == real.manifest.sparse.top_k == 25
     np.testing.assert_array_equal(large.table("web").rows(np.arange(50)), real.table("web").rows(np.arange(50)))
     with real.sparse() as few, large.sparse() as many:
         terms, weights = np.unique(real.tokenizer().encode("plays music from the terminal"), return_counts=True)
