@@ -1,5 +1,6 @@
 """A thread that looks after calls, so that the threads that make them need not."""
 
+import logging
 from math import inf
 from threading import Condition, Thread
 from time import perf_counter
@@ -7,7 +8,9 @@ from typing import Final, Protocol
 
 __all__ = ["Guard", "Watched"]
 
+_log = logging.getLogger(__name__)
 _JOIN_S: Final = 5.0
+_AGAIN_S: Final = 0.1
 
 
 class Watched(Protocol):
@@ -54,7 +57,14 @@ class Guard:
             now = perf_counter()
             for one in list(self._watched):
                 if one.look_at <= now:
-                    one.look(now)
+                    self._look(one, now)
+
+    def _look(self, one: Watched, now: float) -> None:
+        try:
+            one.look(now)
+        except Exception:  # such as a thread that can't be started; the others must be looked at all the same
+            _log.exception("looking after calls failed")
+            one.look_at = now + _AGAIN_S
 
     def _sleep(self) -> bool:
         """Sleep until the first time comes, or an earlier one is named. False if the guard is closed."""

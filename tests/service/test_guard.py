@@ -1,0 +1,61 @@
+"""The guard: looks when the time has come, not at what was forgotten, and at the rest when one look fails."""
+
+import threading
+from time import perf_counter
+
+import pytest
+
+from service.guard import Guard
+
+
+class Watched:
+    def __init__(self, seconds: float, error: Exception | None = None) -> None:
+        self.look_at = perf_counter() + seconds
+        self.looked = threading.Semaphore(0)
+        self._error = error
+
+    def look(self, now: float) -> None:
+        assert now >= self.look_at
+        self.looked.release()
+        if self._error is not None:
+            raise self._error
+        self.look_at = now + 30
+
+
+def test_it_looks_when_the_time_has_come_and_once() -> None:
+    guard, late, early = Guard("guard"), Watched(30), Watched(0.05)
+    guard.watch(late)
+    guard.watch(early)  # wakes the guard, which slept for longer
+    assert early.looked.acquire(timeout=20)
+    assert not early.looked.acquire(timeout=0.05)
+    assert not late.looked.acquire(blocking=False)
+    guard.close()
+
+
+def test_what_is_forgotten_is_not_looked_at() -> None:
+    guard, gone, there = Guard("guard"), Watched(0.05), Watched(0.1)
+    guard.watch(gone)
+    guard.watch(there)
+    guard.forget(gone)
+    guard.forget(gone)
+    assert there.looked.acquire(timeout=20)
+    assert not gone.looked.acquire(blocking=False)
+    guard.close()
+
+
+def test_one_that_fails_is_logged_and_tried_again_and_does_not_keep_it_from_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guard, failing, other = Guard("guard"), Watched(0.0, OSError("no thread")), Watched(0.1)
+    guard.watch(failing)
+    guard.watch(other)
+    for one in (failing, other, failing):
+        assert one.looked.acquire(timeout=20)
+    assert "no thread" in caplog.text
+    guard.close()
+
+
+def test_a_closed_guard_has_no_thread() -> None:
+    guard = Guard("closing-guard")
+    guard.close()
+    assert not any(thread.name == "closing-guard" for thread in threading.enumerate())
