@@ -4,7 +4,7 @@
 
 table   tokens of the query × D × bytes of a number
 dense   the lists' centroids, the codes of the lists visited, and the vectors of the candidates that are scored again
-sparse  every posting of the query's tokens, at the average size of a posting in the index. Lucene skips some of them
+sparse  every posting of the query's tokens, an int each, as in the index's plain lists. A search leaves some out
 
 The memory's speed is that of one thread which reads a large array from one end to the other, the best of several times.
 A search jumps, so it can't be as fast; a row says how many times as long it took.
@@ -33,14 +33,14 @@ from loadtest.wire import LoadError
 from service.encoder import EncodedQuery
 from service.telemetry import StageClock
 
-__all__ = ["KEY", "bytes_per_posting", "dense_bytes_read", "main", "measure", "reading_speed"]
+__all__ = ["KEY", "dense_bytes_read", "main", "measure", "reading_speed"]
 
 KEY: Final = "memory_limit"
 
 _K: Final = 100
 _ARRAY: Final = 512 << 20
 _TIMES: Final = 5
-_SAMPLE: Final = 500
+_POSTING_BYTES: Final = 4
 
 
 def reading_speed(size: int = _ARRAY) -> float:
@@ -69,20 +69,6 @@ def dense_bytes_read(factory: str, dimension: int, documents: int, parameters: M
     raise LoadError(f"What a search of {factory!r} reads has no formula here.", remedy="Use a bundle of another size.")
 
 
-def bytes_per_posting(bundle: Bundle, index: ImpactIndex) -> float:
-    """Size of the posting lists by the number of postings, which follows from the documents of a sample.
-
-    LoadError for a bundle with words, whose lists are in the same file.
-    """
-    if bundle.manifest.sparse.words:
-        raise LoadError(f"{bundle.path}: the posting lists hold words, too.", remedy="Use a bundle without words.")
-    folder = f"{bundle.manifest.sparse.directory}/"
-    lists = [f.bytes for name, f in bundle.manifest.files.items() if name.startswith(folder) and name.endswith(".doc")]
-    ordinals = random.Random(0).sample(range(index.count), min(_SAMPLE, index.count))
-    mean = float(np.mean([index.terms(ordinal)[0].size for ordinal in ordinals]))
-    return sum(lists) / (mean * index.count)
-
-
 def measure(bundle: Bundle, texts: Sequence[str], speed: float) -> list[dict[str, Any]]:
     """Rows for the file of speeds: of each part the microseconds at `speed` bytes a second, and those it took (p50)."""
     manifest, encoder = bundle.manifest, light_encoder(bundle)
@@ -96,7 +82,7 @@ def measure(bundle: Bundle, texts: Sequence[str], speed: float) -> list[dict[str
         read = {
             "table": tokens * row,
             "dense": dense_bytes_read(manifest.dense.factory, dense.dimension, dense.count, manifest.dense.parameters),
-            "sparse": postings_per_query(sparse, encoded) * bytes_per_posting(bundle, sparse),
+            "sparse": postings_per_query(sparse, encoded) * _POSTING_BYTES,
         }
     facts = {"unit": "µs", "gigabytes_per_s": round(speed / 1e9, 2), "documents": dense.count, "queries": len(texts)}
     return [

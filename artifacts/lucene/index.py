@@ -2,7 +2,8 @@
 
 Every document has the stored and indexed string `id`, the stored string `raw` (its JSON), and the field `contents`,
 whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
-the words of title and text, for BM25. There is one segment, and documents keep their order.
+the words of title and text, for BM25. There is one segment, and documents keep their order. Beside Lucene's files lies
+`impacts.windows`, the lists of frequent terms once more in a form that is searched faster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,7 +88,7 @@ class LuceneWriter:
     def _remove_files(self) -> None:
         """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
         for path in self.path.iterdir():
-            if path.name.startswith(("_", "segments", "pending_segments", "write.lock")):
+            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", "impacts.windows")):
                 path.unlink()
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()

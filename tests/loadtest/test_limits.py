@@ -35,15 +35,6 @@ def test_bytes_of_a_dense_search() -> None:
         limits.dense_bytes_read("HNSW32,Flat", 256, 1000, {"efSearch": 128})
 
 
-def test_bytes_of_a_posting(plain: Bundle, tiny_bundle: Bundle) -> None:
-    with plain.sparse() as index:
-        (file,) = (plain.path / plain.manifest.sparse.directory).glob("*.doc")
-        postings = sum(index.terms(ordinal)[0].size for ordinal in range(index.count))
-        assert limits.bytes_per_posting(plain, index) == pytest.approx(file.stat().st_size / postings)
-    with tiny_bundle.sparse() as index, pytest.raises(LoadError, match="the posting lists hold words"):
-        limits.bytes_per_posting(tiny_bundle, index)
-
-
 def test_one_command_measures_and_records(plain: Bundle, tmp_path: Path) -> None:
     lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
     (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")

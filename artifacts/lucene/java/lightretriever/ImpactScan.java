@@ -5,7 +5,6 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 import org.apache.lucene.index.PostingsEnum;
-import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.LongHeap;
 
 /**
@@ -15,7 +14,6 @@ import org.apache.lucene.util.LongHeap;
  * nothing is skipped: learned impacts give them flat bounds.
  */
 final class ImpactScan {
-  private static final int WINDOW = 4096;
   // Products of a weight with smaller impacts are looked up: turning numbers of one kind into another, twice for every
   // posting, costs as much as adding them up.
   private static final int COMMON = 512;
@@ -29,9 +27,10 @@ final class ImpactScan {
   private final double[][] products;
   // What the lists from this one on can add to a score.
   private final double[] rest;
-  private final double[] sums = new double[WINDOW];
+  private final double[] sums = new double[ImpactWindows.WINDOW];
+  private final int[] postings = new int[ImpactWindows.WINDOW];
   // Documents that may be among the best; those that are, are among them.
-  private final long[] promising = new long[WINDOW / Long.SIZE];
+  private final long[] promising = new long[ImpactWindows.WINDOW / Long.SIZE];
   private final LongHeap best;
   private final int k;
   private final long[] among;
@@ -68,45 +67,26 @@ final class ImpactScan {
   }
 
   private void all() throws IOException {
-    for (ImpactList list : lists) {
-      list.postings.nextDoc();
-    }
     int added = lists.length;
-    while (true) {
+    for (int base = 0; base < documents; base += ImpactWindows.WINDOW) {
       while (added > 0 && rest[added - 1] <= least * asked) {
         added--;
       }
-      int first = first(added);
-      if (first == DocIdSetIterator.NO_MORE_DOCS) {
-        return;
-      }
-      int base = first & -Long.SIZE; // so that a word of promising is a word of among
-      int end = base + WINDOW;
+      boolean any = false;
       for (int i = 0; i < added; i++) {
-        if (lists[i].postings.docID() < end) {
-          add(i, least - rest[added], base, end);
+        any |= add(i, least - rest[added], base);
+      }
+      if (any) {
+        if (among != null) {
+          filter(base);
         }
-      }
-      if (among != null) {
-        filter(base);
-      }
-      int count = added < lists.length ? count() : 0;
-      for (int i = added; i < lists.length && count > 0; i++) {
-        if (lists[i].postings.docID() < end) {
-          count = rise(i, base, end, count);
+        int count = added < lists.length ? count() : 0;
+        for (int i = added; i < lists.length && count > 0; i++) {
+          count = rise(i, base, count);
         }
+        collect(base);
       }
-      collect(base);
     }
-  }
-
-  /** The first document of the first lists. */
-  private int first(int count) {
-    int first = DocIdSetIterator.NO_MORE_DOCS;
-    for (int i = 0; i < count; i++) {
-      first = Math.min(first, lists[i].postings.docID());
-    }
-    return first;
   }
 
   /** A weight times every common impact: a float product, as in ImpactSearch.scores, in a double. */
@@ -118,14 +98,43 @@ final class ImpactScan {
     return products;
   }
 
-  /** Adds a list's products, up to the end of the window. A document with a sum above `enough` is promising. */
-  private void add(int list, double enough, int base, int end) throws IOException {
-    PostingsEnum postings = lists[list].postings; // all looked up once, not for every posting
+  /**
+   * Adds a list's products in the window, if it has any there. A document with a sum above `enough` is promising. All is
+   * looked up once, not for every posting.
+   */
+  private boolean add(int list, double enough, int base) throws IOException {
+    if (lists[list].windows == null) {
+      return addEnumerated(list, enough, base);
+    }
+    int[] postings = this.postings;
+    int count = lists[list].windows.read(base / ImpactWindows.WINDOW, postings);
     float weight = lists[list].weight;
     double[] products = this.products[list];
     double[] sums = this.sums;
     long[] promising = this.promising;
-    int document = postings.docID();
+    for (int i = 0; i < count; i++) {
+      int slot = postings[i] >>> 16;
+      int impact = postings[i] & 0xFFFF;
+      double sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
+      sums[slot] = sum;
+      if (sum > enough) {
+        promising[slot >>> 6] |= 1L << slot;
+      }
+    }
+    return count > 0;
+  }
+
+  private boolean addEnumerated(int list, double enough, int base) throws IOException {
+    PostingsEnum postings = lists[list].postings;
+    float weight = lists[list].weight;
+    double[] products = this.products[list];
+    double[] sums = this.sums;
+    long[] promising = this.promising;
+    int end = base + ImpactWindows.WINDOW;
+    int document = ImpactList.from(postings, base);
+    if (document >= end) {
+      return false;
+    }
     do {
       int slot = document - base;
       int impact = postings.freq();
@@ -136,6 +145,7 @@ final class ImpactScan {
       }
       document = postings.nextDoc();
     } while (document < end);
+    return true;
   }
 
   private void filter(int base) {
@@ -154,30 +164,27 @@ final class ImpactScan {
   }
 
   /** Adds a list's products at least for promising documents, of which there are so many; gives how many are left. */
-  private int rise(int list, int base, int end, int count) throws IOException {
-    if ((long) count * ASKING * documents < lists[list].postings.cost() * WINDOW) {
-      return count - ask(list, base);
+  private int rise(int list, int base, int count) throws IOException {
+    if ((long) count * ASKING * documents < lists[list].count * ImpactWindows.WINDOW) {
+      return count - ask(lists[list], rest[list], base);
     }
-    if (lists[list].from(base) < end) {
-      add(list, Double.POSITIVE_INFINITY, base, end);
-    }
+    add(list, Double.POSITIVE_INFINITY, base);
     return count;
   }
 
-  /** Adds a list's products for promising documents, and forgets those that it and the lists after it can't lift. */
-  private int ask(int list, int base) throws IOException {
-    PostingsEnum postings = lists[list].postings;
+  /** Adds a list's products for promising documents, and forgets those that it and those after it can't lift. */
+  private int ask(ImpactList list, double rest, int base) throws IOException {
     int forgotten = 0;
     for (int word = 0; word < promising.length; word++) {
       long bits = promising[word];
       while (bits != 0) {
         int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
         bits &= bits - 1;
-        if (sums[slot] + rest[list] <= least) {
+        if (sums[slot] + rest <= least) {
           promising[word] &= ~(1L << slot);
           forgotten++;
-        } else if (lists[list].from(base + slot) == base + slot) {
-          sums[slot] += lists[list].weight * postings.freq();
+        } else {
+          sums[slot] += list.weight * list.impact(base + slot);
         }
       }
     }

@@ -97,11 +97,8 @@ public final class ImpactSearch {
 
   private static void addProducts(ImpactList list, long[] ordered, double[] sums) throws IOException {
     for (long entry : ordered) {
-      int document = (int) (entry >> 32);
-      if (list.from(document) == document) {
-        // A float product and a double sum, list by list as in ImpactScan, so that both ways give the same bits.
-        sums[(int) entry] += list.weight * list.postings.freq();
-      }
+      // A float product and a double sum, list by list as in ImpactScan, so that both ways give the same bits.
+      sums[(int) entry] += list.weight * list.impact((int) (entry >> 32));
     }
   }
 }

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.IntBuffer;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.Map;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
@@ -17,6 +18,7 @@ import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
+import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.SerialMergeScheduler;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
@@ -42,6 +44,7 @@ public final class IndexBuilder {
   private final ImpactTokens tokens = new ImpactTokens();
   private int[] seen = new int[0];
   private int stamp;
+  private boolean impacts;
   private volatile byte[] reserved;
 
   private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes) throws IOException {
@@ -126,6 +129,7 @@ public final class IndexBuilder {
       Document document = identified(names.get(i));
       document.add(new StoredField(RAW, jsons.get(i)));
       document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
+      builder.impacts = true;
       if (words.count() > 0) {
         document.add(new Field(WORDS, words.get(i), WORD_TYPE));
       }
@@ -161,10 +165,23 @@ public final class IndexBuilder {
         refuseRepeatedIds(leaf.reader().terms(ID), count);
       }
     }
+    if (builder.impacts) {
+      builder.writer.setLiveCommitData(Map.of(ImpactWindows.FILE, "").entrySet());
+    }
     builder.writer.commit();
+    if (builder.impacts) {
+      builder.writeWindows();
+    }
     builder.writer.close();
     builder.directory.close();
     return count;
+  }
+
+  private void writeWindows() throws IOException {
+    byte[] segment = SegmentInfos.readLatestCommit(directory).info(0).info.getId();
+    try (DirectoryReader reader = DirectoryReader.open(directory)) {
+      ImpactWindows.write(directory, segment, reader.leaves().get(0).reader());
+    }
   }
 
   /** Forgets everything that was added, and removes the files. */

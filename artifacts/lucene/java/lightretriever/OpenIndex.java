@@ -11,6 +11,8 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.logging.Level;
 import java.util.logging.Logger;
@@ -62,7 +64,9 @@ public final class OpenIndex {
 
   private final MMapDirectory directory;
   private final DirectoryReader reader;
-  /** The largest impacts of the terms that were asked for, by id. */
+  /** Null where there are none: for an index of words, or one of an older version. */
+  final ImpactWindows windows;
+  /** The largest impacts of the terms that were asked for, by id, where there are no windows. */
   final ConcurrentHashMap<Integer, Integer> largest = new ConcurrentHashMap<>();
 
   private OpenIndex(Path path) throws IOException {
@@ -76,6 +80,23 @@ public final class OpenIndex {
           "expected one segment without deletions, found " + segments + " with " + deleted + " deletions",
           path.toString());
     }
+    try {
+      windows = windows();
+    } catch (RuntimeException | IOException error) {
+      close(this);
+      throw error;
+    }
+  }
+
+  /** What the commit says lies beside it; it stays open as long as the reader is in use. */
+  private ImpactWindows windows() throws IOException {
+    SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
+    if (!commit.getUserData().containsKey(ImpactWindows.FILE)) {
+      return null;
+    }
+    ImpactWindows found = ImpactWindows.open(directory, commit.info(0).info.getId(), reader.maxDoc());
+    reader.getReaderCacheHelper().addClosedListener(key -> found.close());
+    return found;
   }
 
   /** Lucene says at start-up which of the JVM's features it uses; that is no line for a service's log. */
@@ -152,7 +173,11 @@ public final class OpenIndex {
   public static void check(OpenIndex index) throws IOException {
     index.reading(
         () -> {
-          for (String file : SegmentInfos.readLatestCommit(index.directory).files(true)) {
+          Set<String> files = new TreeSet<>(SegmentInfos.readLatestCommit(index.directory).files(true));
+          if (index.windows != null) {
+            files.add(ImpactWindows.FILE);
+          }
+          for (String file : files) {
             try (IndexInput input = index.directory.openInput(file, IOContext.READONCE)) {
               CodecUtil.checksumEntireFile(input);
             }
