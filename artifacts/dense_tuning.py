@@ -26,7 +26,7 @@ _NEARLY: Final = 0.01  # where no setting finds enough, the cheapest that finds 
 _QUERIES: Final = 256
 _TERMS: Final = 8  # of a document, for a query
 _GRAPH_WIDTHS: Final = (128, 256, 512, 1024)
-_LIST_SHARES: Final = (128, 64, 32, 16, 12, 8, 6, 4, 3, 2)
+_LIST_SHARES: Final = (128, 64, 32, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2)
 _FACTORS: Final = (2, 3, 4, 6, 8, 16, 32)
 _RESCORE: Final = 4096  # scoring a candidate again costs about as much as scanning so many bytes of 4-bit codes
 
