@@ -37,7 +37,7 @@ __all__ = ["DensePoint", "compare_sparse", "dense_curve", "dense_rows", "exact_b
 
 _K: Final = 100
 _LEAST_RECALL: Final = 0.95
-_FACTORS: Final = (0.125, 0.25, 0.5, 1.0, 2.0)
+_FACTORS: Final = (0.125, 0.25, 0.5, 0.75, 1.0, 2.0)
 _WIDTHS: Final = ("nprobe", "efSearch")
 _CHUNK: Final = 65_536
 

@@ -4,7 +4,7 @@
 
 table   tokens of the query × D × bytes of a number
 dense   the lists' centroids, the codes of the lists visited, and the vectors of the candidates that are scored again
-sparse  every posting of the query's tokens, an int each, as in the index's plain lists. A search leaves some out
+sparse  every posting of the query's tokens, three bytes each, as in the index's plain lists. A search leaves some out
 
 The memory's speed is that of one thread which reads a large array from one end to the other, the best of several times.
 A search jumps, so it can't be as fast; a row says how many times as long it took.
@@ -40,7 +40,7 @@ KEY: Final = "memory_limit"
 _K: Final = 100
 _ARRAY: Final = 512 << 20
 _TIMES: Final = 5
-_POSTING_BYTES: Final = 4
+_POSTING_BYTES: Final = 3
 
 
 def reading_speed(size: int = _ARRAY) -> float:

@@ -12,8 +12,8 @@ import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.BytesRef;
 
 /**
- * The posting list of a term, the term's weight, and what a score can gain. A frequent term has its postings by windows;
- * a rare one, and every term of an index without them, an enumeration, which stands before its first document.
+ * The posting list of a term, the term's weight, and what a score can gain. A frequent term has its postings by windows,
+ * any other, like every term of an index without windows, an enumeration, which stands before its first document.
  */
 final class ImpactList {
   /** Null where the enumeration is there. */

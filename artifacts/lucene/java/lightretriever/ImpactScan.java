@@ -28,7 +28,7 @@ final class ImpactScan {
   // What the lists from this one on can add to a score.
   private final double[] rest;
   private final double[] sums = new double[ImpactWindows.WINDOW];
-  private final int[] postings = new int[ImpactWindows.WINDOW];
+  private final byte[] postings = ImpactWindows.room();
   // Documents that may be among the best; those that are, are among them.
   private final long[] promising = new long[ImpactWindows.WINDOW / Long.SIZE];
   private final LongHeap best;
@@ -106,15 +106,16 @@ final class ImpactScan {
     if (lists[list].windows == null) {
       return addEnumerated(list, enough, base);
     }
-    int[] postings = this.postings;
+    byte[] postings = this.postings;
     int count = lists[list].windows.read(base / ImpactWindows.WINDOW, postings);
     float weight = lists[list].weight;
     double[] products = this.products[list];
     double[] sums = this.sums;
     long[] promising = this.promising;
     for (int i = 0; i < count; i++) {
-      int slot = postings[i] >>> 16;
-      int impact = postings[i] & 0xFFFF;
+      int posting = ImpactWindows.posting(postings, i);
+      int slot = ImpactWindows.slot(posting);
+      int impact = ImpactWindows.impact(posting);
       double sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
       sums[slot] = sum;
       if (sum > enough) {

@@ -2,6 +2,9 @@ package lightretriever;
 
 import java.io.Closeable;
 import java.io.IOException;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteOrder;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.lucene.codecs.CodecUtil;
@@ -20,17 +23,21 @@ import org.apache.lucene.store.RandomAccessInput;
  * The impacts of frequent terms once more, in a file beside Lucene's, as plain numbers: nothing is decoded, and the
  * postings of a window of the documents are found by their number. Lucene's own header and footer stand around them.
  *
- * A list has where each window's postings end, counted from the list's first, and then the postings: the document's place
- * in its window in the upper half of an int, the impact in the lower. Behind the lists stands, for every term of the index
- * by id, its largest impact and where its list begins, 0 for a rare term, which has none; and where this table begins.
+ * A list has where each window's postings end, counted from the list's first, and then the postings, three bytes each:
+ * twelve bits are the document's place in its window, the twelve above them the impact. A term with a larger impact, like
+ * a rare one, has no list. Behind the lists stands, for every term of the index by id, its largest impact and where its
+ * list begins, 0 if it has none; and where this table begins.
  */
 final class ImpactWindows implements Closeable {
   static final String FILE = "impacts.windows";
-  static final int WINDOW = 4096;
+  static final int WINDOW = 1 << 12;
   private static final String CODEC = "LightRetrieverImpactWindows";
   private static final int VERSION = 0;
   // A list with fewer postings for each window would be made of window ends for a good part.
   private static final int LEAST_IN_A_WINDOW = 4;
+  private static final int SIZE = 3;
+  private static final int MOST = (1 << 12) - 1;
+  private static final VarHandle INT = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
 
   private final IndexInput input;
   private final int windows;
@@ -89,6 +96,24 @@ final class ImpactWindows implements Closeable {
     return largest[place];
   }
 
+  /** Room for the postings of a window, and the byte that is read behind the last one. */
+  static byte[] room() {
+    return new byte[WINDOW * SIZE + 1];
+  }
+
+  /** Of postings as read, the one at this place, for slot() and impact(). */
+  static int posting(byte[] postings, int place) {
+    return (int) INT.get(postings, place * SIZE);
+  }
+
+  static int slot(int posting) {
+    return posting & (WINDOW - 1);
+  }
+
+  static int impact(int posting) {
+    return posting >>> 12 & MOST;
+  }
+
   /** A reader for one thread. */
   Reader reader() throws IOException {
     return new Reader(input.clone(), input.randomAccessSlice(0, input.length()));
@@ -108,7 +133,7 @@ final class ImpactWindows implements Closeable {
       this.random = random;
     }
 
-    /** The list of the term at this place; null for a rare one. */
+    /** The list of the term at this place; null if it has none. */
     Postings postings(int place) throws IOException {
       return starts[place] == 0 ? null : new Postings(this, starts[place]);
     }
@@ -131,13 +156,13 @@ final class ImpactWindows implements Closeable {
       return bounds[windows];
     }
 
-    /** Puts a window's postings into an array of WINDOW numbers; gives how many there are. */
-    int read(int window, int[] postings) throws IOException {
+    /** Puts a window's postings where there is room for them; gives how many there are. */
+    int read(int window, byte[] room) throws IOException {
       int first = bounds[window];
       int count = bounds[window + 1] - first;
       if (count > 0) {
-        reader.input.seek(start + (long) first * Integer.BYTES);
-        reader.input.readInts(postings, 0, count);
+        reader.input.seek(start + (long) first * SIZE);
+        reader.input.readBytes(room, 0, count * SIZE);
       }
       return count;
     }
@@ -150,14 +175,14 @@ final class ImpactWindows implements Closeable {
       int high = bounds[window + 1] - 1;
       while (low <= high) {
         int middle = (low + high) >>> 1;
-        int posting = reader.random.readInt(start + (long) middle * Integer.BYTES);
-        int found = posting >>> 16;
+        int posting = reader.random.readInt(start + (long) middle * SIZE);
+        int found = slot(posting);
         if (found < wanted) {
           low = middle + 1;
         } else if (found > wanted) {
           high = middle - 1;
         } else {
-          return posting & 0xFFFF;
+          return ImpactWindows.impact(posting);
         }
       }
       return 0;
@@ -184,7 +209,7 @@ final class ImpactWindows implements Closeable {
       for (int i = 0; i < terms; i++) {
         int id = Integer.parseInt(each.next().utf8ToString());
         int largest = look();
-        table[i] = new long[] {id, largest, frequent() ? list() : 0};
+        table[i] = new long[] {id, largest, largest <= MOST && frequent() ? list() : 0};
       }
       Arrays.sort(table, (one, other) -> Long.compare(one[0], other[0]));
       long start = output.getFilePointer();
@@ -226,7 +251,9 @@ final class ImpactWindows implements Closeable {
       }
       postings = each.postings(postings, PostingsEnum.FREQS);
       for (int document = postings.nextDoc(); document != DocIdSetIterator.NO_MORE_DOCS; document = postings.nextDoc()) {
-        output.writeInt(document % WINDOW << 16 | postings.freq());
+        int posting = postings.freq() << 12 | document % WINDOW;
+        output.writeShort((short) posting);
+        output.writeByte((byte) (posting >>> 16));
       }
       return start;
     }
