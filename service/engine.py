@@ -99,7 +99,7 @@ class SearchEngine:
         InvalidRequestError for a request out of limits, NoTokensError and NoDirectionError for a query that can't be
         encoded, DeadlineError and SearchFailedError where there is no answer to give.
         """
-        return self._do(self.errands.search(request, arrived=arrived, marks=marks))
+        return SearchResponse.model_validate(self._do(self.errands.search(request, arrived=arrived, marks=marks)))
 
     def search_batch(
         self,
@@ -113,7 +113,8 @@ class SearchEngine:
         The batch is answered as a whole: an error of one search, which it names, is the error of all.
         """
         self._require_open()
-        return self._jobs.do_all(self.errands.search_batch(requests, arrived=arrived, marks=marks))
+        answers = self._jobs.do_all(self.errands.search_batch(requests, arrived=arrived, marks=marks))
+        return list(map(SearchResponse.model_validate, answers))
 
     def encode(
         self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None

@@ -8,6 +8,7 @@ from typing import TypeVar
 from artifacts.manifest import Manifest
 from service.errors import DeadlineError, ServiceError
 from service.filters import read_filter
+from service.hits import Plain
 from service.jobs import Steps
 from service.limits import RequestLimits
 from service.plan import Parts, Plan, fusion_weights, modes_of
@@ -19,7 +20,6 @@ from service.schemas import (
     EncodeResponse,
     EncodeTimings,
     SearchRequest,
-    SearchResponse,
     TokenCount,
 )
 from service.search import Search
@@ -53,15 +53,16 @@ class Errands:
 
     def search(
         self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> Steps[SearchResponse]:
-        """Answer one search."""
+    ) -> Steps[Plain]:
+        """Answer one search, with what `SearchResponse` describes."""
         self._limits.check_search(request)
         return (yield from self._search(request, arrived, marks))
 
     def search_batch(
         self, requests: Sequence[SearchRequest], *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> list[Steps[SearchResponse]]:
-        """Answer several searches, a job each, with errors that say which one it was. InvalidRequestError at once."""
+    ) -> list[Steps[Plain]]:
+        """Answer several searches, as `search` does, a job each, with errors that say which one it was.
+        InvalidRequestError at once."""
         self._limits.check_batch(requests)
         since = perf_counter() if arrived is None else arrived
         return [_of_batch(number, self._search(request, since, marks)) for number, request in enumerate(requests)]
@@ -103,7 +104,7 @@ class Errands:
         impacts, fields = yield from self._read(self._parts.documents.terms, document_id, clock)
         return list_terms(document_id, impacts, fields, self._parts.encoder.tokenizer)
 
-    def probe(self, request: SearchRequest, deadline_ms: float) -> Steps[SearchResponse]:
+    def probe(self, request: SearchRequest, deadline_ms: float) -> Steps[Plain]:
         """Answer a search without limits or metrics."""
         plan = Plan(
             request,
@@ -115,7 +116,7 @@ class Errands:
         )
         return Search(self._parts, plan, StageClock()).steps()
 
-    def _search(self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None) -> Steps[SearchResponse]:
+    def _search(self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None) -> Steps[Plain]:
         search = Search(self._parts, self._plan(request), StageClock(arrived, marks))
         try:
             answer = yield from search.steps()

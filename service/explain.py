@@ -13,19 +13,20 @@ import numpy.typing as npt
 
 from artifacts.text import TextTokenizer
 from service.encoder import EncodedQuery
-from service.schemas import Explanation, FusionShares, Hit, LegName, TokenShares
+from service.hits import Plain
+from service.schemas import Explanation, FusionShares, LegName, TokenShares
 
 __all__ = ["explained"]
 
 
 def explained(
-    hits: Sequence[Hit],
+    hits: Sequence[Plain],
     query: EncodedQuery,
     tokenizer: TextTokenizer,
     fusion: npt.NDArray[np.float64],
     legs: Sequence[LegName],
     shares: Mapping[LegName, npt.NDArray[np.float32]],
-) -> list[Hit]:
+) -> list[Plain]:
     """Give the hits with an explanation each.
 
     fusion: (legs, k), what each leg adds to the score of each hit. shares: by leg (k, t), what each of the query's
@@ -44,14 +45,13 @@ def explained(
     dense, sparse = (shares.get(leg, unknown) for leg in ("dense", "sparse"))
     added = dict(zip(legs, fusion.tolist(), strict=True))
     return [
-        hit.model_copy(
-            update={
-                "explanation": Explanation(
-                    fusion=FusionShares(**{leg: values[row] for leg, values in added.items()}),
-                    tokens=_tokens(facts, dense[row].tolist(), sparse[row].tolist()),
-                )
-            }
-        )
+        hit
+        | {
+            "explanation": Explanation(
+                fusion=FusionShares(**{leg: values[row] for leg, values in added.items()}),
+                tokens=_tokens(facts, dense[row].tolist(), sparse[row].tolist()),
+            )
+        }
         for row, hit in enumerate(hits)
     ]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 from fastapi import Request, Response
@@ -60,9 +60,11 @@ async def read_model(request: Request, model: type[M], *, max_body_bytes: int, d
         raise InvalidRequestError.of(*field_errors(error), count=error.error_count()) from error
 
 
-def json_response(answer: BaseModel, status: int = 200) -> Response:
-    """Give a model as JSON."""
-    return Response(answer.model_dump_json(), status, media_type=JSON)
+def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
+    """Give as JSON a model, or a mapping that may have models in it."""
+    if isinstance(answer, BaseModel):
+        return Response(answer.model_dump_json(), media_type=JSON)
+    return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
 
 
 def problem_response(

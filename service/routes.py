@@ -89,7 +89,7 @@ async def search_batch(request: Request) -> Response:
     def begin(engine: SearchEngine, done: Done) -> list[Job[Any]]:
         return engine.begin_all(engine.errands.search_batch(body.searches, **when), done)
 
-    return await _work(request, begin, lambda results: json_response(BatchResponse(results=results)))
+    return await _work(request, begin, lambda results: json_response({"results": results}))
 
 
 @router.post(

@@ -14,12 +14,12 @@ from service.encoder import EncodedQuery
 from service.errors import DeadlineError, SearchFailedError
 from service.explain import explained
 from service.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from service.hits import Counts, Fetched, list_facets, list_hits
+from service.hits import Counts, Fetched, Plain, list_facets, list_hits
 from service.jobs import Steps
 from service.lanes import Call, LateError, StuckError
 from service.legs import Found
 from service.plan import Parts, Plan
-from service.schemas import Hit, LegName, LinearFusion, SearchResponse, Snippet, SnippetRequest, Timings
+from service.schemas import LegName, LinearFusion, Snippet, SnippetRequest
 from service.snippets import Snippets
 from service.telemetry import Stage, StageClock
 
@@ -34,6 +34,9 @@ Reason = Literal["late", "stuck", "failed"]
 # Shares of the deadline, from the arrival: what comes later keeps its time.
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
+
+# The times that every answer tells.
+_UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
 
 
 class Search:
@@ -50,9 +53,9 @@ class Search:
         self._weights = plan.legs()
         self._query: EncodedQuery
 
-    def steps(self) -> Steps[SearchResponse]:
-        """Encode, search, fuse, fetch. NoTokensError or NoDirectionError if the query can't be encoded, DeadlineError
-        or SearchFailedError if there is no answer to give."""
+    def steps(self) -> Steps[Plain]:
+        """Encode, search, fuse, fetch; gives what `SearchResponse` describes. NoTokensError or NoDirectionError if the
+        query can't be encoded, DeadlineError or SearchFailedError if there is no answer to give."""
         if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
                 f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
@@ -229,7 +232,7 @@ class Search:
             self._query = self._parts.encoder.with_parts(self._query, self._plan.task)
         return self._ask({name: (self._parts.legs[name].shares, ordinals) for name in names}, 1.0, {})
 
-    def _with_snippets(self, hits: list[Hit]) -> list[Hit]:
+    def _with_snippets(self, hits: list[Plain]) -> list[Plain]:
         request = self._plan.request
         if request.snippets is None or not hits:
             return hits
@@ -238,17 +241,19 @@ class Search:
             snippets = Snippets(self._parts.encoder.tokenizer, self._query, texts)
             return [self._with_snippet(hit, snippets, request.snippets) for hit in hits]
 
-    def _with_snippet(self, hit: Hit, snippets: Snippets, asked: SnippetRequest) -> Hit:
+    def _with_snippet(self, hit: Plain, snippets: Snippets, asked: SnippetRequest) -> Plain:
         found: dict[str, Snippet] = {}
+        fields: dict[str, Any] = hit["fields"]
         for name in asked.fields:
             if perf_counter() >= self._until(1.0):
                 late = f"The snippets were not made within {self._plan.deadline_ms:g} ms."
                 raise DeadlineError(f"{late} Ask for fewer hits or fields.")
-            if isinstance(text := hit.fields.get(name), str):
+            if isinstance(text := fields.get(name), str):
                 found[name] = snippets.one(text, asked.length)
         wanted = self._plan.request.fields
-        fields = hit.fields if wanted is None else {name: hit.fields[name] for name in wanted if name in hit.fields}
-        return hit.model_copy(update={"fields": fields, "snippets": found})
+        if wanted is not None:
+            fields = {name: fields[name] for name in wanted if name in fields}
+        return hit | {"fields": fields, "snippets": found}
 
     def _shares(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:
         """What each leg's scores of the hits are made of; a leg that does not say so in time is left out."""
@@ -258,16 +263,16 @@ class Search:
             self.clock.took("explain", started, ended)
         return shares
 
-    def _answer(self, table: CandidateTable, hits: list[Hit], counts: Counts | None) -> SearchResponse:
-        return SearchResponse(
-            hits=hits,
-            degraded=sorted(self.missing),
-            mode=self._plan.request.mode,
-            task=self._plan.task,
-            candidates=table.ordinals.size,
-            facets=None if counts is None else list_facets(counts),
-            timings_ms=Timings(**self.clock.milliseconds()),
-        )
+    def _answer(self, table: CandidateTable, hits: list[Plain], counts: Counts | None) -> Plain:
+        return {
+            "hits": hits,
+            "degraded": sorted(self.missing),
+            "mode": self._plan.request.mode,
+            "task": self._plan.task,
+            "candidates": table.ordinals.size,
+            **({} if counts is None else {"facets": list_facets(counts)}),
+            "timings_ms": _UNTIMED | self.clock.milliseconds(),
+        }
 
     def _give_up(self) -> None:
         failed = _named(self.missing, "failed")

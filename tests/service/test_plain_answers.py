@@ -1,0 +1,55 @@
+"""Answers are written without the models that describe them: they have the same keys and values as by the models."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
+from service.engine import SearchEngine
+from service.schemas import BatchResponse, SearchRequest, SearchResponse
+
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"k": 3, "offset": 2, "fields": ["title"]},
+    {"fields": [], "snippets": {"fields": ["text"], "length": 40}},
+    {"explain": True, "terms": [{"text": "video", "weight": -0.5}]},
+    {"snippets": {}, "explain": True},
+    {"mode": "dense"},
+    {"mode": "sparse", "explain": True},
+    {"mode": "bm25"},
+    {"fusion": {"method": "rrf"}},
+    {"offset": 99, "k": 1, "candidates": 100},
+]
+
+
+def same(content: bytes, model: type[BaseModel]) -> bool:
+    read = model.model_validate_json(content)
+    return bool(json.loads(content) == json.loads(read.model_dump_json()))
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_an_answer_is_what_its_model_writes(client: TestClient, request_: dict[str, Any]) -> None:
+    answer = client.post("/search", json={"query": "play some music", **request_})
+    assert answer.status_code == 200
+    assert same(answer.content, SearchResponse)
+
+
+def test_a_batch_is_what_its_model_writes(client: TestClient) -> None:
+    searches = [{"query": "play some music", **request} for request in REQUESTS]
+    answer = client.post("/search/batch", json={"searches": searches})
+    assert answer.status_code == 200
+    assert len(answer.json()["results"]) == len(REQUESTS)
+    assert same(answer.content, BatchResponse)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_http_and_the_process_answer_the_same(
+    client: TestClient, engine: SearchEngine, request_: dict[str, Any]
+) -> None:
+    asked = {"query": "play some music", **request_}
+    remote = client.post("/search", json=asked).json()
+    local = engine.search(SearchRequest.model_validate(asked)).model_dump(mode="json")
+    assert remote["timings_ms"].keys() == local["timings_ms"].keys()
+    assert remote | {"timings_ms": {}} == local | {"timings_ms": {}}
