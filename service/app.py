@@ -63,7 +63,7 @@ class Application:
         self.state = SimpleNamespace(desk=desk)
         self._description = description(router.routes, desk.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
-        app: ASGIApp = _Router(routes, redirect_slashes=False, lifespan=lifespan)
+        app: ASGIApp = _Router(routes, lifespan)
         if desk.settings.cors_origins:
             app = CORSMiddleware(
                 app,
@@ -90,9 +90,19 @@ class Application:
 class _Router(Router):
     """Answers the errors that the routes, and the search for one, raise."""
 
+    def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
+        super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
+        plain = [route for route in routes if not route.param_convertors]
+        self._known = {(method, route.path): route for route in plain for method in route.methods or ()}
+
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().app(scope, receive, send)
+            # Most requests name a path without parameters, which need not be matched with one pattern after the other.
+            if route := self._known.get((scope.get("method", ""), scope.get("path", ""))):
+                scope["route"] = route
+                await route.app(scope, receive, send)
+            else:
+                await super().app(scope, receive, send)
         except ServiceError as error:
             await _answer(Request(scope), error)(scope, receive, send)
         except HTTPException as error:

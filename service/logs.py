@@ -29,7 +29,7 @@ class _JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
-        line.update((name, value) for name, value in vars(record).items() if name not in _COMMON)
+        line |= {name: value for name, value in vars(record).items() if name not in _COMMON}
         line["timestamp"] = datetime.fromtimestamp(record.created, UTC)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

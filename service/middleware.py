@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
+import random
 import re
-import secrets
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -92,7 +92,8 @@ class _Exchange:
         self._send = send
         self._arrived = perf_counter()
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        self.request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        # It tells requests apart, and need not be hard to guess.
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
         self._trace = None if tracing is None else tracing.begin(scope, method, self._arrived, self.request_id)
         # What the engine wants to know of the time.
         when = {"arrived": self._arrived, "marks": None if self._trace is None else self._trace.marks}
@@ -123,16 +124,20 @@ class _Exchange:
 
     def log(self) -> None:
         """Write the access line. The query is in the body and stays out of it."""
-        extra = {
-            "request_id": self.request_id,
-            "method": self._method,
-            "path": shortened(self._scope["path"], _LONGEST_PATH),
-            "status": self.status,
-            "ms": round(self.end() * 1e3, 3),
-        }
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        # Made here, because the logger would look through the stack for who logs.
+        record = logging.LogRecord(_log.name, logging.INFO, __file__, 0, "request", None, None)
+        vars(record).update(
+            request_id=self.request_id,
+            method=self._method,
+            path=shortened(self._scope["path"], _LONGEST_PATH),
+            status=self.status,
+            ms=round(self.end() * 1e3, 3),
+        )
         if self._trace is not None:
-            extra["trace_id"] = self._trace.id
-        _log.info("request", extra=extra)
+            record.trace_id = self._trace.id
+        _log.handle(record)
 
     def end_trace(self) -> None:
         """Hand the trace over, if there is one."""
