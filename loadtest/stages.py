@@ -27,6 +27,7 @@ from loadtest.record import latency, record
 from service.encoder import EncodedQuery
 from service.engine import SearchEngine
 from service.fusion import CandidateTable, Fused, align, fuse_linear
+from service.http import json_response
 from service.legs import Found, Leg
 from service.schemas import SearchRequest
 from service.telemetry import StageClock
@@ -69,7 +70,7 @@ def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 1
         fused = watch.time("fuse", _fuse, legs)
         watch.time("fetch", parts.documents.fetch, table.ordinals[fused.order[:_PAGE]], None)
         answer = watch.time("search", engine.search, SearchRequest(query=text, candidates=candidates))
-        watch.time("serialise", answer.model_dump_json)
+        watch.time("serialise", json_response, answer.model_dump())
     return watch.seconds
 
 

@@ -136,7 +136,7 @@ class _Exchange:
             ms=round(self.end() * 1e3, 3),
         )
         if self._trace is not None:
-            record.trace_id = self._trace.id
+            vars(record)["trace_id"] = self._trace.id
         _log.handle(record)
 
     def end_trace(self) -> None:

@@ -1,6 +1,6 @@
 """What may be asked. JSON types are not converted: "5" is no number."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,6 +17,10 @@ __all__ = [
     "SnippetRequest",
     "Weights",
 ]
+
+
+# A default that is a list is copied by Python's `deepcopy` for every request, and one that is made is not described.
+_EMPTY: Final[dict[str, Any]] = {"default": []}
 
 
 class Weights(Model):
@@ -103,7 +107,10 @@ class SearchRequest(Model):
 
     query: str = Field(min_length=1, description="What to look for, in plain words.", examples=["play music"])
     terms: list[QueryTerm] = Field(
-        default=[], max_length=100, description="Further words of the query, with weights that may be below 0."
+        default_factory=list,
+        max_length=100,
+        description="Further words of the query, with weights that may be below 0.",
+        json_schema_extra=_EMPTY,
     )
     k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
@@ -144,9 +151,10 @@ class SearchRequest(Model):
         examples=[{"field": "year", "gte": 2019}],
     )
     facets: list[str] = Field(
-        default=[],
+        default_factory=list,
         max_length=20,
         description="Declared keyword fields, whose values are counted over all candidates of the legs.",
+        json_schema_extra=_EMPTY,
     )
     snippets: SnippetRequest | None = Field(
         default=None,

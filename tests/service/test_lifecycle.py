@@ -12,8 +12,8 @@ from artifacts.errors import BundleError
 from service.app import create_app
 from service.engine import SearchEngine
 from service.errors import NotReadyError, SearchFailedError
+from service.hits import Plain
 from service.jobs import Steps
-from service.schemas import SearchResponse
 from service.search import Search
 from service.settings import Settings
 
@@ -96,7 +96,7 @@ def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch:
     searches: list[int] = []
     steps = Search.steps
 
-    def count(search: Search) -> Steps[SearchResponse]:
+    def count(search: Search) -> Steps[Plain]:
         searches.append(1)
         return steps(search)
 

@@ -1,6 +1,7 @@
 """The envelope of every answer: requests that end without one, HEAD, and slow bodies."""
 
 import asyncio
+import re
 import threading
 from typing import Any
 
@@ -132,3 +133,46 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_answers_are_written_in_a_worker_thread(client: TestClient, writers: list[str]) -> None:
     client.post("/search", json=SearchRequest(query="music").model_dump())
     assert [name.partition("-")[0] for name in writers] == ["request"]
+
+
+def test_a_line_tells_of_each_request(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    answers = [client.get("/livez"), client.get("/nowhere"), client.post("/search", content=b"{")]
+    found = [vars(record) for record in caplog.records if record.name == "lightretriever.access"]
+    assert [(line["method"], line["path"], line["status"]) for line in found] == [
+        ("GET", "/livez", 200),
+        ("GET", "/nowhere", 404),
+        ("POST", "/search", 415),
+    ]
+    assert [line["request_id"] for line in found] == [answer.headers["x-request-id"] for answer in answers]
+    assert all(line["ms"] > 0 and line["levelname"] == "INFO" and line["msg"] == "request" for line in found)
+
+
+def test_no_line_is_made_above_its_level(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
+    client.get("/livez")
+    assert [record for record in caplog.records if record.name == "lightretriever.access"] == []
+
+
+def test_requests_get_ids_of_their_own(client: TestClient) -> None:
+    ids = {client.get("/livez").headers["x-request-id"] for _ in range(20)}
+    assert len(ids) == 20
+    assert all(re.fullmatch("[0-9a-f]{16}", one) for one in ids)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route", "status"),
+    [
+        ("GET", "/livez", "/livez", 200),
+        ("GET", "/openapi.json", "/openapi.json", 200),
+        ("GET", "/documents/music", "/documents/{id:any}", 200),
+        ("GET", "/search", "/search", 405),
+        ("GET", "/livez/", "unknown", 404),
+    ],
+)
+def test_a_request_is_counted_for_its_route(
+    client: TestClient, engine: SearchEngine, method: str, path: str, route: str, status: int
+) -> None:
+    before = observed(engine.metrics, route, str(status))[0]
+    assert client.request(method, path).status_code == status
+    assert observed(engine.metrics, route, str(status))[0] == before + 1
