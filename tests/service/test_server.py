@@ -200,6 +200,19 @@ def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path:
     assert b'"kind":"body_timeout"' in answer
 
 
+def test_a_body_that_comes_in_pieces_is_waited_for(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps(SEARCH).encode()
+    head = f"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        for piece in (head.encode() + b"Connection: close\r\n\r\n", body[:5], body[5:9], body[9:]):
+            connection.sendall(piece)
+            sleep(0.05)
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["hits"]
+
+
 def test_head_on_the_real_server(url: str) -> None:
     with httpx2.Client(base_url=url) as client:
         for path in ("/", "/livez", "/readyz"):
