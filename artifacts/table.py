@@ -4,7 +4,6 @@
 `normalise(mean_i E[t_i])`. Rows are stored as they come from the model: they are *not* normalised.
 """
 
-from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -18,7 +17,7 @@ from artifacts.errors import BundleError
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
 
 TableDtype = Literal["float16", "float32", "int8"]
-Ids = Sequence[int] | npt.NDArray[np.integer]
+Ids = npt.NDArray[np.integer]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
@@ -159,12 +158,15 @@ class TokenTable:
 
     def _taken(self, ids: Ids) -> npt.NDArray[Any]:
         """The stored rows (n, D). A query waits for this, so what is no error is not looked at twice."""
-        if len(ids) == 0 or min(ids) >= 0:
-            try:
-                return self._rows.take(ids, 0)
-            except IndexError:
-                pass
-        raise self._outside(ids)
+        places = ids
+        if ids.dtype == np.int32:
+            places = ids.view(np.uint32)  # what is below 0 lies outside then
+        elif ids.size and ids.min() < 0:
+            raise self._outside(ids)
+        try:
+            return self._rows.take(places, 0)
+        except IndexError:
+            raise self._outside(ids) from None
 
     def _outside(self, ids: Ids) -> ValueError:
         outside = next(number for number in ids if not 0 <= number < self.shape[0])

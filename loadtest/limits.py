@@ -107,7 +107,7 @@ def _timed(
     for _ in range(2):
         seconds = {"table": [], "dense": [], "sparse": []}
         for query in queries:
-            ids = np.repeat(query.terms, query.counts).tolist()  # as the encoder has them
+            ids = np.repeat(query.terms, query.counts)
             seconds["table"].append(_seconds(mean, ids))
             seconds["dense"].append(_seconds(dense, query.dense, _K))
             seconds["sparse"].append(_seconds(sparse.search, query.terms, query.weights, _K))

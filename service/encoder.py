@@ -27,7 +27,7 @@ _SHORTEST = 1e-12
 _NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
 _BEHIND_ALL = 2**31 - 1  # no token id
 
-_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
+_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
 @dataclass(slots=True)  # a frozen one takes several times as long to make
@@ -130,13 +130,13 @@ class QueryEncoder:
         started = perf_counter()
         ids = self.tokenizer.token_ids(text)
         _require_tokens(ids, field, text)
-        terms, counts, factors = self._joined(ids, further) if further else _counted(ids)
+        ordered, terms, counts, factors = self._joined(ids, further) if further else _counted(ids)
         weights = factors if self._idf is None else factors * self._idf.take(terms)
         started = clock.add("tokenize", started)
         if not dense:
             return EncodedQuery(terms, counts, factors, weights, None)
         table = self.tables[task]
-        mean = np.einsum("t,td->d", factors, table.rows(terms)) if further else table.mean(ids)
+        mean = np.einsum("t,td->d", factors, table.rows(terms)) if further else table.mean(ordered)
         length = math.sqrt(mean.dot(mean))  # BLAS wakes no thread for so few numbers
         if length < _SHORTEST:
             raise _no_direction(field, text)
@@ -151,7 +151,7 @@ class QueryEncoder:
         ids, lengths = self.tokenizer.token_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
             _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
-        bounds, terms, counts = _counted_each(ids, lengths)
+        ids, bounds, terms, counts = _counted_each(ids, lengths)
         factors = counts.astype(np.float32)
         weights = factors if self._idf is None else factors * self._idf.take(terms)
         started = clock.add("tokenize", started)
@@ -172,7 +172,7 @@ class QueryEncoder:
         return replace(query, parts=parts)
 
     def _joined(self, ids: list[int], further: Sequence[tuple[str, float]]) -> _Counted:
-        """The different tokens of a query and its further texts, how often each occurs, and how often it counts."""
+        """As `_counted`, of a query and its further texts; the tokens with all they count are left out."""
         counts = Counter(ids)
         factors = {token_id: float(count) for token_id, count in counts.items()}
         for position, (text, weight) in enumerate(further):
@@ -185,8 +185,10 @@ class QueryEncoder:
         if not terms:
             reason = "they take away every token of the query: leave one of them out, or change a weight"
             raise NoTokensError.of(FieldError("terms", reason))
+        different = np.array(terms, dtype=np.int32)
         return (
-            np.array(terms, dtype=np.int32),
+            different,
+            different,
             np.array([counts[term] for term in terms], dtype=np.int64),
             np.array([factors[term] for term in terms], dtype=np.float32),
         )
@@ -207,22 +209,24 @@ def _no_direction(field: str, text: str) -> NoDirectionError:
 
 
 def _counted(ids: list[int]) -> _Counted:
-    """The different ids, ascending, how often each occurs, and how often it counts."""
+    """All ids, ascending; the different ones, how often each occurs, and how often it counts."""
     ordered = np.array([-1, *ids, _BEHIND_ALL], dtype=np.int32)
     ordered.sort()
     last = (ordered[1:] != ordered[:-1]).nonzero()[0]  # where each occurs for the last time, the -1 too
-    counts = last[1:] - last[:-1]
-    return ordered.take(last[1:]), counts, counts.astype(np.float32)
+    ends = last[1:]
+    counts = ends - last[:-1]
+    return ordered[1:-1], ordered[ends], counts, counts.astype(np.float32)
 
 
 def _counted_each(
     ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Of many queries, one behind the other: the bounds (q + 1,) of each query's different ids, these, and counts."""
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Of many queries, one behind the other: all ids, each query's ascending; the bounds (q + 1,) of each query's
+    different ids, these, and counts."""
     pairs = np.repeat(np.arange(lengths.size) << 32, lengths)
     pairs += ids
     pairs.sort()
+    ordered = pairs.astype(np.int32)
     last = np.flatnonzero(np.append(pairs[1:] != pairs[:-1], pairs.size > 0))
-    pairs = pairs.take(last)
-    different = np.bincount(pairs >> 32, minlength=lengths.size)
-    return np.append(0, np.cumsum(different)), pairs.astype(np.int32), np.diff(last, prepend=-1)
+    different = np.bincount(pairs.take(last) >> 32, minlength=lengths.size)
+    return ordered, np.append(0, np.cumsum(different)), ordered.take(last), np.diff(last, prepend=-1)
