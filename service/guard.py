@@ -30,6 +30,7 @@ class Guard:
         self._watched: dict[Watched, None] = {}
         self._awake = Condition()
         self._wakes_at = -inf
+        self._named = inf  # the time that the guard was woken for
         self._closed = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -39,6 +40,7 @@ class Guard:
         self._watched[one] = None
         if one.look_at < self._wakes_at:
             with self._awake:
+                self._named = min(self._named, one.look_at)
                 self._awake.notify()
 
     def forget(self, one: Watched) -> None:
@@ -71,7 +73,10 @@ class Guard:
         with self._awake:
             # From here on whoever begins to be watched wakes the guard, until it has looked at the times itself.
             self._wakes_at = inf
-            self._wakes_at = min((one.look_at for one in list(self._watched)), default=inf)
+            # What it was woken for may be forgotten already. It sleeps until then all the same; with no end to its
+            # sleep, every short request would wake it.
+            self._wakes_at = min((one.look_at for one in list(self._watched)), default=self._named)
+            self._named = inf
             seconds = None if self._wakes_at == inf else self._wakes_at - perf_counter()
             if not self._closed and (seconds is None or seconds > 0):
                 self._awake.wait(seconds)

@@ -1,7 +1,8 @@
 """The guard: looks when the time has come, not at what was forgotten, and at the rest when one look fails."""
 
 import threading
-from time import perf_counter
+from math import inf
+from time import perf_counter, sleep
 
 import pytest
 
@@ -40,6 +41,35 @@ def test_what_is_forgotten_is_not_looked_at() -> None:
     guard.forget(gone)
     assert there.looked.acquire(timeout=20)
     assert not gone.looked.acquire(blocking=False)
+    guard.close()
+
+
+def test_requests_that_end_before_it_looks_do_not_wake_it_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = Guard("guard")
+    sleeps: list[float | None] = []
+    asleep = threading.Semaphore(0)
+    wait = guard._awake.wait
+
+    def counted(seconds: float | None = None) -> bool:
+        sleeps.append(seconds)
+        asleep.release()
+        return wait(seconds)
+
+    while guard._wakes_at != inf:
+        sleep(0.001)
+    with guard._awake:  # it sleeps now
+        monkeypatch.setattr(guard._awake, "wait", counted)
+    first = Watched(20)
+    guard.watch(first)
+    guard.forget(first)  # before the guard has looked at the times, as a short request does, or soon after
+    assert asleep.acquire(timeout=20)
+    for _ in range(50):
+        short = Watched(30)
+        guard.watch(short)
+        guard.forget(short)
+    assert not asleep.acquire(timeout=0.2)
+    assert len(sleeps) == 1
+    assert sleeps[0] is not None
     guard.close()
 
 
