@@ -1,7 +1,7 @@
 """Reading requests and writing answers: JSON in, JSON or a problem out."""
 
 import asyncio
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -46,7 +46,8 @@ async def read_model(request: Request, model: type[M], *, max_body_bytes: int, d
     """
     _check_media_type(request)
     try:
-        body = await _in_time(_read_body(request, max_body_bytes), deadline_ms / 1e3)
+        async with asyncio.timeout(deadline_ms / 1e3):
+            body = await _read_body(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
     try:
@@ -82,33 +83,6 @@ def _check_media_type(request: Request) -> None:
     encoding = header(request.scope, b"content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body without encoding.")
-
-
-async def _in_time(reading: Coroutine[Any, Any, bytes], seconds: float) -> bytes:
-    """Wait for what is read. The clock is set only if it has to wait: mostly the body has come with the headers."""
-    steps = reading.__await__()
-    try:
-        waits_for = next(steps)
-    except StopIteration as ended:
-        body: bytes = ended.value
-        return body
-    try:
-        async with asyncio.timeout(seconds):
-            return await _Rest(steps, waits_for)
-    finally:
-        reading.close()
-
-
-class _Rest:
-    """What is left of a coroutine that has begun, and waits for something."""
-
-    def __init__(self, steps: Generator[Any, Any, bytes], waits_for: Any) -> None:
-        self._steps = steps
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, bytes]:
-        yield self._waits_for
-        return (yield from self._steps)
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
