@@ -56,10 +56,13 @@ class Guard:
 
     def _run(self) -> None:
         while self._sleep():
-            now = perf_counter()
-            for one in list(self._watched):
-                if one.look_at <= now:
-                    self._look(one, now)
+            self._look_round(perf_counter())
+
+    def _look_round(self, now: float) -> None:
+        """In a call of its own, so that nothing that was looked at is kept while the guard sleeps."""
+        for one in list(self._watched):
+            if one.look_at <= now:
+                self._look(one, now)
 
     def _look(self, one: Watched, now: float) -> None:
         try:
