@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.checks import (
+    check_damage,
     check_dense,
     check_file,
-    check_hash,
     check_idf,
     check_sparse,
     check_table,
@@ -62,13 +62,13 @@ class Bundle:
         return cls(path, manifest)
 
     def check_hashes(self) -> None:
-        """Read every file, several at a time, and compare it with its SHA-256. Afterwards they lie in the page
-        cache, as far as the memory holds them.
+        """Read every file, several at a time, and compare it with its hash. Afterwards they lie in the page cache, as
+        far as the memory holds them.
 
         With its hashes right, a bundle is byte for byte what was written. Raises BundleError that names the file.
         """
         with ThreadPoolExecutor() as threads:
-            problems = threads.map(lambda file: list(check_hash(self.path, self.manifest, file)), self.manifest.files)
+            problems = threads.map(lambda file: list(check_damage(self.path, self.manifest, file)), self.manifest.files)
             raise_first(self.path, chain.from_iterable(problems))
 
     def tokenizer(self) -> TextTokenizer:

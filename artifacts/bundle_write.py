@@ -17,6 +17,7 @@ from artifacts.dense_tuning import QuerySample, choose_parameters, query_vectors
 from artifacts.disk import writing
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.generator import generator
+from artifacts.hashes import list_files
 from artifacts.idf import IDF_FILE, save_idf
 from artifacts.lucene.index import ImpactIndexWriter
 from artifacts.manifest import (
@@ -31,7 +32,6 @@ from artifacts.manifest import (
     TaskInfo,
     TokenizerInfo,
     ids_sha256,
-    list_files,
     table_file,
 )
 from artifacts.metadata import FieldKind

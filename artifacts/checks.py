@@ -5,6 +5,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+from xxhash import xxh3_128
 
 from artifacts.dense import DenseIndex
 from artifacts.errors import BundleError
@@ -17,6 +20,7 @@ from artifacts.text import TextTokenizer
 
 __all__ = [
     "Problem",
+    "check_damage",
     "check_dense",
     "check_file",
     "check_hash",
@@ -32,6 +36,8 @@ __all__ = [
 _FETCH = "Fetch or build the bundle again."
 # Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
 _LOCK_FILE = "write.lock"
+# Large, because whoever reads on must wait for the interpreter, which other threads keep busy.
+_BUFFER: Final = 2**23
 
 
 @dataclass(frozen=True)
@@ -92,13 +98,30 @@ def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 def check_hash(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
     """Whether the content of a file is the one the manifest was written for."""
+    info = manifest.files[file]
+    yield from _same_hash(root, file, info.bytes, "SHA-256", hashlib.sha256(), info.sha256)
+
+
+def check_damage(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
+    """The same by XXH3, which is several times as fast: no damage gets by, only a forgery. By SHA-256 in a bundle that
+    has no other."""
+    info = manifest.files[file]
+    if info.xxh3 is None:
+        yield from check_hash(root, manifest, file)
+    else:
+        yield from _same_hash(root, file, info.bytes, "XXH3", xxh3_128(), info.xxh3)
+
+
+def _same_hash(root: Path, file: str, size: int, name: str, found: Any, expected: str) -> Iterator[Problem]:
+    buffer = memoryview(bytearray(max(1, min(_BUFFER, size))))
     try:
-        with (root / file).open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+        with (root / file).open("rb", buffering=0) as content:
+            while count := content.readinto(buffer):
+                found.update(buffer[:count])
     except OSError as error:
         yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
         return
-    yield from differs(file, "wrong SHA-256, the content was changed", manifest.files[file].sha256, found)
+    yield from differs(file, f"wrong {name}, the content was changed", expected, found.hexdigest())
 
 
 def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:

@@ -28,7 +28,6 @@ __all__ = [
     "TaskInfo",
     "TokenizerInfo",
     "ids_sha256",
-    "list_files",
     "parse_manifest",
     "read_manifest",
     "table_file",
@@ -67,6 +66,7 @@ InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, AfterValidator(_task_name)]
 ImpactKind = Literal["learned", "bm25"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class _Part(BaseModel):
@@ -156,10 +156,11 @@ class FusionInfo(_Part):
 
 
 class FileInfo(_Part):
-    """Size in bytes and SHA-256 of a file."""
+    """Size in bytes and SHA-256 of a file, and its XXH3 (128 bits), which older bundles lack."""
 
     bytes: int = Field(ge=0)
     sha256: Sha256
+    xxh3: Xxh3 | None = Field(default=None, exclude_if=lambda xxh3: xxh3 is None)
 
 
 class Manifest(_Part):
@@ -229,16 +230,6 @@ class Manifest(_Part):
 def ids_sha256(ids: Iterable[str]) -> str:
     """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
-
-
-def list_files(folder: Path) -> dict[str, FileInfo]:
-    """Size and SHA-256 of every file below `folder`, by POSIX path: `Manifest.files` before the manifest is there."""
-    listed = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        listed[path.relative_to(folder).as_posix()] = FileInfo(bytes=path.stat().st_size, sha256=digest)
-    return listed
 
 
 def read_manifest(bundle: Path) -> Manifest:

@@ -61,13 +61,21 @@ class SearchEngine:
             self.publish()
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: Settings | None = None, metrics: Metrics | None = None) -> Self:
+    def open(
+        cls,
+        bundle: Bundle,
+        settings: Settings | None = None,
+        metrics: Metrics | None = None,
+        *,
+        hashed: bool = True,
+    ) -> Self:
         """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start.
 
         `metrics` are those of the process, which tell of this engine from `publish` on; None: of its own, at once.
+        Unless its files were `hashed` already, or need not be, they are before an index is opened.
         """
         settings = settings or Settings()
-        parts = Parts.open(bundle, settings)
+        parts = Parts.open(bundle, settings, hashed=hashed)
         try:
             return cls(bundle, settings, parts, metrics)
         except BaseException:

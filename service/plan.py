@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Self, get_args
 
 from artifacts.bundle import Bundle
+from artifacts.lucene.jvm import start_jvm
 from artifacts.lucene.search import ImpactIndex
 from artifacts.lucene.words import WordSearch
 from artifacts.manifest import Manifest
@@ -44,11 +45,18 @@ class Parts:
     index: ImpactIndex
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: Settings) -> Self:
-        """Open what searches in a bundle are made of. BundleError, JavaError."""
-        # Reading the vocabulary is Python's work; Java opens its index and reads a sample of it meanwhile.
-        with ThreadPoolExecutor(1) as thread:
-            encoder = thread.submit(_encoder, bundle)
+    def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
+        """Open what searches in a bundle are made of. BundleError, JavaError.
+
+        Unless its files were `hashed` already, that is done before an index is opened.
+        """
+        # Reading the vocabulary is Python's work; Java starts, opens its index and reads a sample of it meanwhile.
+        with ThreadPoolExecutor(2) as threads:
+            encoder = threads.submit(_encoder, bundle)
+            if not hashed:
+                read = threads.submit(bundle.check_hashes)
+                start_jvm()
+                read.result()
             index = bundle.sparse()
             try:
                 return cls._of(bundle, settings, index, encoder)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -18,7 +18,6 @@ from typing import Final, Self
 
 from artifacts.bundle import Bundle
 from artifacts.errors import BundleError, LightRetrieverError
-from artifacts.lucene.jvm import start_jvm
 from artifacts.manifest import read_manifest
 from artifacts.verify import verify_bundle
 from service.engine import SearchEngine
@@ -255,13 +254,7 @@ def _open(path: Path, settings: Settings, metrics: Metrics, *, hashed: bool) -> 
     another one took its place meanwhile."""
     bundle = Bundle.open(path)
     identity = _identity(path)
-    if not hashed:
-        # Reading takes the disk and a processor, starting Java another.
-        with ThreadPoolExecutor(1) as thread:
-            read = thread.submit(bundle.check_hashes)
-            start_jvm()
-            read.result()
-    engine = SearchEngine.open(bundle, settings, metrics)
+    engine = SearchEngine.open(bundle, settings, metrics, hashed=hashed)
     try:
         _require_same(path, identity)
     except BaseException:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from xxhash import xxh3_128
 
+from artifacts import checks
 from artifacts.batches import EncodedBatch
 from artifacts.bundle import Bundle
 from artifacts.bundle_write import TableInput, write_bundle
@@ -20,7 +22,7 @@ from artifacts.manifest import CorpusInfo, ModelInfo
 from artifacts.table import TableDtype
 from artifacts.text import TextTokenizer
 from artifacts.verify import verify_bundle
-from tests.support.tampering import copy_of, edit_manifest, resign
+from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, train_tokenizer
 
 Rows = npt.NDArray[np.float32]
@@ -385,6 +387,31 @@ def test_parts_are_checked_when_they_are_opened(tiny_path: Path, tmp_path: Path)
         bundle.dense()
     with pytest.raises(BundleError, match="lucene: wrong number of documents: expected 121, found 120"):
         bundle.sparse()
+
+
+@pytest.mark.parametrize("buffer", [7, 2**23])
+def test_damage_is_found_by_the_fast_hash_and_in_older_bundles_by_the_other(
+    tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int
+) -> None:
+    monkeypatch.setattr(checks, "_BUFFER", buffer)
+    path = copy_of(tiny_path, tmp_path)
+    files = Bundle.open(path).manifest.files
+    assert {file: info.xxh3 for file, info in files.items()} == {
+        file: xxh3_128((path / file).read_bytes()).hexdigest() for file in files
+    }
+
+    def forget(record: dict[str, Any]) -> None:
+        for info in record["files"].values():
+            del info["xxh3"]
+
+    for name in ("XXH3", "SHA-256"):
+        Bundle.open(path).check_hashes()
+        flip_bit(path / "dense.faiss")
+        with pytest.raises(BundleError, match=rf"dense\.faiss: wrong {name}, the content was changed: expected"):
+            Bundle.open(path).check_hashes()
+        flip_bit(path / "dense.faiss")
+        if name == "XXH3":
+            edit_manifest(path, forget)
 
 
 def test_the_tokenizer_of_another_model_is_refused(tiny_path: Path, tmp_path: Path) -> None:

@@ -192,11 +192,11 @@ def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, 
 def test_a_server_does_not_start_with_a_damaged_file_of_the_right_size(bundles: Pair, damaged: Path, file: str) -> None:
     make_damaged(bundles, Case(file, "a bit flipped"), damaged, np.random.default_rng(SEED))
     Bundle.open(damaged)  # sizes are right
-    with pytest.raises(BundleError, match=rf"{file}: wrong SHA-256"):
+    with pytest.raises(BundleError, match=rf"{file}: wrong XXH3"):
         Bundle.open(damaged).check_hashes()
     with Server(damaged) as server:
         code, output, errors = server.wait()
     assert (code, output) == (2, "")
-    assert errors.startswith(f"error: {damaged / file}: wrong SHA-256, the content was changed: ")
+    assert errors.startswith(f"error: {damaged / file}: wrong XXH3, the content was changed: ")
     assert errors.endswith("Fetch or build the bundle again.\n")
     assert errors.count("\n") == 1

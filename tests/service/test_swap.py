@@ -264,8 +264,8 @@ def test_a_folder_that_changes_while_it_is_opened_is_refused(
     with TestClient(create_app(folder, SETTINGS)) as client:
         opened = SearchEngine.open
 
-        def exchange(*arguments: Any) -> SearchEngine:
-            engine = opened(*arguments)
+        def exchange(*arguments: Any, **options: Any) -> SearchEngine:
+            engine = opened(*arguments, **options)
             folder.rename(tmp_path / "away")
             (tmp_path / "third").rename(folder)
             return engine
