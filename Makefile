@@ -5,10 +5,10 @@ PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest faults java gate docs image bench lock clean
+.PHONY: help install demo test lint format typecheck pytest faults java gate instructions docs image bench lock clean
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 install: ## Install what the service needs into .venv
 	@scripts/install runtime
@@ -39,6 +39,11 @@ java: ## Check that the committed Java classes are those of the committed source
 gate: ## Check that no stage of a search became slower than at the baseline
 	@$(PYTHON_IN_VENV) scripts/demo.py --unpack
 	$(PYTHON_IN_VENV) -m loadtest.gate
+
+instructions: ## Compare the instructions that the stages take with those of the baseline, in valgrind
+	@command -v valgrind >/dev/null || scripts/apt-get-install valgrind
+	@$(PYTHON_IN_VENV) scripts/demo.py --unpack
+	$(PYTHON_IN_VENV) -m loadtest.instructions demo/bundle --baseline $$(cat loadtest/baseline)
 
 pytest: ## Run the tests only
 	.venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile

@@ -45,6 +45,11 @@ def _times(rows: Sequence[Row]) -> list[str]:
     return lines + [f"| {row['setting']} | {row['p50']:,} | {row['p95']:,} | {row['p99']:,} |" for row in rows]
 
 
+def _instructions(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | instructions | documents |", "|---|---:|---:|"]
+    return lines + [f"| {row['setting']} | {row['value']:,} | {row['documents']:,} |" for row in rows]
+
+
 def _dense(rows: Sequence[Row]) -> list[str]:
     lines = ["| | recall@100 | searches/s of one core | p50 µs | p99 µs |", "|---|---:|---:|---:|---:|"]
     return lines + [
@@ -71,6 +76,7 @@ def _limits(rows: Sequence[Row]) -> list[str]:
 
 _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] = (
     ("The stages of a search, one query after the other", "stage", _times),
+    ("Instructions of a stage for a query, counted by valgrind", "instructions", _instructions),
     ("The dense leg by its search width", "dense", _dense),
     ("The sparse leg and BM25 in the same JVM, the best 100", "sparse", _times),
     ("65,536 queries, as in the paper's table", "paper_table", _paper),

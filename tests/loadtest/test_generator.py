@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 
 import orjson
@@ -26,9 +27,9 @@ def test_requests_come_at_the_rate_that_was_asked_for() -> None:
     assert [result[kind] for kind in ("degraded", "refused", "failed", "late")] == [0, 0, 0, 0]
     # Never too early: the request after n others can't come before n/100 s.
     assert [n for n, arrived in enumerate(asked.times) if arrived < before + n / 100] == []
-    assert [orjson.loads(body) for body in asked.bodies[:51]] == [
-        {"query": f"query {number % 50}", "k": 5} for number in range(51)
-    ]
+    # Two connections may overtake each other, so the order of arrival is not looked at.
+    assert Counter(orjson.loads(body)["query"] for body in asked.bodies) == {f"query {n}": 2 for n in range(50)}
+    assert {orjson.loads(body)["k"] for body in asked.bodies} == {5}
     assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"]
     assert result["client_us"] > 0
     assert result["wall_s"] >= 0.99

@@ -65,12 +65,14 @@ def test_every_kind_of_row_has_its_table(tmp_path: Path) -> None:
         {"key": "stage", "setting": "fuse", **times},
         {"key": "dense", "setting": "nprobe 8", "recall@100": 0.95, "qps": 1200, **times},
         {"key": "sparse", "setting": "impacts", **times},
+        {"key": "instructions", "setting": "encode", "value": 180523, "documents": 120},
         {"key": "paper_table", "setting": "without the LLM", "both_s": 0.5, "search_s": 7.0, "value": 7.5, "qps": 8738},
         {"key": "ready_s", "value": 3.0, "goal": "≤ 3"},
     ]
     (tmp_path / "speed.json").write_text(json.dumps({"rows": rows}))
-    stages, dense, sparse, paper = detail_tables(tmp_path / "speed.json")
+    stages, counts, dense, sparse, paper = detail_tables(tmp_path / "speed.json")
     assert "| fuse | 1,000.5 | 2.0 | 3.0 |" in stages
+    assert "| encode | 180,523 | 120 |" in counts
     assert "| nprobe 8 | 0.95 | 1,200 | 1,000.5 | 3.0 |" in dense
     assert "| impacts | 1,000.5 | 2.0 | 3.0 |" in sparse
     assert "| without the LLM | 0.5 | 7.0 | 7.5 | 8,738 |" in paper

@@ -1,0 +1,1 @@
+"""Benchmarks for pytest-benchmark, see docs/speed.md."""
