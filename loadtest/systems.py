@@ -17,7 +17,7 @@ __all__ = ["LLM", "NAMES", "OURS", "PROCESSES", "Given", "LeftOut", "System", "s
 OURS: Final = "lightretriever"
 PROCESSES: Final = "processes"
 LLM: Final = "llm"
-NAMES: Final = (OURS, PROCESSES, LLM, "biencoder", "bm25", "anserini", "static", "milvus")
+NAMES: Final = (OURS, PROCESSES, LLM, "biencoder", "bm25", "anserini", "static", "milvus", "seekdb")
 _NEEDS_PIPELINE: Final = "model software is not installed (scripts/install pipeline)"
 
 
@@ -64,7 +64,7 @@ def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | Le
     unknown = sorted(set(only) - set(NAMES))
     if unknown:
         raise LoadError(f"{', '.join(unknown)}: no such system.", remedy=f"The systems are {', '.join(NAMES)}.")
-    makers = (_ours, _processes, _language_model, _biencoder, _bm25, _anserini, _static, _milvus)
+    makers = (_ours, _processes, _language_model, _biencoder, _bm25, _anserini, _static, _milvus, _seekdb)
     for made in (maker(given) for maker in makers):
         yield made if made.name in only else LeftOut(made.name, made.label, "not asked for (--systems)")
 
@@ -134,11 +134,18 @@ def _static(given: Given) -> System | LeftOut:
 
 
 def _milvus(given: Given) -> System | LeftOut:
-    name, label = "milvus", "Milvus Lite"
-    if find_spec("milvus_lite") is None:
-        return LeftOut(name, label, "milvus-lite is not installed (scripts/install loadtest)")
-    what = "Milvus Lite over the same dense and sparse vectors, queries by our encoder, behind a thin route"
-    command = _other("milvus", given)
+    return _engine("milvus", "Milvus Lite", "milvus_lite", given)
+
+
+def _seekdb(given: Given) -> System | LeftOut:
+    return _engine("seekdb", "seekdb", "pylibseekdb", given)
+
+
+def _engine(name: str, label: str, package: str, given: Given) -> System | LeftOut:
+    if find_spec(package) is None:
+        return LeftOut(name, label, f"the package {package} is not installed (scripts/install loadtest)")
+    what = f"{label} over the same dense and sparse vectors, queries by our encoder, behind a thin route"
+    command = _other(name, given)
     return System(name, label, what, command, [*command, "--build"])
 
 

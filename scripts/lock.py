@@ -3,9 +3,9 @@
     python scripts/lock.py
 
 `requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `pipeline.txt`, `loadtest.txt` and
-`dev.txt`, in this order, pin what the extra of that name adds to the lists before it. `client.txt` and `docs.txt` each
-stand alone: they pin all that calling the service and building the documentation need, on a machine that has nothing
-else. All come from one resolution, so they never contradict each other.
+`dev.txt` pin what the extra of that name adds to the lists that `scripts/install` takes with it (`LISTS`).
+`client.txt` and `docs.txt` each stand alone: they pin all that calling the service and building the documentation need,
+on a machine that has nothing else. All come from one resolution, so they never contradict each other.
 pip resolves without installing anything, for the Python that runs this script: run it with the oldest supported one
 (3.11), whose needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
 """
@@ -22,7 +22,14 @@ from pathlib import Path
 __all__ = ["BUILD", "CLIENT", "HELD", "WITHOUT_DEPENDENCIES", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
-LISTS = ("runtime", "tracing", "pipeline", "loadtest", "dev")
+LISTS = {
+    "runtime": (),
+    "tracing": ("runtime",),
+    "pipeline": ("runtime", "tracing"),
+    "loadtest": ("runtime", "tracing"),
+    "dev": ("runtime", "tracing", "pipeline", "loadtest"),
+}
+"""By list, those it adds to. A pin may be both in pipeline.txt and in loadtest.txt: neither adds to the other."""
 
 # What service/client and the command `search` import of the direct dependencies, beside the extra `client`.
 CLIENT = ("pydantic", "rich", "typer")
@@ -78,20 +85,21 @@ def write_list(name: str, what: str, pins: Mapping[str, str], extra: Sequence[st
 
 
 def main() -> None:
-    """Resolve all uses together, then give each list what it is the first to need."""
+    """Resolve all uses together, then give each list what those it adds to don't have."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     direct = {"runtime": project["dependencies"], **project["optional-dependencies"]}
     uses = (*LISTS, "client", "docs")
     everything = resolve([*BUILD, *(requirement for use in uses for requirement in direct[use])], HELD)
     pinned = [f"{name}=={version}" for name, version in everything.items()]
-    done = resolve(BUILD, pinned)
-    write_list("build", "Builds this project and pyserini; installed first.", done)
-    for use in LISTS:
+    lists = {"build": resolve(BUILD, pinned)}
+    write_list("build", "Builds this project and pyserini; installed first.", lists["build"])
+    for use, others in LISTS.items():
         needed = resolve([*direct["runtime"], *direct[use]], pinned)
-        added = {name: version for name, version in needed.items() if name not in done}
+        there = {name for other in ("build", *others) for name in lists[other]}
+        added = {name: version for name, version in needed.items() if name not in there}
+        lists[use] = added
         what = "What `lightretriever serve` needs." if use == "runtime" else f"What the extra `{use}` adds."
         write_list(use, what, marked(added, direct[use]), WITHOUT_DEPENDENCIES if use == "runtime" else ())
-        done |= added
     alone = resolve([*direct["client"], *CLIENT], pinned)
     write_list("client", "What calling the service needs: complete, without the other lists.", alone)
     alone = resolve(direct["docs"], pinned)

@@ -1,6 +1,7 @@
 """The pinned lists: complete, within the ranges of pyproject.toml, free of contradictions."""
 
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,23 @@ def test_every_extra_has_a_list() -> None:
     assert {path.stem for path in (ROOT / "requirements").iterdir()} == set(DIRECT) | {"build"}
 
 
-def test_no_package_is_in_two_lists() -> None:
-    names = [name for use in CHAINS["dev"] for name in pins(use)]
-    assert sorted(names) == sorted(set(names))
+@pytest.mark.parametrize("use", CHAINS)
+def test_the_lists_of_a_use_agree_and_have_nothing_twice(use: str) -> None:
+    both = pins("pipeline").keys() & pins("loadtest").keys()  # neither adds to the other
+    found: dict[str, Version] = {}
+    for part in CHAINS[use]:
+        for name, version in pins(part).items():
+            assert name not in found or (name in both and found[name] == version), f"{part}.txt: {name}"
+            found[name] = version
+
+
+@pytest.mark.parametrize("use", ["runtime", "tracing", "pipeline", "loadtest", "dev"])
+def test_the_lists_of_a_use_have_all_that_their_packages_need(use: str) -> None:
+    there = {name for part in CHAINS[use] for name in pins(part)}
+    for name in there - {"pyserini", "torch"}:  # see WITHOUT_DEPENDENCIES; torch's depend on the build
+        for requirement in map(Requirement, requires(name) or []):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(requirement.name) in there, f"{name} needs {requirement}"
 
 
 @pytest.mark.parametrize("use", CHAINS)

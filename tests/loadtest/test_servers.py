@@ -79,9 +79,10 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
             assert {"title", "text", "year"} == set(hits[0]["fields"])
 
 
-def test_milvus_fuses_the_same_rankings(found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("name", ["milvus", "seekdb"])
+def test_an_engine_fuses_the_same_rankings(name: str, found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
     with (
-        Server([*found["milvus"].command, "--port", "0"]) as server,
+        Server([*found[name].command, "--port", "0"]) as server,
         SearchEngine.open(Bundle.open(real_bundle[0]), Settings(deadline_ms=60_000)) as engine,
     ):
         for text in ("music player", "text editor with plugins", "terminal"):
