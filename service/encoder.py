@@ -26,6 +26,7 @@ __all__ = ["EncodedQueries", "EncodedQuery", "QueryEncoder"]
 _SHORTEST = 1e-12
 _NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
 _BEHIND_ALL = 2**31 - 1  # no token id
+_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)  # NumPy takes them faster than the types
 
 _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
@@ -210,12 +211,12 @@ def _no_direction(field: str, text: str) -> NoDirectionError:
 
 def _counted(ids: list[int]) -> _Counted:
     """All ids, ascending; the different ones, how often each occurs, and how often it counts."""
-    ordered = np.array([-1, *ids, _BEHIND_ALL], dtype=np.int32)
+    ordered = np.array([-1, *ids, _BEHIND_ALL], dtype=_INT32)
     ordered.sort()
     last = (ordered[1:] != ordered[:-1]).nonzero()[0]  # where each occurs for the last time, the -1 too
     ends = last[1:]
     counts = ends - last[:-1]
-    return ordered[1:-1], ordered[ends], counts, counts.astype(np.float32)
+    return ordered[1:-1], ordered[ends], counts, counts.astype(_FLOAT32)
 
 
 def _counted_each(
