@@ -74,6 +74,13 @@ def _limits(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _processors(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | one, a second | all, a second | times the work of one |", "|---|---:|---:|---:|"]
+    return lines + [
+        f"| {row['setting']} | {row['one_per_s']:,} | {row['all_per_s']:,} | {row['value']} |" for row in rows
+    ]
+
+
 _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] = (
     ("The stages of a search, one query after the other", "stage", _times),
     ("Instructions of a stage for a query, counted by valgrind", "instructions", _instructions),
@@ -85,4 +92,5 @@ _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] 
         "memory_limit",
         _limits,
     ),
+    ("What one processor gets done, and all of them together", "processors", _processors),
 )

@@ -5,8 +5,9 @@
 
 docs/results/quality.json has one row per system and dataset; scripts/result_tables.py says in which table, in which
 order and under which label a system stands, and which pairs are tested, which gives significance.json. What speed.json
-and reliability.json hold against their goals becomes the tables of docs/speed.md and docs/reliability.md. Every other
-docs/results/*.json is an `evaluation.json`, and becomes a table of its own.
+and reliability.json hold against their goals becomes the tables of docs/speed.md and docs/reliability.md. load.json, of
+the load test, stands in README.md, and engines/load.json, of a second one with further engines, in docs/speed.md. Every
+other docs/results/*.json is an `evaluation.json`, and becomes a table of its own.
 """
 
 import json
@@ -41,6 +42,7 @@ CHART = "quality.svg"
 SPEED = "speed.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
+ENGINES = "engines"
 OTHERS = (QUALITY, SIGNIFICANCE, SPEED, RELIABILITY, LOAD, "scaling.json")
 PART = Part("<!-- results: written by scripts/results.py -->", "<!-- end of results -->")
 
@@ -81,7 +83,11 @@ def outputs(root: Path) -> dict[Path, str]:
     pages = {
         root / "README.md": [*main_tables(results), *image, *singles, *speed(folder)],
         root / "docs" / "evaluation.md": [*details(results), *significance_table(tests, names)],
-        root / "docs" / "speed.md": [*measured(folder / SPEED, GOALS), *detail_tables(folder / SPEED)],
+        root / "docs" / "speed.md": [
+            *measured(folder / SPEED, GOALS),
+            *detail_tables(folder / SPEED),
+            *engines(folder / ENGINES / LOAD),
+        ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, PROMISES),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
@@ -113,6 +119,17 @@ def speed(folder: Path) -> list[str]:
     source = "All figures, and where the time goes: [speed](docs/speed.md), [load test](docs/results/load.md)."
     blocks = [[f"{heading} ({documents:,} of them):", "", *goals], load, [source]]
     return ["\n".join([*block, ""]) for block in blocks if block]
+
+
+def engines(file: Path) -> list[str]:
+    """The table of docs/speed.md of engines that hold too few documents to stand in README's."""
+    table = load_table(file)
+    if not table:
+        return []
+    load = json.loads(file.read_text(encoding="utf-8"))
+    facts = f"{load['bundle']['documents']:,} documents, {load['machine']}, {load['date'][:10]}"
+    heading = f"Ready-made engines under load ({facts}; [all figures](results/{ENGINES}/load.md)):"
+    return ["\n".join([heading, "", *table, ""])]
 
 
 def main_tables(results: Results) -> list[str]:

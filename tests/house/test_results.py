@@ -120,6 +120,24 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     assert results.main(["--check"]) == 0
 
 
+def test_further_engines_under_load_stand_in_the_page_of_speed(root: Path) -> None:
+    load = {
+        "machine": "Some CPU",
+        "date": "2026-11-21T03:00:00+00:00",
+        "bundle": {"documents": 100000},
+        "systems": [{"name": "some", "label": "Some engine"}],
+        "saturated": {"some": 12.5},
+        "open": [{"system": "some", "of": 0.5, "p50_ms": 3.0, "p99_ms": 9.0, "rate": 6.25}],
+    }
+    (root / "docs" / "results" / "engines").mkdir()
+    (root / "docs" / "results" / "engines" / "load.json").write_text(json.dumps(load))
+    assert results.main([]) == 0
+    page = (root / "docs" / "speed.md").read_text()
+    assert "(100,000 documents, Some CPU, 2026-11-21; [all figures](results/engines/load.md)):" in page
+    assert "| Some engine | 12.5 | 3 | 9 | 6.25 |" in page
+    assert "Some engine" not in (root / "README.md").read_text()
+
+
 def test_every_label_is_given_once_in_a_table() -> None:
     for systems in (result_tables.MAIN, result_tables.POSTINGS, *result_tables.ABLATIONS.values()):
         names, labels = zip(*systems, strict=True)
