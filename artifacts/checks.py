@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -97,9 +97,10 @@ def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def check_hash(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
-    """Whether the content of a file is the one the manifest was written for."""
+    """Whether the content of a file is the one the manifest was written for, by all hashes that it has."""
     info = manifest.files[file]
-    yield from _same_hash(root, file, info.bytes, "SHA-256", hashlib.sha256(), info.sha256)
+    fast = [] if info.xxh3 is None else [("XXH3", xxh3_128(), info.xxh3)]
+    yield from _same_hashes(root, file, info.bytes, [("SHA-256", hashlib.sha256(), info.sha256), *fast])
 
 
 def check_damage(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
@@ -109,19 +110,24 @@ def check_damage(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]
     if info.xxh3 is None:
         yield from check_hash(root, manifest, file)
     else:
-        yield from _same_hash(root, file, info.bytes, "XXH3", xxh3_128(), info.xxh3)
+        yield from _same_hashes(root, file, info.bytes, [("XXH3", xxh3_128(), info.xxh3)])
 
 
-def _same_hash(root: Path, file: str, size: int, name: str, found: Any, expected: str) -> Iterator[Problem]:
+def _same_hashes(root: Path, file: str, size: int, hashes: Sequence[tuple[str, Any, str]]) -> Iterator[Problem]:
+    """A problem for the first hash, of name, hash and expected digest, that is another one."""
     buffer = memoryview(bytearray(max(1, min(_BUFFER, size))))
     try:
         with (root / file).open("rb", buffering=0) as content:
             while count := content.readinto(buffer):
-                found.update(buffer[:count])
+                for _, found, _ in hashes:
+                    found.update(buffer[:count])
     except OSError as error:
         yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
         return
-    yield from differs(file, f"wrong {name}, the content was changed", expected, found.hexdigest())
+    for name, found, expected in hashes:
+        if problems := list(differs(file, f"wrong {name}, the content was changed", expected, found.hexdigest())):
+            yield from problems
+            return
 
 
 def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:

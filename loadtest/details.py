@@ -75,10 +75,11 @@ def _limits(rows: Sequence[Row]) -> list[str]:
 
 
 def _processors(rows: Sequence[Row]) -> list[str]:
-    lines = ["| | one, a second | all, a second | times the work of one |", "|---|---:|---:|---:|"]
-    return lines + [
-        f"| {row['setting']} | {row['one_per_s']:,} | {row['all_per_s']:,} | {row['value']} |" for row in rows
-    ]
+    lines = ["| | processors | one, a second | all, a second | times the work of one |", "|---|---:|---:|---:|---:|"]
+    for row in rows:
+        numbers = (row[name] for name in ("processors", "one_per_s", "all_per_s", "value"))
+        lines.append(f"| {row['setting']} | {' | '.join(f'{number:,}' for number in numbers)} |")
+    return lines
 
 
 _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] = (

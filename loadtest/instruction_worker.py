@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for number in [*numbers] * rounds:
                     call(number)
                 os._exit(0)
-            os.waitpid(fork, 0)
+            if status := os.waitpid(fork, 0)[1]:
+                sys.exit(f"{stage}: its process ended with {os.waitstatus_to_exitcode(status)}")
             forks.append(fork)
         print(json.dumps({"stage": stage, "forks": forks}), flush=True)
     return 0

@@ -4,11 +4,11 @@
 
 counting   sums of whole numbers, which need no memory
 reading    an array too large for the caches, from one end to the other
-searching  the service's whole search in process: no HTTP, no clients, nothing written
+searching  the service's whole search in process, a few under way at a time: no HTTP, no clients, nothing written
 
 There is one process for each processor, bound to it. In every round each work is done by the first process alone, and
 then by all of them at the same time. Two processors that are halves of one core, or share caches and memory, don't do
-twice the work of one. What all of them search is what a service could answer at most if HTTP and clients cost nothing.
+twice the work of one. What all of them search is about what a service would answer if HTTP and clients cost nothing.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Final
 
@@ -41,13 +42,19 @@ KEY: Final = "processors"
 WORKS: Final = ("counting", "reading", "searching")
 _NUMBERS: Final = 20_000
 _ARRAY: Final = 256 << 20
+_UNDER_WAY: Final = 4
 
 Rates = dict[str, list[tuple[float, float]]]
 """By work and round: how often a second one process did it alone, and all of them together."""
 
 
 def measure(path: Path, texts: Sequence[str], processors: Sequence[int], rounds: int, seconds: float) -> Rates:
-    """Do every work for `seconds`, once alone and once together, in each of `rounds`. LoadError if a process fails."""
+    """Do every work for `seconds`, once alone and once together, in each of `rounds`.
+
+    LoadError if a process fails, or there are no texts.
+    """
+    if not texts:
+        raise LoadError("There are no queries to search for.")
     rates: Rates = {work: [] for work in WORKS}
     with _workers(path, texts, processors) as workers:
         for _ in range(rounds):
@@ -62,10 +69,10 @@ def _workers(path: Path, texts: Sequence[str], processors: Sequence[int]) -> Ite
     """One process for each processor, ready to work."""
     context = get_context("spawn")
     pairs = [context.Pipe() for _ in processors]
-    started = [
-        context.Process(target=_work, args=(path, texts[number :: len(processors)], processor, pair[1]), daemon=True)
-        for number, (processor, pair) in enumerate(zip(processors, pairs, strict=True))
-    ]
+    started = []
+    for number, (processor, (_, theirs)) in enumerate(zip(processors, pairs, strict=True)):
+        given = (path, _turned(texts, number, len(processors)), processor, theirs)
+        started.append(context.Process(target=_work, args=given, daemon=True))
     try:
         for process, (_, theirs) in zip(started, pairs, strict=True):
             process.start()
@@ -80,26 +87,60 @@ def _workers(path: Path, texts: Sequence[str], processors: Sequence[int]) -> Ite
             process.join()
 
 
+def _turned(texts: Sequence[str], number: int, of: int) -> Sequence[str]:
+    """All texts, begun at another place by each of so many processes."""
+    start = number * len(texts) // of
+    return [*texts[start:], *texts[:start]]
+
+
 def _work(path: Path, texts: Sequence[str], processor: int, orders: Connection) -> None:
     """In a process of its own: does what it is told, for so many seconds, and says how often a second."""
     os.sched_setaffinity(0, {processor})
     array = np.ones(_ARRAY, np.uint8)
-    queries = cycle(texts)
+    requests = (SearchRequest(query=text) for text in cycle(texts))
     with SearchEngine.open(Bundle.open(path)) as engine:
         engine.warm_up()
-        works: dict[str, Callable[[], object]] = {
-            "counting": lambda: sum(range(_NUMBERS)),
-            "reading": array.max,
-            "searching": lambda: engine.search(SearchRequest(query=next(queries))),
+        works: dict[str, Callable[[float], int]] = {
+            "counting": lambda end: _repeated(lambda: sum(range(_NUMBERS)), end),
+            "reading": lambda end: _repeated(array.max, end),
+            "searching": lambda end: _searched(engine, requests, end),
         }
         orders.send(0.0)
         while True:
             work, seconds = orders.recv()
-            done, begun = 0, perf_counter()
-            while perf_counter() < begun + seconds:
-                works[work]()
-                done += 1
-            orders.send(done / (perf_counter() - begun))
+            begun = perf_counter()
+            orders.send(works[work](begun + seconds) / (perf_counter() - begun))
+
+
+def _repeated(work: Callable[[], object], end: float) -> int:
+    """How often something was done until `end`."""
+    done = 0
+    while perf_counter() < end:
+        work()
+        done += 1
+    return done
+
+
+def _searched(engine: SearchEngine, requests: Iterator[SearchRequest], end: float) -> int:
+    """How many searches were answered by both legs, begun as the service begins them until `end`."""
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def begin() -> None:
+        engine.begin(engine.errands.search(next(requests)), lambda answer, error: answers.put((answer, error)))
+
+    done, under_way = 0, _UNDER_WAY
+    for _ in range(_UNDER_WAY):
+        begin()
+    while under_way:
+        answer, error = answers.get()
+        if error is not None:
+            raise error
+        done += not answer["degraded"]
+        if perf_counter() < end:
+            begin()
+        else:
+            under_way -= 1
+    return done
 
 
 def _rate(workers: Sequence[Connection], work: str, seconds: float) -> float:
@@ -121,7 +162,7 @@ def rows_of(rates: Rates, processors: int, documents: int) -> list[dict[str, Any
     return [
         {
             "key": KEY,
-            "setting": work,
+            "setting": f"{work}, {documents:,} documents" if work == "searching" else work,
             "unit": "times the work of one",
             "value": round(float(np.median([together / alone for alone, together in rates[work]])), 2),
             "one_per_s": float(f"{np.median([alone for alone, _ in rates[work]]):.4g}"),

@@ -89,8 +89,8 @@ class Serving:
     def open(cls, folder: Path, settings: Settings | None = None) -> Self:
         """Open the bundle in a folder, or where it leads, if it is a symbolic link. BundleError, JavaError.
 
-        Every file is read and hashed before a part is opened: damage that changes no file's size would else be served,
-        as other answers, or end the process within Faiss.
+        Every file is read and hashed before an index is opened: damage that changes no file's size would else be
+        served, as other answers, or end the process within Faiss.
         """
         engine = _open(folder.resolve(), settings or Settings(), Metrics(), hashed=False)
         engine.publish()

@@ -75,6 +75,15 @@ def test_every_file_missing_truncated_or_flipped_is_found(tmp_path: Path, dtype:
     assert found_in(bundle.path) == []
 
 
+def test_both_hashes_of_a_file_must_be_right(damaged: Path) -> None:
+    edit_manifest(damaged, lambda record: record["files"]["dense.faiss"].update(xxh3="0" * 32))
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.expected) == ("dense.faiss", "0" * 32)
+    assert problem.message == "wrong XXH3, the content was changed"
+    with pytest.raises(BundleError, match=r"dense\.faiss: wrong XXH3"):
+        Bundle.open(damaged).check_hashes()
+
+
 def test_a_damaged_file_does_not_hide_another(damaged: Path) -> None:
     flip_bit(damaged / "dense.faiss")
     (damaged / "tables" / "fact.npy").unlink()

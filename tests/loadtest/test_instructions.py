@@ -70,6 +70,14 @@ def test_what_can_not_be_counted_is_named(
     (old / "instruction_worker.py").write_text("raise SystemExit('made for another bundle')\n", encoding="utf-8")
     with pytest.raises(LoadError, match=r"could not be counted[\s\S]*made for another bundle"):
         instructions.count(old.parent, tiny_path, inputs)
+    shutil.rmtree(old)
+    shutil.copytree(ROOT / "loadtest", old, ignore=shutil.ignore_patterns("__pycache__"))
+    calls = old / "stage_calls.py"
+    calls.write_text(calls.read_text(encoding="utf-8") + "\n\ndef _fuse(found):\n    raise OSError('gone')\n", "utf-8")
+    for package in ("artifacts", "service"):
+        shutil.copytree(ROOT / package, old.parent / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.raises(LoadError, match=r"could not be counted[\s\S]*gone[\s\S]*fuse: its process ended with 1"):
+        instructions.count(old.parent, tiny_path, inputs)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LoadError, match="valgrind is not installed") as caught:
         instructions.count(ROOT, tiny_path, inputs)
