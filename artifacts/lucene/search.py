@@ -2,9 +2,8 @@
 
     score(q, d) = sum over t of q[t] * impact[d, t]
 
-A product is rounded to a float32, the sum of the products, added up as doubles, once more. With whole weights nothing
-is rounded below 2^24; with others a score is off by at most 2^-23 of itself. A query costs one call into Java, whatever
-the number of hits.
+Products and sums are float32. With whole weights nothing is rounded below 2^24; with others a score is off by at most
+2^-24 of the products' absolute sum for each term. A query costs one call into Java, whatever the number of hits.
 """
 
 from collections.abc import Sequence

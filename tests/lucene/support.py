@@ -43,12 +43,15 @@ class Collection:
     def best(self, terms: npt.NDArray[np.int32], weights: Floats, k: int) -> tuple[Ints, Floats]:
         """What a search must give: scores of the documents that share a term, ties by ordinal.
 
-        Each product is a float32; they are summed in doubles, and the sum is rounded to a float32 once.
+        Products and sums are float32; what can add the most is added first, of equal terms the smaller one.
         """
         query = np.zeros(self.matrix.shape[1], np.float32)
         np.add.at(query, terms, weights)
         products = self.matrix.astype(np.float32) * query
-        scores = products.sum(axis=1, dtype=np.float64).astype(np.float32)
+        most = np.maximum(0, self.matrix.max(axis=0).astype(np.float32) * query)
+        scores = np.zeros(len(self.matrix), np.float32)
+        for term in np.argsort(-most, kind="stable"):
+            scores += products[:, term]
         order = np.lexsort((np.arange(len(scores)), -scores))
         order = order[scores[order] > 0][:k]
         return order, scores[order]

@@ -88,6 +88,39 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(
                 np.testing.assert_array_equal(scores, index.scores(terms_, weights, ordinals))
 
 
+def test_bounds_allow_for_rounding(tmp_path: Path) -> None:
+    """What a document's lists add up to may be more than they can add by themselves, and is its score."""
+    heavy, light = np.float32(1.292075276374817), np.float32(25.841493606567383)
+    best, partial = heavy * np.float32(1000), heavy * np.float32(900)
+    score = partial
+    for _ in range(5):
+        score += light
+    assert float(partial) + 5 * float(light) <= best < score
+    last = {0: 900, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
+    with opened(tmp_path / "index", {0: 1000}, *[{9: 1}] * 5000, last, {5: 1}) as index:
+        index.asked = 1.0
+        ordinals, scores = index.search(*query({0: float(heavy), **dict.fromkeys(range(1, 6), float(light))}), k=1)
+        assert (ordinals.tolist(), scores.tolist()) == ([5001], [score])
+
+
+@pytest.mark.parametrize("asked", [0.0, 0.5, 1.0])
+def test_scores_that_differ_by_rounding_alone(tmp_path: Path, asked: float) -> None:
+    """Sums of the same products in other documents' terms: bounds must not leave out what is larger by the last bit."""
+    random = np.random.default_rng(11)
+    impacts = np.where(random.random((30_000, 30)) < 0.4, random.integers(1, 4, (30_000, 30)), 0)
+    collection = Collection(impacts)
+    collection.write(tmp_path / "index", batch=4096)
+    with ImpactIndex.open(tmp_path / "index") as index:
+        index.asked = asked
+        for size in (5, 12, 30):
+            terms, weights = query({term: 0.1 * (1 + term % 3) for term in range(size)})
+            for k in (1, 10, 100, 1000):
+                ordinals, scores = index.search(terms, weights, k)
+                wanted, expected = collection.best(terms, weights, k)
+                np.testing.assert_array_equal(ordinals, wanted)
+                np.testing.assert_array_equal(scores, expected)
+
+
 def test_types_of_the_answer(index: ImpactIndex) -> None:
     ordinals, scores = index.search(*query({3: 1.0}), k=5)
     assert ordinals.dtype == np.dtype(np.int64)
@@ -123,7 +156,8 @@ def test_fractional_weights(index: ImpactIndex, collection: Collection, weights:
     np.testing.assert_array_equal(ordinals, wanted)
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(index.scores(terms, values, ordinals), scores)
-    np.testing.assert_allclose(scores, collection.matrix[ordinals][:, terms] @ values.astype(np.float64), rtol=2**-23)
+    true_scores = collection.matrix[ordinals][:, terms] @ values.astype(np.float64)
+    np.testing.assert_allclose(scores, true_scores, rtol=len(terms) * 2**-24)
 
 
 @settings(max_examples=60, deadline=None)

@@ -46,9 +46,9 @@ def test_sparse_scores_over_http_are_those_of_numpy(idf_client: TestClient, idf_
     scores = idf_corpus.sparse_scores(query)
     expected = idf_corpus.rank(scores, 50, positive=True)
     assert [hit["id"] for hit in answer["hits"]] == [idf_corpus.documents[ordinal].id for ordinal in expected]
-    assert [hit["score"] for hit in answer["hits"]] == [scores[ordinal] for ordinal in expected]
     unrounded = _unrounded(idf_corpus, query)[expected]
-    np.testing.assert_allclose([hit["score"] for hit in answer["hits"]], unrounded, rtol=2**-23)
+    tokens = len(set(idf_corpus.tokenizer.encode(query).tolist()))
+    np.testing.assert_allclose([hit["score"] for hit in answer["hits"]], unrounded, rtol=(tokens + 1) * 2**-24)
 
 
 def _unrounded(corpus: Corpus, query: str) -> Scores:
@@ -65,7 +65,7 @@ def test_hybrid_scores_candidates_of_the_other_leg_alike(
     expected = idf_corpus.hybrid(query, candidates, (0.7, 0.3), "range")
     assert [hit.id for hit in answer.hits] == expected.ids[:15]
     assert [hit.score for hit in answer.hits] == pytest.approx(expected.scores[:15], abs=1e-5)
-    assert [hit.sparse and hit.sparse.score for hit in answer.hits] == expected.sparse[:15]
+    assert [hit.sparse and hit.sparse.score for hit in answer.hits] == pytest.approx(expected.sparse[:15], rel=1e-6)
 
 
 def test_the_weights_change_the_ranking_but_not_the_dense_leg(

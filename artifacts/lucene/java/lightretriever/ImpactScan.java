@@ -19,15 +19,18 @@ final class ImpactScan {
   private static final int COMMON = 512;
   // Asking a list for a document takes about as long as adding up so many postings.
   private static final int ASKING = 8;
-  // Sums of bounds are rounded; this is far more than they can be off.
-  private static final double MARGIN = 1 + 1e-9;
+  // Twice what one addition of floats can be off, as a share of the sum.
+  private static final double ROUNDING = 0x1p-23;
 
   private final ImpactList[] lists;
   private final long documents;
-  private final double[][] products;
-  // What the lists from this one on can add to a score.
+  // Floats, here and in the sums: what a window needs fits the first cache with room to spare.
+  private final float[][] products;
+  // What the lists from this one on can add to a score, rounding included.
   private final double[] rest;
-  private final double[] sums = new double[ImpactWindows.WINDOW];
+  // A score is at most so many times what its parts add up to.
+  private final double margin;
+  private final float[] sums = new float[ImpactWindows.WINDOW];
   private final byte[] postings = ImpactWindows.room();
   // Documents that may be among the best; those that are, are among them.
   private final long[] promising = new long[ImpactWindows.WINDOW / Long.SIZE];
@@ -47,11 +50,12 @@ final class ImpactScan {
     this.among = among;
     this.asked = asked;
     best = new LongHeap(k);
-    products = new double[lists.length][];
+    products = new float[lists.length][];
+    margin = 1 + lists.length * ROUNDING;
     rest = new double[lists.length + 1];
     for (int i = lists.length - 1; i >= 0; i--) {
       products[i] = products(lists[i].weight);
-      rest[i] = rest[i + 1] + lists[i].most * MARGIN;
+      rest[i] = rest[i + 1] + lists[i].most * margin;
     }
   }
 
@@ -73,8 +77,9 @@ final class ImpactScan {
         added--;
       }
       boolean any = false;
+      float enough = Math.nextDown((float) (least / margin - rest[added]));
       for (int i = 0; i < added; i++) {
-        any |= add(i, least - rest[added], base);
+        any |= add(i, enough, base);
       }
       if (any) {
         if (among != null) {
@@ -89,9 +94,9 @@ final class ImpactScan {
     }
   }
 
-  /** A weight times every common impact: a float product, as in ImpactSearch.scores, in a double. */
-  private static double[] products(float weight) {
-    double[] products = new double[COMMON];
+  /** A weight times every common impact, as in ImpactSearch.scores. */
+  private static float[] products(float weight) {
+    float[] products = new float[COMMON];
     for (int impact = 0; impact < COMMON; impact++) {
       products[impact] = weight * impact;
     }
@@ -102,21 +107,21 @@ final class ImpactScan {
    * Adds a list's products in the window, if it has any there. A document with a sum above `enough` is promising. All is
    * looked up once, not for every posting.
    */
-  private boolean add(int list, double enough, int base) throws IOException {
+  private boolean add(int list, float enough, int base) throws IOException {
     if (lists[list].windows == null) {
       return addEnumerated(list, enough, base);
     }
     byte[] postings = this.postings;
     int count = lists[list].windows.read(base / ImpactWindows.WINDOW, postings);
     float weight = lists[list].weight;
-    double[] products = this.products[list];
-    double[] sums = this.sums;
+    float[] products = this.products[list];
+    float[] sums = this.sums;
     long[] promising = this.promising;
     for (int i = 0; i < count; i++) {
       int posting = ImpactWindows.posting(postings, i);
       int slot = ImpactWindows.slot(posting);
       int impact = ImpactWindows.impact(posting);
-      double sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
+      float sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
       sums[slot] = sum;
       if (sum > enough) {
         promising[slot >>> 6] |= 1L << slot;
@@ -125,11 +130,11 @@ final class ImpactScan {
     return count > 0;
   }
 
-  private boolean addEnumerated(int list, double enough, int base) throws IOException {
+  private boolean addEnumerated(int list, float enough, int base) throws IOException {
     PostingsEnum postings = lists[list].postings;
     float weight = lists[list].weight;
-    double[] products = this.products[list];
-    double[] sums = this.sums;
+    float[] products = this.products[list];
+    float[] sums = this.sums;
     long[] promising = this.promising;
     int end = base + ImpactWindows.WINDOW;
     int document = ImpactList.from(postings, base);
@@ -139,7 +144,7 @@ final class ImpactScan {
     do {
       int slot = document - base;
       int impact = postings.freq();
-      double sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
+      float sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
       sums[slot] = sum;
       if (sum > enough) {
         promising[slot >>> 6] |= 1L << slot;
@@ -169,7 +174,7 @@ final class ImpactScan {
     if ((long) count * ASKING * documents < lists[list].count * ImpactWindows.WINDOW) {
       return count - ask(lists[list], rest[list], base);
     }
-    add(list, Double.POSITIVE_INFINITY, base);
+    add(list, Float.POSITIVE_INFINITY, base);
     return count;
   }
 
@@ -181,7 +186,7 @@ final class ImpactScan {
       while (bits != 0) {
         int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
         bits &= bits - 1;
-        if (sums[slot] + rest <= least) {
+        if ((sums[slot] + rest) * margin <= least) {
           promising[word] &= ~(1L << slot);
           forgotten++;
         } else {
@@ -199,7 +204,7 @@ final class ImpactScan {
       while (bits != 0) {
         int slot = (word << 6) + Long.numberOfTrailingZeros(bits);
         bits &= bits - 1;
-        float score = (float) sums[slot];
+        float score = sums[slot];
         if (score > least) {
           propose(base + slot, score);
         }

@@ -28,13 +28,13 @@ public final class ImpactSearch {
     return index.reading(
         () -> {
           long[] ordered = ordered(ordinals);
-          double[] sums = new double[ordered.length];
+          float[] sums = new float[ordered.length];
           for (ImpactList list : ImpactList.of(index, query)) {
             addProducts(list, ordered, sums);
           }
           ByteBuffer packed = ByteBuffer.allocate(4 * sums.length).order(ByteOrder.LITTLE_ENDIAN);
-          for (double sum : sums) {
-            packed.putFloat((float) sum);
+          for (float sum : sums) {
+            packed.putFloat(sum);
           }
           return packed.array();
         });
@@ -95,9 +95,9 @@ public final class ImpactSearch {
     return ordered;
   }
 
-  private static void addProducts(ImpactList list, long[] ordered, double[] sums) throws IOException {
+  private static void addProducts(ImpactList list, long[] ordered, float[] sums) throws IOException {
     for (long entry : ordered) {
-      // A float product and a double sum, list by list as in ImpactScan, so that both ways give the same bits.
+      // Floats, list by list as in ImpactScan, so that both ways give the same bits.
       sums[(int) entry] += list.weight * list.impact((int) (entry >> 32));
     }
   }
