@@ -144,7 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         texts = list(read_queries(find_file(given.queries, "queries")).values())
         random.Random(given.seed).shuffle(texts)
-        rows = measure(Bundle.open(given.bundle), texts[: given.count], given.work)
+        bundle = Bundle.open(given.bundle)
+        bundle.check_hashes()  # into the page cache, as in the service
+        rows = measure(bundle, texts[: given.count], given.work)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -189,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     bundle, threads = Bundle.open(given.bundle), os.cpu_count() or 1
+    bundle.check_hashes()  # into the page cache, as in the service
     texts = repeated(list(read_queries(find_file(given.queries, "queries")).values()), given.count, given.seed)
     light = measure_light(bundle, texts, given.processes, threads)
     facts: dict[str, Any] = {"documents": bundle.manifest.documents, "queries": given.count}

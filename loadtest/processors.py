@@ -98,7 +98,7 @@ def _work(path: Path, texts: Sequence[str], processor: int, orders: Connection) 
     os.sched_setaffinity(0, {processor})
     array = np.ones(_ARRAY, np.uint8)
     requests = (SearchRequest(query=text) for text in cycle(texts))
-    with SearchEngine.open(Bundle.open(path)) as engine:
+    with SearchEngine.open(Bundle.open(path), hashed=False) as engine:
         engine.warm_up()
         works: dict[str, Callable[[float], int]] = {
             "counting": lambda end: _repeated(lambda: sum(range(_NUMBERS)), end),

@@ -3,6 +3,7 @@
     python -m loadtest.stages BUNDLE --queries FOLDER --results docs/results/speed.json
 
 For every query all stages are timed in turn, so that whatever disturbs the machine disturbs all of them.
+All files are read first, as the service does when it starts.
 
     tokenize    text to token ids                     fuse       two rankings to one
     encode      text to both query vectors            fetch      the first ten documents
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         texts = list(read_queries(find_file(given.queries, "queries")).values())
         random.Random(given.seed).shuffle(texts)
-        with SearchEngine.open(Bundle.open(given.bundle)) as engine:
+        with SearchEngine.open(Bundle.open(given.bundle), hashed=False) as engine:
             engine.warm_up()
             measure(engine, texts[: min(200, given.count)], candidates=given.candidates)
             seconds = measure(engine, texts[: given.count], candidates=given.candidates)

@@ -32,7 +32,7 @@ def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -
     """The service's engine with the model as its query encoder. Raises LightRetrieverError."""
     settings = load_settings()
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
-    parts = Parts.open(bundle, settings)
+    parts = Parts.open(bundle, settings, hashed=False)
     try:
         encode = load_encoder(model, bundle, parts.encoder, device=device)
         parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, encode, batch))
