@@ -53,7 +53,8 @@ class Stopper:
         before = {name: digest for name, digest in files(self._folder).items() if re.search(kept, name)}
         number, after = next(self._numbers), float(self._random.uniform()) * within
         done = self._commands.run(Command([*map(str, arguments)], kill=(stage, after), signal=number))
-        if done.status == -number:  # all was done, and the signal met a process that was about to end
+        if done.status in (-number, 128 + number) and not re.search(r"^stopped by ", done.output, re.MULTILINE):
+            # All was done, and the signal met a process that was about to end.
             assert re.search(r"^took ", done.output, re.MULTILINE), done.output
             done = done._replace(status=0)
         if done.status:
