@@ -3,11 +3,13 @@
 #   docker build --tag lightretriever-search .
 #   docker run --rm --read-only --cap-drop ALL --volume "$PWD/out/bundle:/bundle:ro" --publish 8080:8080 lightretriever-search
 #
-# BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer that can make virtual environments. A pip.conf (mirror,
-# proxy) is handed in with --secret id=pip.conf,src=FILE and is not kept. Without a container engine: make image.
+# BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer. BUILD_BASE is the same with a C++ compiler, Python's
+# headers, and what makes virtual environments. A pip.conf (mirror, proxy) is handed in with --secret
+# id=pip.conf,src=FILE and is not kept. Without a container engine: make image.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
+ARG BUILD_BASE=docker.io/library/python:3.11-bookworm
 
-FROM ${BASE} AS build
+FROM ${BUILD_BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 RUN python3 -m venv /opt/lightretriever
 WORKDIR /src

@@ -73,4 +73,4 @@ lock: ## Pin the newest versions that pyproject.toml allows, in requirements/
 	$(PYTHON_IN_VENV) scripts/lock.py
 
 clean: ## Remove .venv, caches and the unpacked demo bundle
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo/bundle demo/.bundle.sha256
+	rm -rf .venv artifacts/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo/bundle demo/.bundle.sha256

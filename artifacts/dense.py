@@ -13,6 +13,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from artifacts import kernels
 from artifacts.errors import BundleError
 
 __all__ = ["DenseIndex", "FaissIndex", "faiss_reason"]
@@ -38,6 +39,7 @@ class DenseIndex:
         self.dimension: int = index.d
         self._exhaustive = isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
         self._coder, self._codes = _codes(index)
+        self._scale = _scale_of_bytes(self._coder)
 
     @classmethod
     def open(cls, path: Path, parameters: Mapping[str, float] | None = None) -> "DenseIndex":
@@ -109,19 +111,17 @@ class DenseIndex:
             if fetched == size or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
             fetched = min(2 * fetched, size)
-        hits = ordinals[0][ordinals[0] >= 0]
-        hit_scores = self.scores(query, hits)
-        order = np.lexsort((hits, -hit_scores))[:wanted]
-        return hits[order], hit_scores[order]
+        hits = ordinals[0]
+        if hits.size and hits[-1] < 0:  # fewer than were asked for
+            hits = hits[hits >= 0]
+        return kernels.best_first(hits, self._scores(query, hits), wanted)
 
     def _best_of(
         self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64], wanted: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The best `wanted` of given documents (n,), ascending, all of which are scored."""
-        parts = [self.scores(query, ordinals[start : start + _CHUNK]) for start in range(0, ordinals.size, _CHUNK)]
-        scores = np.concatenate([np.empty(0, np.float32), *parts])
-        order = np.argsort(-scores, kind="stable")[:wanted]
-        return ordinals[order], scores[order]
+        parts = [self._scores(query, ordinals[start : start + _CHUNK]) for start in range(0, ordinals.size, _CHUNK)]
+        return kernels.best_first(ordinals, np.concatenate([np.empty(0, np.float32), *parts]), wanted)
 
     def scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
@@ -129,7 +129,11 @@ class DenseIndex:
         They are the very scores `search` gives these documents, and a document's score doesn't depend on the others.
         Raises ValueError for an ordinal outside 0..N-1 and for a bad query.
         """
-        query = self._checked(query)
+        return self._scores(self._checked(query), ordinals.astype(np.int64, copy=False))
+
+    def _scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        if self._codes is not None and self._scale is not None:
+            return kernels.score_codes(self._codes, *self._scale, query, ordinals)
         # Not `@`: BLAS wakes its thread pool for this, which costs far more than the sum, and its order of summation
         # depends on the number of rows.
         scores: npt.NDArray[np.float32] = np.einsum("md,d->m", self.vectors(ordinals), query)
@@ -191,6 +195,15 @@ def _codes(index: FaissIndex) -> tuple[FaissIndex, npt.NDArray[np.uint8] | None]
         return index, None
     codes = faiss.rev_swig_ptr(index.codes.data(), index.ntotal * index.code_size)
     return index, codes.reshape(index.ntotal, index.code_size)
+
+
+def _scale_of_bytes(coder: FaissIndex) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
+    """What codes of a byte a number stand for, as `kernels.score_codes` needs it: low and step, (D,) each. None for
+    other codes."""
+    if not isinstance(coder, faiss.IndexScalarQuantizer) or coder.sq.qtype != faiss.ScalarQuantizer.QT_8bit:
+        return None
+    low, span = faiss.vector_to_array(coder.sq.trained).reshape(2, coder.d).astype(np.float32)
+    return low.copy(), span / np.float32(255)
 
 
 def faiss_reason(error: BaseException) -> str:

@@ -4,6 +4,10 @@ kitoken is young, and differs from `tokenizers` in corners: control characters, 
 some scripts. So it is asked for printable ASCII without a special token's first character, and for nothing where it
 gives other ids for one of the probes, which are made from the vocabulary when a tokenizer is opened. Letters with
 accents and typographic signs are probed as well, each by itself: those with other ids are left to `tokenizers`.
+
+Most words of a query have been seen before, so a text is taken apart at its spaces, and the ids of its words are
+remembered. That is the same where no token of the vocabulary goes on behind a space after something else; the probes
+are asked for both ways.
 """
 
 import json
@@ -14,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, Self
+
+from artifacts.kernels import Words
 
 __all__ = ["FastTokens", "probes"]
 
@@ -40,6 +46,9 @@ with _environment(_ALLOCATOR):
 _PROBES: Final = 400
 # Latin-1 without its space and its soft hyphen, and what word processors make of quotes, hyphens and dots.
 _OTHERS: Final = "".join(map(chr, (*range(0xA1, 0xAD), *range(0xAE, 0x100)))) + "‘’‚“”„–—•…€™"
+_WORDS: Final = 32_768  # remembered, and as many that were not asked for lately
+# A token that holds a space, as vocabularies write it, behind anything else but a space or the end of a line.
+_BEYOND_A_WORD: Final = re.compile("[^ ĠĊĉč▁][ Ġ▁]")
 _NOT_OURS: Final = ("padding", "truncation", "post_processor")  # switched off, as `TextTokenizer` does
 
 
@@ -48,10 +57,11 @@ class FastTokens:
 
     def __init__(self, tokenizer: Kitoken, specials: list[str]) -> None:
         firsts = sorted({special[0] for special in specials if special})
-        self.encode: Callable[[str], list[int]] = tokenizer.encode
-        """The token ids of a text that it takes."""
         self._special = re.compile("[" + re.escape("".join(firsts)) + "]") if firsts else None
         self._odd = re.compile(r"[^\x00-\x7f]")
+        self.encode: Callable[[str], list[int]] = tokenizer.encode
+        """The token ids of a text that it takes."""
+        self._words: Words | None = None
 
     @classmethod
     def of(cls, content: bytes, reference: Callable[[str], list[int]]) -> Self | None:
@@ -64,9 +74,16 @@ class FastTokens:
             with ThreadPoolExecutor(max_workers=1) as thread:
                 same = thread.submit(fast.agrees, reference, description).result()
                 thread.submit(fast.widen, reference).result()
+                thread.submit(fast.remember_words, description).result()
         except Exception:  # kitoken raises bare exceptions: for what it can't read, and for text without a token
             return None
         return fast if same else None
+
+    def ids(self, text: str) -> list[int] | None:
+        """The token ids of a text, None if it does not take it."""
+        if self._words is not None and (ids := self._words.ids(text)) is not None:
+            return ids
+        return self.encode(text) if self.takes(text) else None
 
     def takes(self, text: str) -> bool:
         """Whether the ids of this text may be asked for."""
@@ -82,6 +99,22 @@ class FastTokens:
         """Take the letters with accents and the signs that have the reference's ids in each of their places, too."""
         same = [sign for sign in _OTHERS if all(self.encode(text) == reference(text) for text in _around(sign))]
         self._odd = re.compile(rf"[^\x00-\x7f{''.join(same)}]")
+
+    def remember_words(self, description: dict[str, Any]) -> None:
+        """From now on, put texts together from their words, if that never makes a difference."""
+        if any(map(_BEYOND_A_WORD.search, _vocabulary(description))):
+            return
+        signs = (chr(code) for code in range(0x100))
+        taken = "".join(sign for sign in signs if sign != " " and self.takes(sign))
+        words = Words(self.encode, taken.encode("latin-1"), _WORDS)
+        pairs = ((words.ids(text), self.encode(text)) for text in probes(description) if self.takes(text))
+        if all(ids in (None, whole) for ids, whole in pairs):
+            self._words = words
+
+
+def _vocabulary(description: Mapping[str, Any]) -> list[str]:
+    vocabulary = (description.get("model") or {}).get("vocab") or {}
+    return [entry[0] for entry in vocabulary] if isinstance(vocabulary, list) else list(vocabulary)
 
 
 def _around(sign: str) -> tuple[str, ...]:
@@ -101,10 +134,7 @@ def probes(description: dict[str, Any]) -> Iterator[str]:
         "  two  spaces ",
         "WiFi iPhone's e-mail",
     )
-    model = description.get("model") or {}
-    vocabulary = model.get("vocab") or {}
-    entries = [entry[0] for entry in vocabulary] if isinstance(vocabulary, list) else list(vocabulary)
-    words = [re.sub(r"^(?:Ġ|▁|##)", "", entry) for entry in entries]
+    words = [re.sub(r"^(?:Ġ|▁|##)", "", entry) for entry in _vocabulary(description)]
     usable = sorted({word for word in words if word and word.isascii() and word.isprintable()})
     generator = random.Random(0)
     for number in range(_PROBES if usable else 0):

@@ -5,11 +5,12 @@
 """
 
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from artifacts import kernels
 from artifacts.arrays import UNREADABLE
 from artifacts.disk import writing
 from artifacts.errors import BundleError
@@ -22,17 +23,6 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
 _INT8_LIMIT: Final = 127
-
-# A float16 whose bits stand 13 places further left is a float32, but for the offset of its exponent.
-# As arrays, which NumPy takes faster than numbers.
-_HALF_SHIFT: Final = np.array(13, dtype=np.int32)
-_HALF_BITS: Final = np.array(-0x70002000, dtype=np.int32)  # sign, exponent and fraction, without the sign's copies
-_HALF_OFFSET: Final = 2.0**112
-
-# NumPy takes a dtype faster than the type it stands for.
-_INT32: Final = np.dtype(np.int32)
-_UINT32: Final = np.dtype(np.uint32)
-_FLOAT32: Final = np.dtype(np.float32)
 
 
 def scale_path(path: AnyPath) -> AnyPath:
@@ -77,12 +67,12 @@ class TokenTable:
     """A token table on disk, memory-mapped: opening it reads nothing but the header, a lookup only its rows."""
 
     def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
-        rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
-        self._rows = rows.view(np.int16) if rows.dtype == np.float16 else rows
-        self._scales = scales
+        self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
+        self._scales = None if scales is None else np.asarray(scales)
+        self.sums = kernels.Table(self._rows, self._scales)
+        """The same table, to encode queries with: weighted sums of its rows."""
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
         self.dtype: TableDtype = _table_dtype(rows.dtype)
-        self._halves = self.dtype == "float16"
 
     @classmethod
     def open(cls, path: Path) -> "TokenTable":
@@ -97,6 +87,11 @@ class TokenTable:
         if rows.dtype.name not in get_args(TableDtype):
             expected = ", ".join(get_args(TableDtype))
             raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.")
+        if not (rows.flags.c_contiguous and rows.dtype.isnative):
+            raise BundleError(
+                f"{path}: the rows do not lie one behind the other in this processor's byte order.",
+                remedy="Save the table again, as a C array.",
+            )
         if rows.dtype != np.int8:
             return cls(rows, None)
         scales = _map(scale_path(path))
@@ -112,10 +107,10 @@ class TokenTable:
 
         Raises ValueError for an id outside 0..V-1.
         """
-        stored = self._taken(ids)
-        if self._halves:
-            stored = stored.view(np.float16)
-        rows: npt.NDArray[np.float32] = stored.astype(np.float32)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.shape[0]:
+            outside = next(number for number in ids if not 0 <= number < self.shape[0])
+            raise ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
+        rows: npt.NDArray[np.float32] = self._rows[ids].astype(np.float32)
         if self._scales is not None:
             rows *= self._scales[ids][:, None]
         return rows
@@ -125,70 +120,10 @@ class TokenTable:
 
         A token that occurs twice counts twice. Raises ValueError for no ids, and for an id outside 0..V-1.
         """
-        count = len(ids)
-        if count == 0:
+        if len(ids) == 0:
             raise ValueError("the mean of no token rows is undefined: the text has no tokens")
-        rows = self._taken(ids)
-        mean: npt.NDArray[np.float32]
-        if self._halves:
-            mean = np.add.reduce(_floats(rows))
-            mean *= _HALF_OFFSET / count
-            return mean
-        mean = np.add.reduce(rows) if self._scales is None else np.einsum("t,td->d", self._scales.take(ids), rows)
-        mean *= 1.0 / count
+        mean: npt.NDArray[np.float32] = self.rows(ids).mean(axis=0)
         return mean
-
-    def means(self, ids: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        """The `mean` of each of q queries, float32 (q, D); of many queries faster than one by one.
-
-        ids: (n,), the token ids of the first query, of the second, and so on. lengths: (q,), how many each has. The
-        means have the same bits as those of `mean`; of an int8 table they may differ by rounding. Takes memory for
-        the rows of all different ids as float32. Errors as in `mean`.
-        """
-        if lengths.size and lengths.min() < 1:
-            raise ValueError("the mean of no token rows is undefined: a text has no tokens")
-        if ids.size and not 0 <= ids.min() <= ids.max() < self.shape[0]:
-            raise self._outside(ids)
-        used = np.flatnonzero(np.bincount(ids))
-        rows = self.rows(used)  # each is needed many times
-        places = np.zeros(self.shape[0], dtype=np.intp)
-        places[used] = np.arange(used.size)
-        found = places.take(ids)
-        means = np.empty((lengths.size, self.shape[1]), dtype=np.float32)
-        start = 0
-        for length, total in zip(lengths.tolist(), means, strict=True):
-            np.add.reduce(rows.take(found[start : start + length], axis=0), axis=0, out=total)
-            start += length
-        means *= (1.0 / lengths).astype(np.float32)[:, None]
-        return means
-
-    def _taken(self, ids: Ids) -> npt.NDArray[Any]:
-        """The stored rows (n, D). A query waits for this, so what is no error is not looked at twice."""
-        places = ids
-        if ids.dtype == _INT32:
-            places = ids.view(_UINT32)  # what is below 0 lies outside then
-        elif ids.size and ids.min() < 0:
-            raise self._outside(ids)
-        try:
-            return self._rows.take(places, 0)
-        except IndexError:
-            raise self._outside(ids) from None
-
-    def _outside(self, ids: Ids) -> ValueError:
-        outside = next(number for number in ids if not 0 <= number < self.shape[0])
-        return ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
-
-
-def _floats(halves: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
-    """The float16 values that have these bits, divided by 2^112, as float32 of the same shape.
-
-    NumPy turns float16 into float32 number by number, which takes longer than all the rest of a mean. Moving bits is
-    done for many at once. For finite values, and a table holds no others.
-    """
-    bits = halves.astype(_INT32)
-    np.left_shift(bits, _HALF_SHIFT, bits)
-    np.bitwise_and(bits, _HALF_BITS, bits)
-    return bits.view(_FLOAT32)
 
 
 def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:

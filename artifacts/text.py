@@ -63,9 +63,8 @@ class TextTokenizer:
     def token_ids(self, text: str) -> list[int]:
         """Token ids of a text as Python's own numbers."""
         prepared = text.lower() if self.lowercase else text
-        fast = self._fast
-        if fast is not None and fast.takes(prepared):
-            return fast.encode(prepared)
+        if self._fast is not None and (known := self._fast.ids(prepared)) is not None:
+            return known
         ids: list[int] = self._tokenizer.encode(prepared, add_special_tokens=False).ids
         return ids
 

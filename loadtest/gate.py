@@ -14,6 +14,7 @@ A slowdown that is meant, and every gain that should not be lost again, moves th
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -121,13 +122,35 @@ def compare(now: Path, then: Path, bundle: Path, queries: Sequence[str], turns: 
 
 
 def unpack_commit(commit: str, folder: Path, repository: Path = ROOT) -> None:
-    """Put the files of a commit into `folder`. Raises LoadError when the checkout doesn't have it."""
-    command = ["git", "-C", str(repository), "archive", commit, "artifacts", "loadtest", "service"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
-        raise LoadError(f"commit {commit} can't be read: {done.stderr.decode().strip()}. Fetch the whole history.")
+    """Put the code of a commit into `folder`, ready to run. Raises LoadError when the checkout doesn't have it, or when
+    its compiled part can't be built."""
+    git = ["git", "-C", str(repository)]
+    listed = subprocess.run([*git, "ls-tree", "--name-only", commit], capture_output=True, text=True, check=False)
+    parts = sorted({"artifacts", "loadtest", "service", "setup.py"}.intersection(listed.stdout.split()))
+    done = subprocess.run([*git, "archive", commit, *parts], capture_output=True, check=False)
+    if listed.returncode or done.returncode:
+        raise LoadError(f"commit {commit} can't be read: {listed.stderr.strip()}. Fetch the whole history.")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as tar:
         tar.extractall(folder, filter="data")
+    if (folder / "setup.py").exists():
+        _compile(folder)
+
+
+def _sources(tree: Path) -> dict[Path, bytes]:
+    files = [tree / "setup.py", *(tree / "artifacts" / "cpp").glob("*")]
+    return {file.relative_to(tree): file.read_bytes() for file in files}
+
+
+def _compile(tree: Path) -> None:
+    """Build the compiled part of a source tree, or take the checkout's, if it is that of the same source."""
+    if _sources(tree) == _sources(ROOT):
+        for library in (ROOT / "artifacts").glob("kernels.*.so"):
+            shutil.copy(library, tree / "artifacts")
+        return
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LoadError(f"the code in {tree} can't be compiled: {done.stderr.strip()}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

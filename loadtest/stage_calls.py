@@ -2,7 +2,7 @@
 
     tokenize       text to token ids                      sparse     Lucene's best candidates
     encode_sparse  the same, and their counts and IDF     rescore    each leg's score of the other's candidates
-    encode_dense   token ids to the mean of their rows    fuse       two rankings to one
+    encode_dense   counted tokens to the mean of rows   fuse       two rankings to one
     encode         text to both query vectors             fetch      the first ten documents
     dense          Faiss' best candidates                 serialise  the answer as JSON
 
@@ -70,12 +70,11 @@ class Inputs:
 def calls_outside_java(encoder: QueryEncoder, task: str, dense: Leg, inputs: Inputs) -> Calls:
     """The stages that need no Java: tokenize, the three of encoding, dense, fuse and serialise."""
     table, texts = encoder.tables[task], inputs.texts
-    ids = [encoder.tokenizer.encode(text) for text in texts]
     queries = [encoder.encode(text, task, StageClock()) for text in texts]
     return {
         "tokenize": lambda number: encoder.tokenizer.token_ids(texts[number]),
         "encode_sparse": lambda number: encoder.encode(texts[number], task, StageClock(), dense=False),
-        "encode_dense": lambda number: table.mean(ids[number]),
+        "encode_dense": lambda number: table.sums.direction(queries[number].terms, queries[number].factors),
         "encode": lambda number: encoder.encode(texts[number], task, StageClock()),
         "dense": lambda number: dense.search(queries[number], CANDIDATES),
         "fuse": lambda number: _fuse(inputs.found[number]),

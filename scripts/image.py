@@ -46,20 +46,19 @@ RECORD = ROOT / "docs" / "image.json"
 PAGE = ROOT / "docs" / "deployment.md"
 SUITE = "bookworm"
 PYTHON = (3, 11)  # that of SUITE; wheels are collected for it
-PACKAGES = "python3-venv,libstdc++6"  # C++'s library, for NumPy, Faiss and Java
+# C++'s library is for NumPy, Faiss and Java; the image is built where there is a compiler as well.
+PACKAGES = {"base": "python3,libstdc++6", "build": "python3-venv,python3-dev,g++"}
 MAKE_BASE = (
     "mmdebstrap",
     "--quiet",
     "--variant=essential",
-    f"--include={PACKAGES}",
     *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "info", "locale", "man")),
     # Where the packages came from and on which machine is nobody's business.
     '--customize-hook=rm -f "$1"/etc/apt/sources.list "$1"/etc/resolv.conf "$1"/etc/hostname',
 )
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 TAG = f"localhost/lightretriever-search:{VERSION}"
-BASE = f"{SUITE}-{hashlib.sha256(repr(MAKE_BASE).encode()).hexdigest()[:16]}"
-BASE_TAG = f"localhost/lightretriever-base:{BASE}"
+BASE = f"{SUITE}-{hashlib.sha256(repr((MAKE_BASE, PACKAGES)).encode()).hexdigest()[:16]}"
 
 REMOVED_LINE = r" *([0-9.]+) MB  (.+)"  # what scripts/slim_image.py prints
 
@@ -120,19 +119,21 @@ def debian_sources() -> list[str]:
     return sorted({line for line in listed if line.split()[2] in wanted and line.endswith(" main")})
 
 
-def make_base() -> None:
-    """Put a small Debian with Python into the storage as BASE_TAG, unless it is there."""
-    present = subprocess.run(buildah("inspect", "--type=image", BASE_TAG), capture_output=True).returncode == 0
+def make_base(use: str) -> str:
+    """Put a small Debian with the packages of a use into the storage, unless it is there, and give its tag."""
+    tag = f"localhost/lightretriever-{use}:{BASE}"
+    present = subprocess.run(buildah("inspect", "--type=image", tag), capture_output=True).returncode == 0
     if present:
-        return
-    archive = WORK / f"{BASE}.tar"
+        return tag
+    archive = WORK / f"{use}-{BASE}.tar"
     if not archive.exists():
         scratch = archive.with_suffix(".part.tar")
-        run(*MAKE_BASE, SUITE, scratch, *debian_sources())
+        run(*MAKE_BASE, f"--include={PACKAGES[use]}", SUITE, scratch, *debian_sources())
         scratch.replace(archive)
     container = output(buildah("from", "scratch"))
     run(*buildah("add", "--quiet", container, archive, "/"))
-    run(*buildah("commit", "--quiet", "--rm", container, BASE_TAG))
+    run(*buildah("commit", "--quiet", "--rm", container, tag))
+    return tag
 
 
 def collect_wheels() -> Path:
@@ -153,13 +154,12 @@ def collect_wheels() -> Path:
 def build(base: str | None = None) -> Built:
     """Build the image."""
     WORK.mkdir(parents=True, exist_ok=True)
-    if base is None:
-        make_base()
+    bases = {"BASE": base or make_base("base"), "BUILD_BASE": base or make_base("build")}
     config = WORK / "pip.conf"
     config.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="ascii")
     git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
-    arguments = {"BASE": base or BASE_TAG, "VERSION": VERSION, "REVISION": revision}
+    arguments = {**bases, "VERSION": VERSION, "REVISION": revision}
     command = [
         *buildah("bud", "--isolation=chroot", "--format=docker", "--layers=false", "--force-rm", f"--tag={TAG}"),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),

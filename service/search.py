@@ -170,7 +170,10 @@ class Search:
         """Ask each leg for its true score of the documents that only the other one proposed."""
         missing = {name: table.missing(row) for row, name in enumerate(names)}
         questions = {name: (self._parts.legs[name].scores, which) for name, which in missing.items() if which.size}
-        return self._ask(questions, _RESCORE_UNTIL, self.unscored)
+        calls = self._ask(questions, _RESCORE_UNTIL, self.unscored)
+        if "dense" in calls:
+            calls["dense"].brief = True  # a hundred inner products
+        return calls
 
     def _fill(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
         """Take over the scores there are; the others stay unknown, and the leg is not missing for that."""

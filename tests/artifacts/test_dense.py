@@ -213,11 +213,11 @@ def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, Den
         opened[1].search(unit(1)[0], 3)
         seen.append(faiss.omp_get_max_threads())
 
-    def score() -> None:
-        opened[1].scores(unit(1)[0], np.arange(3))
+    def read() -> None:
+        opened[1].vectors(np.arange(3))
         seen.append(faiss.omp_get_max_threads())
 
-    for work in (search, score):
+    for work in (search, read):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

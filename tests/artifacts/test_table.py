@@ -91,36 +91,6 @@ def test_mean_is_the_mean_of_the_rows(
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_means_of_many_are_those_of_each(tmp_path: Path, dtype: TableDtype) -> None:
-    write_table(tmp_path / "t.npy", rows_of(), dtype)
-    table = TokenTable.open(tmp_path / "t.npy")
-    generator = np.random.default_rng(3)
-    queries = [generator.integers(0, 300, size).astype(np.int32) for size in (3, 1, 90, 3, 17, 1)]
-    found = table.means(np.concatenate(queries), np.array([query.size for query in queries]))
-    expected = np.stack([table.mean(query) for query in queries])
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    if dtype != "int8":
-        np.testing.assert_array_equal(found, expected)
-    assert table.means(np.empty(0, np.int32), np.empty(0, np.int64)).shape == (0, 24)
-
-
-@pytest.mark.parametrize(
-    ("ids", "lengths", "reason"),
-    [
-        ([3, 4], [2, 0], "no tokens"),
-        ([3, -1], [1, 1], "token id -1 is"),
-        ([3, 300], [1, 1], "token id 300 is"),
-        ([2**31 - 1], [1], "token id 2147483647 is"),
-    ],
-)
-def test_means_of_what_has_none_are_an_error(tmp_path: Path, ids: list[int], lengths: list[int], reason: str) -> None:
-    write_table(tmp_path / "t.npy", rows_of(), "float16")
-    with pytest.raises(ValueError, match=reason):
-        TokenTable.open(tmp_path / "t.npy").means(np.array(ids, np.int32), np.array(lengths))
-
-
 def test_every_float16_is_read_as_it_is(tmp_path: Path) -> None:
     """Both signs, zeros, the smallest below the normal ones and the largest."""
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)

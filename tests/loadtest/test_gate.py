@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ def test_a_stage_that_became_slower_is_found(tree: Path, tiny_path: Path) -> Non
     fusion = tree / "service" / "fusion.py"
     text = fusion.read_text()
     slowed = text.replace(
-        "    scores: Scores = shares.sum(axis=0)\n",
-        "    import time; time.sleep(0.05)\n    scores: Scores = shares.sum(axis=0)\n",
+        "    return CandidateTable(*kernels.align(legs))\n",
+        "    import time; time.sleep(0.05)\n    return CandidateTable(*kernels.align(legs))\n",
     )
     assert slowed != text
     fusion.write_text(slowed)
@@ -66,3 +67,28 @@ def test_a_commit_is_unpacked_or_missed(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "service" / "a.py").read_text() == "then\n"
     with pytest.raises(LoadError, match="Fetch the whole history"):
         gate.unpack_commit("0" * 40, tmp_path / "none", repository)
+
+
+def test_the_compiled_part_of_a_commit_is_its_own(tmp_path: Path) -> None:
+    """Other sources are compiled; the checkout's library is taken for the same."""
+    repository = tmp_path / "repository"
+    shutil.copytree(ROOT / "artifacts" / "cpp", repository / "artifacts" / "cpp")
+    shutil.copy(ROOT / "setup.py", repository)
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    git = ["git", "-C", str(repository)]
+    for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    gate.unpack_commit("HEAD", tmp_path / "same", repository)
+    (ours,) = (ROOT / "artifacts").glob("kernels.*.so")
+    assert (tmp_path / "same" / "artifacts" / ours.name).read_bytes() == ours.read_bytes()
+    (repository / "artifacts" / "cpp" / "kernels.cpp").write_text("#error none\n")
+    subprocess.run([*git, *identity, "commit", "-aqm", "second"], check=True)
+    with pytest.raises(LoadError, match="can't be compiled"):
+        gate.unpack_commit("HEAD", tmp_path / "broken", repository)
+    small = '#include <pybind11/pybind11.h>\nPYBIND11_MODULE(kernels, module) { module.attr("FLOOR") = 7; }\n'
+    (repository / "artifacts" / "cpp" / "kernels.cpp").write_text(small)
+    subprocess.run([*git, *identity, "commit", "-aqm", "third"], check=True)
+    gate.unpack_commit("HEAD", tmp_path / "other", repository)
+    code = "import importlib; print(importlib.import_module('artifacts.kernels').FLOOR)"
+    run = [sys.executable, "-c", code]
+    assert subprocess.run(run, cwd=tmp_path / "other", capture_output=True, check=True, text=True).stdout == "7\n"

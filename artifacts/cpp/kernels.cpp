@@ -1,0 +1,39 @@
+// The module artifacts.kernels: the arithmetic of a query that has no time for many small steps. What its parts do is
+// described in artifacts/kernels.pyi.
+//
+// Sums are taken in an order that depends on nothing but the numbers, so a processor with wider registers gives the
+// same bits; this needs -ffp-contract=off.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "arrays.hpp"
+#include "counts.hpp"
+#include "fusion.hpp"
+#include "scores.hpp"
+#include "table.hpp"
+#include "words.hpp"
+
+PYBIND11_MODULE(kernels, module) {
+    using namespace kernels;
+    using namespace py::literals;
+    module.attr("FLOOR") = FLOOR;
+    py::class_<Words>(module, "Words")
+        .def(py::init<py::function, const std::string &, size_t>(), "encode"_a, "taken"_a, "most"_a)
+        .def("ids", &Words::ids, "text"_a);
+    module.def("count", &count, "ids"_a, py::arg("idf").noconvert());
+    module.def("count_each", &count_each, py::arg("ids").noconvert(), py::arg("lengths").noconvert());
+    py::class_<Table>(module, "Table")
+        .def(py::init<py::array, std::optional<Array<float>>>(), "rows"_a, py::arg("scales").noconvert())
+        .def("encode", &Table::encode, "ids"_a, py::arg("idf").noconvert())
+        .def("direction", &Table::direction, py::arg("terms").noconvert(), py::arg("factors").noconvert())
+        .def("directions", &Table::directions, py::arg("bounds").noconvert(), py::arg("terms").noconvert(),
+             py::arg("factors").noconvert());
+    module.def("score_codes", &score_codes, py::arg("codes").noconvert(), py::arg("low").noconvert(),
+               py::arg("step").noconvert(), py::arg("query").noconvert(), py::arg("ordinals").noconvert());
+    module.def("best_first", &best_first, py::arg("ordinals").noconvert(), py::arg("scores").noconvert(), "count"_a);
+    module.def("align", &align, "legs"_a);
+    module.def("fuse", &fuse, py::arg("scores").noconvert(), py::arg("ranks").noconvert(), "weights"_a, "by"_a,
+               "constant"_a);
+}

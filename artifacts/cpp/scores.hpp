@@ -1,0 +1,75 @@
+// Scores of given documents, and the best of them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.hpp"
+
+namespace kernels {
+
+// Documents in Faiss' 8-bit codes: value = low + step * (code + 1/2).
+
+ALSO_FOR_AVX2 inline float code_score(const uint8_t *codes, const float *low, const float *step, const float *query,
+                               size_t size) {
+    float sums[LANES] = {};
+    size_t i = 0;
+    for (; i + LANES <= size; i += LANES)
+        for (size_t lane = 0; lane < LANES; ++lane) {
+            const size_t at = i + lane;
+            sums[lane] += query[at] * (low[at] + step[at] * (static_cast<float>(codes[at]) + 0.5f));
+        }
+    for (size_t lane = 0; i < size; ++i, ++lane)
+        sums[lane] += query[i] * (low[i] + step[i] * (static_cast<float>(codes[i]) + 0.5f));
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+inline Array<float> score_codes(const Array<uint8_t> &codes, const Array<float> &low, const Array<float> &step,
+                         const Array<float> &query, const Array<int64_t> &ordinals) {
+    require(codes.ndim() == 2, "codes have shape (N, D)");
+    const auto documents = codes.shape(0), size = codes.shape(1);
+    require(low.size() == size && step.size() == size && query.size() == size, "all vectors have the codes' dimension");
+    const int64_t *wanted = ordinals.data();
+    const py::ssize_t count = ordinals.size();
+    for (py::ssize_t i = 0; i < count; ++i)
+        if (wanted[i] < 0 || wanted[i] >= documents)
+            throw py::value_error("document " + std::to_string(wanted[i]) + " is outside 0.." +
+                                  std::to_string(documents - 1));
+    Array<float> scores(count);
+    float *score = scores.mutable_data();
+    const uint8_t *first = codes.data();
+    constexpr py::ssize_t AHEAD = 8, LINE = 64;
+    {
+        py::gil_scoped_release other_threads;
+        for (py::ssize_t i = 0; i < count; ++i) {
+            if (i + AHEAD < count)
+                for (py::ssize_t at = 0; at < size; at += LINE) __builtin_prefetch(first + wanted[i + AHEAD] * size + at);
+            score[i] = code_score(first + wanted[i] * size, low.data(), step.data(), query.data(),
+                                  static_cast<size_t>(size));
+        }
+    }
+    return scores;
+}
+
+inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &scores, size_t count) {
+    require(ordinals.size() == scores.size(), "every document needs a score");
+    std::vector<std::pair<float, int64_t>> ranking(static_cast<size_t>(ordinals.size()));
+    for (size_t i = 0; i < ranking.size(); ++i) ranking[i] = {-scores.data()[i], ordinals.data()[i]};
+    std::sort(ranking.begin(), ranking.end());
+    ranking.resize(std::min(count, ranking.size()));
+    const auto size = static_cast<py::ssize_t>(ranking.size());
+    Array<int64_t> best(size);
+    Array<float> their(size);
+    for (py::ssize_t i = 0; i < size; ++i) {
+        their.mutable_data()[i] = -ranking[static_cast<size_t>(i)].first;
+        best.mutable_data()[i] = ranking[static_cast<size_t>(i)].second;
+    }
+    return py::make_tuple(best, their);
+}
+
+}  // namespace kernels

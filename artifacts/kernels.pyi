@@ -1,0 +1,92 @@
+"""The arithmetic of a query that has no time for many small steps, in C++ (artifacts/cpp).
+
+All arrays are C arrays of exactly the types named here, but for those of `align`: another type is a TypeError, and
+shapes or values that don't fit are a ValueError. Sums are taken in an order that depends on nothing but the numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FLOOR: Final[float]
+"""What the lowest known score of a leg becomes in "range" normalisation."""
+
+class Table:
+    """A token table: rows (V, D), float16, float32, or int8 with scales (V,). ValueError for ids outside 0..V-1."""
+
+    def __init__(self, rows: npt.NDArray[Any], scales: npt.NDArray[np.float32] | None) -> None: ...
+    def encode(
+        self, ids: list[int], idf: npt.NDArray[np.float32] | None
+    ) -> tuple[
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.float32],
+        npt.NDArray[np.float32],
+        npt.NDArray[np.float32],
+        float,
+    ]:
+        """What `count` gives, and the `direction` of these terms by their counts."""
+
+    def direction(
+        self, terms: npt.NDArray[np.int32], factors: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], float]:
+        """`sum_t factor_t E[t]` over terms (t,), divided by its length, (D,), and that length. A sum of length 0 is
+        left as it is."""
+
+    def directions(
+        self, bounds: npt.NDArray[np.int64], terms: npt.NDArray[np.int32], factors: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """The `direction` of each of q queries, (q, D), and their lengths (q,); bounds (q + 1,) as `count_each` gives.
+        Other threads run meanwhile."""
+
+class Words:
+    """The ids of texts, put together from those of their words, which are remembered: up to `most` words, and as many
+    that were met before these. `encode` gives the ids of a word, with the space before it where there is one.
+    """
+
+    def __init__(self, encode: Callable[[str], list[int]], taken: bytes, most: int) -> None: ...
+    def ids(self, text: str) -> list[int] | None:
+        """The ids of a text; None unless it is made of words of characters `taken` (Latin-1), a space apart, none of
+        them long. Raises what `encode` raises."""
+
+def count(
+    ids: list[int], idf: npt.NDArray[np.float32] | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """The different ids (t,), ascending, how often each occurs (t,), the same as float32, and times its IDF (V,)."""
+
+def count_each(
+    ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Of q queries, whose ids (n,) stand one behind the other, so many (q,) of each: the bounds (q + 1,) of each one's
+    different ids, these ids (t,), ascending, and how often each occurs (t,)."""
+
+def score_codes(
+    codes: npt.NDArray[np.uint8],
+    low: npt.NDArray[np.float32],
+    step: npt.NDArray[np.float32],
+    query: npt.NDArray[np.float32],
+    ordinals: npt.NDArray[np.int64],
+) -> npt.NDArray[np.float32]:
+    """Inner products (m,) of a query (D,) with the documents `ordinals` (m,) of codes (N, D), which stand for
+    `low + step * (code + 1/2)`, both (D,). Other threads run meanwhile."""
+
+def best_first(
+    ordinals: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """The best `count` of documents (m,) with their scores (m,), by score, ties by ordinal."""
+
+def align(
+    legs: Sequence[tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.floating[Any]]]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """The parts of a `service.fusion.CandidateTable`: ordinals (u,), scores (legs, u), ranks (legs, u)."""
+
+def fuse(
+    scores: npt.NDArray[np.float64],
+    ranks: npt.NDArray[np.int64],
+    weights: Sequence[float],
+    by: Literal["range", "paper", "rank"],
+    constant: float,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The parts of a `service.fusion.Fused`: order (m,), shares (legs, u), scores (u,). The weights are not checked."""

@@ -1,0 +1,223 @@
+"""The compiled arithmetic against the same written with NumPy and plain Python."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts import kernels
+from artifacts.table import TableDtype, TokenTable, write_table
+
+V, D = 300, 43  # no multiple of any register's size
+DTYPES: list[TableDtype] = ["float16", "float32", "int8"]
+IDS = st.lists(st.integers(0, V - 1), min_size=1, max_size=50)
+ROWS = np.random.default_rng(0).normal(size=(V, D)).astype(np.float32)
+IDF = np.linspace(0.5, 9.0, V).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenTable:
+    path = tmp_path_factory.mktemp("table") / "t.npy"
+    write_table(path, ROWS, request.param)
+    return TokenTable.open(path)
+
+
+@given(ids=IDS)
+def test_tokens_are_counted_and_weighed(ids: list[int]) -> None:
+    expected = sorted(Counter(ids).items())
+    terms, counts, factors, weights = kernels.count(ids, IDF)
+    types = [array.dtype.name for array in (terms, counts, factors, weights)]
+    assert types == ["int32", "int64", "float32", "float32"]
+    assert list(zip(terms.tolist(), counts.tolist(), strict=True)) == expected
+    assert factors.tolist() == counts.tolist()
+    np.testing.assert_array_equal(weights, factors * IDF[terms])
+    np.testing.assert_array_equal(kernels.count(ids, None)[3], factors)
+
+
+def test_what_can_not_be_counted() -> None:
+    with pytest.raises(ValueError, match="token id -3 is none"):
+        kernels.count([5, -3], None)
+    with pytest.raises(ValueError, match="token id 4294967296 is none"):
+        kernels.count([2**32], None)
+    with pytest.raises(ValueError, match="no IDF"):
+        kernels.count([V], IDF)
+    wrong: list[Any] = ["7"]
+    with pytest.raises(TypeError):
+        kernels.count(wrong, None)
+    assert [array.size for array in kernels.count([], IDF)] == [0, 0, 0, 0]
+
+
+@given(ids=IDS)
+def test_a_direction_is_that_of_the_weighted_sum(table: TokenTable, ids: list[int]) -> None:
+    terms, counts, factors, weights, vector, length = table.sums.encode(ids, IDF)
+    expected = table.rows(terms).astype(np.float64).T @ counts
+    assert (vector.shape, vector.dtype.name) == ((D,), "float32")
+    assert length == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+    np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
+    for one, same in zip(kernels.count(ids, IDF), (terms, counts, factors, weights), strict=True):
+        np.testing.assert_array_equal(one, same)
+    again, its_length = table.sums.direction(terms, factors)
+    assert (again.tobytes(), its_length) == (vector.tobytes(), length)
+
+
+@given(queries=st.lists(st.lists(st.integers(0, V - 1), max_size=9), max_size=7))
+def test_many_directions_have_the_bits_of_each(table: TokenTable, queries: list[list[int]]) -> None:
+    ids = np.array([number for query in queries for number in query], np.int32)
+    bounds, terms, counts = kernels.count_each(ids, np.array([len(query) for query in queries], np.int64))
+    vectors, lengths = table.sums.directions(bounds, terms, counts.astype(np.float32))
+    assert vectors.shape == (len(queries), D)
+    for number, query in enumerate(queries):
+        own = slice(bounds[number], bounds[number + 1])
+        assert list(zip(terms[own].tolist(), counts[own].tolist(), strict=True)) == sorted(Counter(query).items())
+        vector, length = table.sums.direction(terms[own], counts[own].astype(np.float32))
+        assert (vectors[number].tobytes(), lengths[number]) == (vector.tobytes(), length)
+
+
+def test_a_sum_of_length_0_stays_as_it_is(table: TokenTable) -> None:
+    vector, length = table.sums.direction(np.array([5, 5], np.int32), np.array([1.0, -1.0], np.float32))
+    assert length == 0.0
+    assert not vector.any()
+
+
+@pytest.mark.parametrize("outside", [-1, V, 2**31 - 1])
+def test_ids_outside_the_table_are_refused(table: TokenTable, outside: int) -> None:
+    terms, factors = np.array([3, outside], np.int32), np.ones(2, np.float32)
+    with pytest.raises(ValueError, match=f"token id {outside} is outside the table's 0..{V - 1}"):
+        table.sums.direction(terms, factors)
+    with pytest.raises(ValueError, match=f"token id {outside} is outside"):
+        table.sums.directions(np.array([0, 2]), terms, factors)
+
+
+def test_arrays_that_do_not_fit_are_refused(table: TokenTable) -> None:
+    terms, factors = np.arange(3, dtype=np.int32), np.ones(3, np.float32)
+    with pytest.raises(ValueError, match="every term needs a factor"):
+        table.sums.direction(terms, factors[:2])
+    for bounds in ([0, 2], [1, 3], [0, 2, 1, 3], []):
+        with pytest.raises(ValueError, match="bounds ascend from 0"):
+            table.sums.directions(np.array(bounds, np.int64), terms, factors)
+    for lengths in ([2], [4], [-1, 4]):
+        with pytest.raises(ValueError, match="lengths don't fit"):
+            kernels.count_each(terms, np.array(lengths, np.int64))
+    other: Any = factors.astype(np.float64)
+    with pytest.raises(TypeError):
+        table.sums.direction(terms, other)
+
+
+@pytest.mark.parametrize(
+    ("rows", "scales", "reason"),
+    [
+        (np.zeros((3, 4), np.float64), None, "holds float16, float32 or int8"),
+        (np.zeros((4, 3), np.float32).T, None, "C array of shape"),
+        (np.zeros(4, np.float32), None, "C array of shape"),
+        (np.zeros((3, 4), np.int8), None, "has scales"),
+        (np.zeros((3, 4), np.float32), np.ones(3, np.float32), "has scales"),
+        (np.zeros((3, 4), np.int8), np.ones(2, np.float32), "a scale for every row"),
+    ],
+)
+def test_what_is_no_table(rows: npt.NDArray[Any], scales: npt.NDArray[np.float32] | None, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        kernels.Table(rows, scales)
+
+
+def test_every_float16_is_summed_as_it_is(tmp_path: Path) -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    rows = every[np.isfinite(every)].astype(np.float32).reshape(-1, 64)
+    write_table(tmp_path / "t.npy", rows, "float16")
+    sums = TokenTable.open(tmp_path / "t.npy").sums
+    for number, row in enumerate(rows.astype(np.float64)):
+        vector, length = sums.direction(np.array([number], np.int32), np.ones(1, np.float32))
+        np.testing.assert_allclose(vector * length, row, rtol=2e-7, atol=0)
+
+
+def test_codes_are_scored_like_what_they_stand_for() -> None:
+    generator = np.random.default_rng(1)
+    codes = generator.integers(0, 256, (500, D), np.uint8)
+    low, step, query = generator.normal(size=(3, D)).astype(np.float32)
+    ordinals = generator.integers(0, 500, 77)
+    expected = (low + step * (codes[ordinals] + 0.5)).astype(np.float64) @ query
+    found = kernels.score_codes(codes, low, step, query, ordinals)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-2)
+    alone = [kernels.score_codes(codes, low, step, query, ordinals[i : i + 1])[0] for i in range(ordinals.size)]
+    np.testing.assert_array_equal(found, alone)
+    assert kernels.score_codes(codes, low, step, query, ordinals[:0]).shape == (0,)
+    for outside in (-1, 500):
+        with pytest.raises(ValueError, match=f"document {outside} is outside 0..499"):
+            kernels.score_codes(codes, low, step, query, np.array([3, outside]))
+    with pytest.raises(ValueError, match="dimension"):
+        kernels.score_codes(codes, low, step, query[1:], ordinals)
+
+
+@given(scores=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), max_size=40), count=st.integers(0, 50))
+def test_the_best_come_first(scores: list[float], count: int) -> None:
+    ordinals = np.random.default_rng(2).permutation(len(scores))
+    best, their = kernels.best_first(ordinals, np.array(scores, np.float32), count)
+    expected = sorted(zip(scores, ordinals.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))[:count]
+    assert list(zip(their.tolist(), best.tolist(), strict=True)) == expected
+
+
+class Speller:
+    """Ids of a text: the codes of its characters. Notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, text: str) -> list[int]:
+        self.asked.append(text)
+        return [ord(character) for character in text]
+
+
+def words(speller: Speller, most: int = 100) -> kernels.Words:
+    return kernels.Words(speller, "abcdefghijklmnopqrstuvwxyzé".encode("latin-1"), most)
+
+
+def test_words_are_asked_for_once_at_the_beginning_and_once_behind_a_space() -> None:
+    speller = Speller()
+    known = words(speller)
+    for text in ("some café", "some some café", "café some"):
+        assert known.ids(text) == [ord(character) for character in text]
+    assert speller.asked == ["some", " café", " some", "café"]
+
+
+@pytest.mark.parametrize("text", ["", " ", "two  spaces", " before", "behind ", "UPPER", "a-b", "日本", "x" * 41])
+def test_other_texts_are_not_taken(text: str) -> None:
+    assert words(Speller()).ids(text) is None
+
+
+def test_words_not_asked_for_lately_are_forgotten() -> None:
+    speller = Speller()
+    known = words(speller, most=10)
+    for number in range(300):
+        one = f"x{chr(97 + number // 26)}{chr(97 + number % 26)}"
+        assert known.ids(f"often {one}") == [ord(character) for character in f"often {one}"]
+    assert speller.asked.count("often") == 1  # it was asked for all the time
+    known.ids("xaa")
+    known.ids("xaa")
+    assert speller.asked.count("xaa") == 1
+    assert known.ids("z xaa") is not None
+    assert speller.asked.count(" xaa") == 2  # met at the start, and forgotten since
+
+
+def test_a_word_of_very_many_ids_is_asked_for_again() -> None:
+    asked: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        asked.append(text)
+        return [7] * 256
+
+    known = kernels.Words(encode, b"a", 10)
+    assert known.ids("a") == known.ids("a") == [7] * 256
+    assert asked == ["a", "a"]
+
+
+def test_an_error_of_the_encoder_is_passed_on() -> None:
+    def encode(text: str) -> list[int]:
+        raise KeyError(text)
+
+    with pytest.raises(KeyError, match="a"):
+        kernels.Words(encode, b"a", 10).ids("a")
