@@ -70,7 +70,7 @@ def score_codes(
     ordinals: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.float32]:
     """Inner products (m,) of a query (D,) with the documents `ordinals` (m,) of codes (N, D), which stand for
-    `low + step * (code + 1/2)`, both (D,). Other threads run meanwhile."""
+    `low + step * (code + 1/2)`, both (D,). Other threads run meanwhile if there are thousands."""
 
 def best_first(
     ordinals: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], count: int

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,16 +44,17 @@ inline Array<float> score_codes(const Array<uint8_t> &codes, const Array<float> 
     Array<float> scores(count);
     float *score = scores.mutable_data();
     const uint8_t *first = codes.data();
-    constexpr py::ssize_t AHEAD = 8, LINE = 64;
-    {
-        py::gil_scoped_release other_threads;
-        for (py::ssize_t i = 0; i < count; ++i) {
-            if (i + AHEAD < count)
-                for (py::ssize_t at = 0; at < size; at += LINE) __builtin_prefetch(first + wanted[i + AHEAD] * size + at);
-            score[i] = code_score(first + wanted[i] * size, low.data(), step.data(), query.data(),
-                                  static_cast<size_t>(size));
-        }
+    constexpr py::ssize_t AHEAD = 8, LINE = 64, MANY = 2000;
+    // Few are scored in less time than it takes to get the interpreter's lock back from a busy thread.
+    std::optional<py::gil_scoped_release> other_threads;
+    if (count > MANY) other_threads.emplace();
+    for (py::ssize_t i = 0; i < count; ++i) {
+        if (i + AHEAD < count)
+            for (py::ssize_t at = 0; at < size; at += LINE) __builtin_prefetch(first + wanted[i + AHEAD] * size + at);
+        score[i] =
+            code_score(first + wanted[i] * size, low.data(), step.data(), query.data(), static_cast<size_t>(size));
     }
+    other_threads.reset();
     return scores;
 }
 
