@@ -2,7 +2,8 @@
 
     python -m scripts.image [--base IMAGE] [--record]
 
-The Dockerfile is built as it stands. Its base is a small Debian with Python, made from Debian's packages, or IMAGE. pip
+The Dockerfile is built as it stands. Its bases are small Debians with Python, made from Debian's packages, or IMAGE, which
+then has to have a C++ compiler too. pip
 collects the wheels outside the build, with whatever index, mirror and cache it is configured for, so nothing of that
 gets into the image. Everything lies in build/image, where a second run finds the base and the wheels again. With
 --record, what is in the image is written to docs/image.json, by part and size, and from there into docs/deployment.md.
