@@ -2,10 +2,10 @@
 
     python -m scripts.image [--base IMAGE] [--record]
 
-The Dockerfile is built as it stands. Its bases are small Debians with Python, made from Debian's packages, or IMAGE, which
-then has to have a C++ compiler too. pip
-collects the wheels outside the build, with whatever index, mirror and cache it is configured for, so nothing of that
-gets into the image. Everything lies in build/image, where a second run finds the base and the wheels again. With
+The Dockerfile is built as it stands. Its bases are small Debians with Python, made from Debian's packages, or IMAGE,
+which then needs a C++ compiler too. pip collects the wheels outside the build, with whatever index, mirror and cache it
+is configured for, so nothing of that gets into the image. Everything lies in build/image, where a second run finds the
+bases and the wheels again. With
 --record, what is in the image is written to docs/image.json, by part and size, and from there into docs/deployment.md.
 """
 
