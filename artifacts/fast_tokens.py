@@ -14,7 +14,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, Self
@@ -104,12 +104,17 @@ class FastTokens:
         """From now on, put texts together from their words, if that never makes a difference."""
         if any(map(_BEYOND_A_WORD.search, _vocabulary(description))):
             return
-        signs = (chr(code) for code in range(0x100))
-        taken = "".join(sign for sign in signs if sign != " " and self.takes(sign))
-        words = Words(self.encode, taken.encode("latin-1"), _WORDS)
-        pairs = ((words.ids(text), self.encode(text)) for text in probes(description) if self.takes(text))
-        if all(ids in (None, whole) for ids, whole in pairs):
-            self._words = words
+        taken = "".join(sign for sign in map(chr, range(0x21, 0x7F)) if self.takes(sign))
+        if not self._joins(taken, [text for text in probes(description) if self.takes(text)]):
+            return
+        others = (sign for sign in _OTHERS if sign <= "\xff" and self.takes(sign))
+        taken += "".join(sign for sign in others if self._joins(taken + sign, _around(sign)))
+        self._words = Words(self.encode, taken.encode("latin-1"), _WORDS)
+
+    def _joins(self, taken: str, texts: Sequence[str]) -> bool:
+        """Whether texts of these characters have the ids of their words."""
+        words = Words(self.encode, taken.encode("latin-1"), len(texts))
+        return all(words.ids(text) in (None, self.encode(text)) for text in texts)
 
 
 def _vocabulary(description: Mapping[str, Any]) -> list[str]:

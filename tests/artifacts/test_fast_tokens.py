@@ -98,6 +98,35 @@ def test_single_texts_and_batches_agree(kind: str, text: str) -> None:
 TOKENIZERS = {name: TextTokenizer.from_bytes(one.to_str().encode(), name=name) for name, one in KINDS.items()}
 
 
+def test_words_are_remembered_in_all_kinds() -> None:
+    for name, (fast, _) in PAIRS.items():
+        assert fast._words is not None, name
+        assert fast._words.ids("plain words (2024)") == fast.encode("plain words (2024)")
+
+
+def test_signs_that_reach_beyond_a_word_are_asked_for_with_the_whole_text() -> None:
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.Replace("é é", "x")
+    fast, reference = both(tokenizer)
+    assert fast._words is not None
+    assert fast._words.ids("a née b") is None
+    assert fast._words.ids("a nèe b") is not None
+    for text in ("née é é b", "nèe é b"):
+        assert fast.ids(text) == reference.encode(text, add_special_tokens=False).ids
+
+
+def test_a_vocabulary_with_tokens_of_several_words_is_asked_for_whole_texts() -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(["of the "] * 50 + TEXTS, trainer)
+    fast, reference = both(tokenizer)
+    assert fast._words is None
+    assert fast.ids("one of the many") == reference.encode("one of the many", add_special_tokens=False).ids
+
+
 def test_what_it_takes() -> None:
     fast, _ = PAIRS["byte-level BPE"]
     for text in ("plain words", "e-mail (2024)?", "", "naïve", "Björk’s “début” – £5…"):
