@@ -34,6 +34,8 @@ LABEL org.opencontainers.image.title="LightRetriever Search" \
     org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/lightretriever /opt/lightretriever
 ENV PATH=/opt/lightretriever/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Fails where BASE and BUILD_BASE don't have the same Python in the same place.
+RUN lightretriever --help >/dev/null
 # Makes the folder on which a bundle is mounted.
 WORKDIR /bundle
 USER 10001:10001

@@ -12,7 +12,7 @@ setup(
         Pybind11Extension(
             "artifacts.kernels",
             ["artifacts/cpp/kernels.cpp"],
-            depends=sorted(map(str, Path("artifacts/cpp").glob("*.hpp"))),
+            depends=["setup.py", *sorted(map(str, Path("artifacts/cpp").glob("*.hpp")))],
             cxx_std=17,
             extra_compile_args=["-O3", "-ffp-contract=off", "-Wall", "-Wextra"],
         )

@@ -129,7 +129,7 @@ class DenseIndex:
         They are the very scores `search` gives these documents, and a document's score doesn't depend on the others.
         Raises ValueError for an ordinal outside 0..N-1 and for a bad query.
         """
-        return self._scores(self._checked(query), ordinals.astype(np.int64, copy=False))
+        return self._scores(self._checked(query), np.ascontiguousarray(ordinals, dtype=np.int64))
 
     def _scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         if self._codes is not None and self._scale is not None:
@@ -201,6 +201,8 @@ def _scale_of_bytes(coder: FaissIndex) -> tuple[npt.NDArray[np.float32], npt.NDA
     """What codes of a byte a number stand for, as `kernels.score_codes` needs it: low and step, (D,) each. None for
     other codes."""
     if not isinstance(coder, faiss.IndexScalarQuantizer) or coder.sq.qtype != faiss.ScalarQuantizer.QT_8bit:
+        return None
+    if coder.sq.trained.size() != 2 * coder.d:  # an index without documents
         return None
     low, span = faiss.vector_to_array(coder.sq.trained).reshape(2, coder.d).astype(np.float32)
     return low.copy(), span / np.float32(255)

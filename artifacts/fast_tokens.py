@@ -102,7 +102,7 @@ class FastTokens:
 
     def remember_words(self, description: dict[str, Any]) -> None:
         """From now on, put texts together from their words, if that never makes a difference."""
-        if any(map(_BEYOND_A_WORD.search, _vocabulary(description))):
+        if not self.takes(" ") or any(map(_BEYOND_A_WORD.search, _vocabulary(description))):
             return
         taken = "".join(sign for sign in map(chr, range(0x21, 0x7F)) if self.takes(sign))
         if not self._joins(taken, [text for text in probes(description) if self.takes(text)]):

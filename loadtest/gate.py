@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -137,15 +138,15 @@ def unpack_commit(commit: str, folder: Path, repository: Path = ROOT) -> None:
 
 
 def _sources(tree: Path) -> dict[Path, bytes]:
-    files = [tree / "setup.py", *(tree / "artifacts" / "cpp").glob("*")]
+    files = [tree / "setup.py", *(tree / "artifacts" / "cpp").glob("*.?pp")]
     return {file.relative_to(tree): file.read_bytes() for file in files}
 
 
 def _compile(tree: Path) -> None:
     """Build the compiled part of a source tree, or take the checkout's, if it is that of the same source."""
-    if _sources(tree) == _sources(ROOT):
-        for library in (ROOT / "artifacts").glob("kernels.*.so"):
-            shutil.copy(library, tree / "artifacts")
+    library = ROOT / "artifacts" / f"kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if library.exists() and _sources(tree) == _sources(ROOT):
+        shutil.copy(library, tree / "artifacts")
         return
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)

@@ -27,7 +27,7 @@ inline py::tuple count_each(const Array<int32_t> &ids, const Array<int64_t> &len
     int64_t start = 0;
     for (py::ssize_t i = 0; i < lengths.size(); ++i) {
         const int64_t size = lengths.data()[i];
-        require(size >= 0 && start + size <= ids.size(), "the lengths don't fit the number of ids");
+        require(size >= 0 && size <= ids.size() - start, "the lengths don't fit the number of ids");
         count_sorted(sorted.data() + start, static_cast<size_t>(size), [&](int32_t term, int64_t count) {
             terms.push_back(term);
             counts.push_back(count);

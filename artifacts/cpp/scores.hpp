@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -61,7 +62,11 @@ inline Array<float> score_codes(const Array<uint8_t> &codes, const Array<float> 
 inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &scores, size_t count) {
     require(ordinals.size() == scores.size(), "every document needs a score");
     std::vector<std::pair<float, int64_t>> ranking(static_cast<size_t>(ordinals.size()));
-    for (size_t i = 0; i < ranking.size(); ++i) ranking[i] = {-scores.data()[i], ordinals.data()[i]};
+    for (size_t i = 0; i < ranking.size(); ++i) {
+        const float score = scores.data()[i];
+        require(!std::isnan(score), "document " + std::to_string(ordinals.data()[i]) + " has a score that is no number");
+        ranking[i] = {-score, ordinals.data()[i]};
+    }
     std::sort(ranking.begin(), ranking.end());
     ranking.resize(std::min(count, ranking.size()));
     const auto size = static_cast<py::ssize_t>(ranking.size());

@@ -25,12 +25,11 @@ ALSO_FOR_AVX2 inline void add_bytes(const int8_t *row, float weight, size_t size
 
 // A finite float16 whose bits stand 13 places further left is a float32, but for the offset of its exponent, 2^112.
 ALSO_FOR_AVX2 inline void add_halves(const int16_t *row, float weight, size_t size, float *sum) {
-    const float scaled = weight * 0x1p112f;
     for (size_t i = 0; i < size; ++i) {
         const int32_t bits = static_cast<int32_t>(static_cast<uint32_t>(static_cast<int32_t>(row[i])) << 13 & 0x8FFFE000u);
         float value;
         std::memcpy(&value, &bits, sizeof value);
-        sum[i] += scaled * value;
+        sum[i] += weight * (value * 0x1p112f);
     }
 }
 

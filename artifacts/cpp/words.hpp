@@ -19,6 +19,7 @@ class Words {
   public:
     Words(py::function encode, const std::string &taken, size_t most)
         : encode_(std::move(encode)), taken_{}, most_(most) {
+        require(most > 0 && most <= 1 << 20, "from 1 to 1,048,576 words are remembered");
         for (const char sign : taken) taken_[static_cast<uint8_t>(sign)] = true;
         for (Generation &one : generations_) one.slots.resize(bits_of(2 * most));
     }
@@ -41,7 +42,7 @@ class Words {
     }
 
   private:
-    static constexpr size_t LONGEST = 40;
+    static constexpr size_t LONGEST = 40, NEAR = 64;
 
     struct Slot {
         uint32_t hash = 0, text = 0, ids = 0;
@@ -67,25 +68,27 @@ class Words {
         return hash ^ hash >> 15;
     }
 
-    // The slot of a word in a generation, or the free one where it would stand.
-    static Slot &slot_of(Generation &among, const uint8_t *word, size_t length, bool later, uint32_t hash) {
+    // The slot of a word in a generation, or the free one where it would stand; none where too many others, perhaps made
+    // for it, have hashes like its own.
+    static Slot *slot_of(Generation &among, const uint8_t *word, size_t length, bool later, uint32_t hash) {
         const size_t mask = among.slots.size() - 1;
-        for (size_t at = hash & mask;; at = (at + 1) & mask) {
-            Slot &slot = among.slots[at];
+        for (size_t step = 0; step < NEAR; ++step) {
+            Slot &slot = among.slots[(hash + step) & mask];
             if (slot.length == 0 || (slot.hash == hash && slot.length == length && slot.later == later &&
                                      std::equal(word, word + length, among.text.data() + slot.text)))
-                return slot;
+                return &slot;
         }
+        return nullptr;
     }
 
     bool find(const uint8_t *word, size_t length, bool later, std::vector<int32_t> &found) {
         const uint32_t hash = hash_of(word, length, later);
         for (Generation &among : generations_) {
-            const Slot &slot = slot_of(among, word, length, later, hash);
-            if (slot.length == 0) continue;
-            const auto first = among.ids.begin() + slot.ids;
+            const Slot *slot = slot_of(among, word, length, later, hash);
+            if (!slot || slot->length == 0) continue;
+            const auto first = among.ids.begin() + slot->ids;
             const auto before = static_cast<std::ptrdiff_t>(found.size());
-            found.insert(found.end(), first, first + slot.count);
+            found.insert(found.end(), first, first + slot->count);
             if (&among != &generations_[0]) add(word, length, later, found.data() + before, found.size() - before);
             return true;
         }
@@ -114,9 +117,9 @@ class Words {
         }
         Generation &young = generations_[0];
         const uint32_t hash = hash_of(word, length, later);
-        Slot &slot = slot_of(young, word, length, later, hash);
-        if (slot.length != 0) return;
-        slot = {hash, static_cast<uint32_t>(young.text.size()), static_cast<uint32_t>(young.ids.size()),
+        Slot *slot = slot_of(young, word, length, later, hash);
+        if (!slot || slot->length != 0) return;
+        *slot = {hash, static_cast<uint32_t>(young.text.size()), static_cast<uint32_t>(young.ids.size()),
                 static_cast<uint8_t>(length), static_cast<uint8_t>(count), later};
         young.text.insert(young.text.end(), word, word + length);
         young.ids.insert(young.ids.end(), ids, ids + count);

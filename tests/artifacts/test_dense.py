@@ -379,3 +379,16 @@ def test_equal_documents_among_some_come_by_ordinal(tmp_path: Path) -> None:
     allowed = np.arange(120) % 3 == 1
     found, _ = index.search(vectors[0], 5, np.packbits(allowed, bitorder="little"))
     assert found.tolist() == np.flatnonzero(allowed[:40])[:5].tolist()
+
+
+def test_places_of_documents_may_be_any_integers(opened: tuple[str, DenseIndex]) -> None:
+    _, index = opened
+    query = unit(1)[0]
+    expected = index.scores(query, np.arange(0, 10, 2))
+    np.testing.assert_array_equal(index.scores(query, np.arange(10)[::2]), expected)
+    np.testing.assert_array_equal(index.scores(query, np.arange(0, 10, 2, dtype=np.int32)), expected)
+
+
+def test_an_index_without_documents_is_opened(tmp_path: Path) -> None:
+    faiss.write_index(faiss.index_factory(8, "SQ8", faiss.METRIC_INNER_PRODUCT), str(tmp_path / "empty.faiss"))
+    assert DenseIndex.open(tmp_path / "empty.faiss").count == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from artifacts.fast_tokens import FastTokens, probes
 from artifacts.text import TextTokenizer
@@ -113,6 +113,15 @@ def test_signs_that_reach_beyond_a_word_are_asked_for_with_the_whole_text() -> N
     assert fast._words.ids("a nèe b") is not None
     for text in ("née é é b", "nèe é b"):
         assert fast.ids(text) == reference.encode(text, add_special_tokens=False).ids
+
+
+def test_with_added_tokens_of_spaces_texts_are_not_put_together() -> None:
+    tokenizer = byte_level()
+    tokenizer.add_tokens([AddedToken("   ", normalized=False)])
+    fast, reference = both(tokenizer)
+    assert fast._words is None
+    assert fast.ids("plain words") is None
+    assert fast.ids("plain") == reference.encode("plain", add_special_tokens=False).ids
 
 
 def test_a_vocabulary_with_tokens_of_several_words_is_asked_for_whole_texts() -> None:

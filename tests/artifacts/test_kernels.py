@@ -84,6 +84,14 @@ def test_a_sum_of_length_0_stays_as_it_is(table: TokenTable) -> None:
     assert not vector.any()
 
 
+def test_factors_may_be_large(table: TokenTable) -> None:
+    terms = np.array([3, 7], np.int32)
+    vector, length = table.sums.direction(terms, np.array([1e6, -2e6], np.float32))
+    expected, whole = table.sums.direction(terms, np.array([1.0, -2.0], np.float32))
+    np.testing.assert_allclose(vector, expected, atol=1e-6)
+    assert length == pytest.approx(1e6 * whole)
+
+
 @pytest.mark.parametrize("outside", [-1, V, 2**31 - 1])
 def test_ids_outside_the_table_are_refused(table: TokenTable, outside: int) -> None:
     terms, factors = np.array([3, outside], np.int32), np.ones(2, np.float32)
@@ -161,6 +169,11 @@ def test_the_best_come_first(scores: list[float], count: int) -> None:
     assert list(zip(their.tolist(), best.tolist(), strict=True)) == expected
 
 
+def test_a_score_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="document 9 has a score that is no number"):
+        kernels.best_first(np.array([4, 9]), np.array([1.0, np.nan], np.float32), 2)
+
+
 class Speller:
     """Ids of a text: the codes of its characters. Notes what it was asked for."""
 
@@ -201,6 +214,31 @@ def test_words_not_asked_for_lately_are_forgotten() -> None:
     assert speller.asked.count("xaa") == 1
     assert known.ids("z xaa") is not None
     assert speller.asked.count(" xaa") == 2  # met at the start, and forgotten since
+
+
+def test_words_made_to_collide_are_answered_all_the_same() -> None:
+    """Words whose hashes, FNV-1a with the high half folded in, all lead to the same few of 8,192 slots."""
+    letters = np.arange(97, 123, dtype=np.uint32)
+    signs = np.stack([axis.ravel() for axis in np.meshgrid(*[letters] * 4)])
+    hashes = np.full(signs.shape[1], 1966136261, np.uint32)
+    for sign in signs:
+        hashes = (hashes ^ sign) * np.uint32(16777619)
+    chosen = signs[:, ((hashes ^ hashes >> np.uint32(15)) & 8191) < 4]
+    colliding = ["".join(map(chr, word)) for word in chosen.T.tolist()]
+    assert len(colliding) > 150
+    speller = Speller()
+    known = words(speller, most=4096)
+    for _ in range(2):
+        for word in colliding:
+            assert known.ids(word) == [ord(character) for character in word]
+    again = len(speller.asked) - len(colliding)
+    assert len(colliding) - 70 <= again < len(colliding)  # some 64 had room
+
+
+@pytest.mark.parametrize("most", [0, 2**20 + 1])
+def test_so_few_or_many_words_are_refused(most: int) -> None:
+    with pytest.raises(ValueError, match="words are remembered"):
+        words(Speller(), most)
 
 
 def test_a_word_of_very_many_ids_is_asked_for_again() -> None:
