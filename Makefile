@@ -5,7 +5,7 @@ PYTHON_IN_VENV := .venv/bin/python
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck pytest faults java gate instructions docs image bench lock clean
+.PHONY: help install demo test lint format typecheck pytest slow faults java gate instructions docs image bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -48,9 +48,14 @@ instructions: ## Compare the instructions that the stages take with those of the
 pytest: ## Run the tests only
 	.venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
+slow: ## Run the slow tests, which `make test` leaves out: the container image, instruction counts, long builds
+	@scripts/install dev
+	@scripts/install-system
+	.venv/bin/pytest --slow -m slow --numprocesses logical --maxprocesses 4 --dist loadfile
+
 faults: ## Break the service and the pipeline on purpose, at full length (about an hour), and record the figures
 	@scripts/install dev
-	.venv/bin/pytest tests/faults --full-faults --record-faults $(RESULTS)/reliability.json
+	.venv/bin/pytest tests/faults --slow --full-faults --record-faults $(RESULTS)/reliability.json
 	$(PYTHON_IN_VENV) -m scripts.results
 
 docs: ## Make a site of the documentation in build/docs

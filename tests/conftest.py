@@ -12,16 +12,18 @@ from tests.support.tiny import make_tiny_bundle
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the fault tests, see tests/faults."""
+    """Options of the fault tests, see tests/faults, and of the slow ones."""
+    parser.addoption("--slow", action="store_true", help="run the slow tests, too")
     group = parser.getgroup("faults")
     group.addoption("--full-faults", action="store_true", help="run the fault tests at their full length")
     group.addoption("--record-faults", type=Path, metavar="FILE", help="write the figures of the fault tests to FILE")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `--full-faults` what has no short form."""
-    if not config.getoption("full_faults"):
-        items[:] = [item for item in items if item.get_closest_marker("full_faults") is None]
+    """Leave to `--full-faults` what has no short form, and to `--slow` what takes half a minute and more."""
+    for option in ("full_faults", "slow"):
+        if not config.getoption(option):
+            items[:] = [item for item in items if item.get_closest_marker(option) is None]
 
 
 @pytest.fixture(scope="session")

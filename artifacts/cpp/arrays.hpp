@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
-#include <string>
+#include <sstream>
 #include <vector>
 
 #include <pybind11/numpy.h>
@@ -35,8 +35,12 @@ template <typename T> Array<T> array_of(const T *values, size_t size) {
 
 template <typename T> Array<T> array_of(const std::vector<T> &values) { return array_of(values.data(), values.size()); }
 
-inline void require(bool holds, const std::string &otherwise) {
-    if (!holds) throw py::value_error(otherwise);
+// A ValueError unless something holds. The parts of its message are put together only then.
+template <typename... Parts> void require(bool holds, const Parts &...otherwise) {
+    if (holds) return;
+    std::ostringstream message;
+    (message << ... << otherwise);
+    throw py::value_error(message.str());
 }
 
 }  // namespace kernels

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "arrays.hpp"
@@ -51,7 +50,7 @@ struct Counted {
         for (size_t i = 0; i < sorted.size(); ++i) {
             const long id = PyLong_AsLong(PyList_GET_ITEM(ids.ptr(), static_cast<py::ssize_t>(i)));
             if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
-            require(id >= 0 && id <= std::numeric_limits<int32_t>::max(), "token id " + std::to_string(id) + " is none");
+            require(id >= 0 && id <= std::numeric_limits<int32_t>::max(), "token id ", id, " is none");
             sorted[i] = static_cast<int32_t>(id);
         }
         size_t size = 0;

@@ -27,12 +27,11 @@ struct Candidate {
 // A leg's candidates with their ranks: by score, ties by ordinal.
 inline void add_ranked(const Converted<int64_t> &ordinals, const Converted<double> &scores, size_t leg,
                 std::vector<Candidate> &candidates) {
-    const std::string name = "leg " + std::to_string(leg);
     require(ordinals.ndim() == 1 && scores.ndim() == 1 && ordinals.size() == scores.size(),
-            name + " has " + std::to_string(ordinals.size()) + " ordinals, but " + std::to_string(scores.size()) + " scores");
+            "leg ", leg, " has ", ordinals.size(), " ordinals, but ", scores.size(), " scores");
     const auto begin = static_cast<std::ptrdiff_t>(candidates.size());
     for (py::ssize_t i = 0; i < scores.size(); ++i) {
-        require(std::isfinite(scores.data()[i]), name + " has scores that are not finite numbers");
+        require(std::isfinite(scores.data()[i]), "leg ", leg, " has scores that are not finite numbers");
         candidates.push_back({ordinals.data()[i], 0, scores.data()[i], leg});
     }
     const auto better = [](const Candidate &one, const Candidate &other) {
@@ -55,7 +54,7 @@ inline py::tuple align(const std::vector<std::pair<Converted<int64_t>, Converted
     for (size_t i = 0; i < candidates.size(); ++i) {
         const bool fresh = i == 0 || candidates[i].ordinal != candidates[i - 1].ordinal;
         require(fresh || candidates[i].leg != candidates[i - 1].leg,
-                "leg " + std::to_string(candidates[i].leg) + " has an ordinal more than once");
+                "leg ", candidates[i].leg, " has an ordinal more than once");
         if (fresh) columns.push_back(candidates[i].ordinal);
     }
     const size_t width = columns.size(), cells = legs.size() * width;
@@ -79,7 +78,8 @@ inline py::tuple align(const std::vector<std::pair<Converted<int64_t>, Converted
 inline void add_shares(const std::string &by, double constant, const double *scores, const int64_t *ranks, size_t width,
                 double *shares) {
     double low = UNKNOWN, high = UNKNOWN;
-    const auto counts = [&](size_t i) { return by == "paper" ? ranks[i] > 0 : !std::isnan(scores[i]); };
+    const bool paper = by == "paper", rank = by == "rank";
+    const auto counts = [&](size_t i) { return paper ? ranks[i] > 0 : !std::isnan(scores[i]); };
     for (size_t i = 0; i < width; ++i)
         if (counts(i)) {
             low = std::fmin(low, scores[i]);
@@ -87,11 +87,11 @@ inline void add_shares(const std::string &by, double constant, const double *sco
         }
     const double spread = high - low;
     for (size_t i = 0; i < width; ++i) {
-        if (by == "rank")
+        if (rank)
             shares[i] = ranks[i] > 0 ? 1.0 / (constant + static_cast<double>(ranks[i])) : 0.0;
         else if (!counts(i))
             shares[i] = 0.0;
-        else if (by == "paper")
+        else if (paper)
             shares[i] = (scores[i] - low) / std::max(spread, SMALLEST_RANGE);
         else
             shares[i] = spread == 0.0 ? 1.0 : FLOOR + (1.0 - FLOOR) * ((scores[i] - low) / spread);

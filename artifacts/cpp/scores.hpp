@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,9 +38,7 @@ inline Array<float> score_codes(const Array<uint8_t> &codes, const Array<float> 
     const int64_t *wanted = ordinals.data();
     const py::ssize_t count = ordinals.size();
     for (py::ssize_t i = 0; i < count; ++i)
-        if (wanted[i] < 0 || wanted[i] >= documents)
-            throw py::value_error("document " + std::to_string(wanted[i]) + " is outside 0.." +
-                                  std::to_string(documents - 1));
+        require(wanted[i] >= 0 && wanted[i] < documents, "document ", wanted[i], " is outside 0..", documents - 1);
     Array<float> scores(count);
     float *score = scores.mutable_data();
     const uint8_t *first = codes.data();
@@ -64,7 +61,7 @@ inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &
     std::vector<std::pair<float, int64_t>> ranking(static_cast<size_t>(ordinals.size()));
     for (size_t i = 0; i < ranking.size(); ++i) {
         const float score = scores.data()[i];
-        require(!std::isnan(score), "document " + std::to_string(ordinals.data()[i]) + " has a score that is no number");
+        require(!std::isnan(score), "document ", ordinals.data()[i], " has a score that is no number");
         ranking[i] = {-score, ordinals.data()[i]};
     }
     std::sort(ranking.begin(), ranking.end());

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "arrays.hpp"
@@ -102,9 +101,8 @@ class Table {
         require(terms.size() == factors.size(), "every term needs a factor");
         for (py::ssize_t i = 0; i < terms.size(); ++i) {
             const int32_t term = terms.data()[i];
-            if (term < 0 || static_cast<size_t>(term) >= count_)
-                throw py::value_error("token id " + std::to_string(term) + " is outside the table's 0.." +
-                                      std::to_string(count_ - 1));
+            require(term >= 0 && static_cast<size_t>(term) < count_, "token id ", term, " is outside the table's 0..",
+                    count_ - 1);
         }
     }
 

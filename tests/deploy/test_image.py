@@ -49,6 +49,7 @@ def test_a_machine_that_lacks_something_says_so(
     assert "apt-get install buildah mmdebstrap" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_answers_searches_on_a_read_only_file_system_without_network(running: Container) -> None:
     assert running.ask("/readyz") == (200, '{"status":"ready"}')
     status, answer = running.ask("/search", {"query": "play music from the terminal", "k": 3})
@@ -62,6 +63,7 @@ def test_it_answers_searches_on_a_read_only_file_system_without_network(running:
         assert "Read-only file system" in refused.stderr, folder
 
 
+@pytest.mark.slow
 def test_it_has_no_rights(running: Container) -> None:
     status = running.status()
     assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
@@ -69,6 +71,7 @@ def test_it_has_no_rights(running: Container) -> None:
     assert (status["NoNewPrivs"], status["NSpid"].split()[-1]) == ("1", "1")
 
 
+@pytest.mark.slow
 def test_the_health_check_tells_a_service_from_none(running: Container, built: Image, bundle: Path) -> None:
     kind, *check = built.config["Healthcheck"]["Test"]
     assert kind == "CMD"
@@ -79,6 +82,7 @@ def test_the_health_check_tells_a_service_from_none(running: Container, built: I
         assert elsewhere.run(*check).returncode != 0
 
 
+@pytest.mark.slow
 def test_it_stops_gracefully(built: Image, bundle: Path) -> None:
     assert built.config["StopSignal"] == "SIGTERM"
     with Container(built.root, built.config, bundle) as container:
@@ -89,6 +93,7 @@ def test_it_stops_gracefully(built: Image, bundle: Path) -> None:
     assert events[-1] == "stopped"
 
 
+@pytest.mark.slow
 def test_without_a_bundle_it_says_so(built: Image) -> None:
     with Container(built.root, built.config) as container:
         status, _, errors = container.wait()
@@ -96,6 +101,7 @@ def test_without_a_bundle_it_says_so(built: Image) -> None:
     assert "/bundle" in errors
 
 
+@pytest.mark.slow
 def test_another_command_takes_the_place_of_serve(built: Image, bundle: Path) -> None:
     with Container(built.root, built.config, bundle, arguments=["verify", "/bundle"]) as container:
         status, output, errors = container.wait()
@@ -103,6 +109,7 @@ def test_another_command_takes_the_place_of_serve(built: Image, bundle: Path) ->
     assert "sound" in output
 
 
+@pytest.mark.slow
 def test_every_module_of_the_service_loads(built: Image) -> None:
     """Nothing that is needed was taken out."""
     with Container(
@@ -113,6 +120,7 @@ def test_every_module_of_the_service_loads(built: Image) -> None:
     assert {"service.server", "service.engine", "service.telemetry"} <= set(output.split())
 
 
+@pytest.mark.slow
 def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
     (packages,) = (built.root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
     names = {path.name.partition("-")[0] for path in packages.iterdir()}
@@ -136,6 +144,7 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
         assert {path.name.partition(".")[0] for path in (packages / own / "__pycache__").iterdir()} == sources
 
 
+@pytest.mark.slow
 def test_it_is_small(built: Image) -> None:
     sizes = image.contents(built.root)
     assert sum(sizes.values()) < MAX_BYTES, sizes
@@ -145,6 +154,7 @@ def test_it_is_small(built: Image) -> None:
     assert all(size > 0 for size in built.removed.values()), "then the step does nothing: take it out"
 
 
+@pytest.mark.slow
 def test_it_says_what_it_is_and_not_where_it_was_made(built: Image) -> None:
     labels = built.config["Labels"]
     assert labels["org.opencontainers.image.version"] == image.VERSION

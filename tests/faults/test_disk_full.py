@@ -83,6 +83,7 @@ def assert_every_step_stops(commands: Commands, folder: Path, steps: list[tuple[
     assert Bundle.open(folder / "bundle").manifest.documents == 300
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_every_stage_with_one_line(
     commands: Commands, tmp_path: Path, full: bool, figure: Figure
 ) -> None:

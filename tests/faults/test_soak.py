@@ -7,6 +7,7 @@ from statistics import median
 from time import monotonic, sleep
 
 import numpy as np
+import pytest
 
 from artifacts.lucene.jvm import DEFAULT_HEAP_MB
 from tests.faults.conftest import Figure
@@ -82,6 +83,7 @@ def wrong(
     return found
 
 
+@pytest.mark.slow
 def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place: Place) -> None:
     asks = mix(place.key, 400 if full else 200)
     # Other processes may take the processors from the short form at any time, so it asks for less and waits for longer.

@@ -73,6 +73,7 @@ class Stopper:
             yield from (signal.SIGINT, signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_stopped_build_goes_on_and_ends_in_the_same_bundle(commands: Commands, tmp_path: Path, full: bool) -> None:
     recipe = write_recipe(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}

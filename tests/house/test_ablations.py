@@ -52,6 +52,7 @@ def test_a_variant_changes_one_thing(name: str) -> None:
     assert not any(others)
 
 
+@pytest.mark.slow
 def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = save_toy_model(tmp_path / "model")
     write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)

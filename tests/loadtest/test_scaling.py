@@ -104,6 +104,7 @@ def test_the_tables_take_the_series_that_differs_in_size_alone() -> None:
     assert "Nothing is carried on" in alone
 
 
+@pytest.mark.slow
 def test_one_command_measures_bundles_and_writes_the_tables(
     tiny_bundle: Bundle, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_end_token_is_pooled_even_when_a_document_is_cut(backbone: Backbone, tmp
     np.testing.assert_array_equal(first.terms, second.terms)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp_path: Path) -> None:
     """A real process is killed by SIGKILL while it encodes, twice, then finishes."""
     corpus = write_corpus(tmp_path / "corpus.jsonl", 60)

@@ -109,6 +109,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(toy: Path, uninterrupted:
     assert losses(tmp_path) == losses(uninterrupted)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
     whole, shared = tmp_path / "one", tmp_path / "two"
     changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}}
