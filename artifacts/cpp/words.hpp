@@ -21,7 +21,7 @@ class Words {
         : encode_(std::move(encode)), taken_{}, most_(most) {
         require(most > 0 && most <= 1 << 20, "from 1 to 1,048,576 words are remembered");
         for (const char sign : taken) taken_[static_cast<uint8_t>(sign)] = true;
-        for (Generation &one : generations_) one.slots.resize(bits_of(2 * most));
+        for (Generation &one : generations_) one.slots.resize(power_of_two(2 * most));
     }
 
     std::optional<std::vector<int32_t>> ids(const py::str &text) {
@@ -56,7 +56,7 @@ class Words {
         size_t size = 0;
     };
 
-    static size_t bits_of(size_t least) {
+    static size_t power_of_two(size_t least) {  // from `least` on
         size_t size = 1;
         while (size < least) size *= 2;
         return size;

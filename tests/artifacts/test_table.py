@@ -210,3 +210,13 @@ def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
     np.save(scale_path(tmp_path / "t.npy"), np.ones(299, dtype=np.float32))
     with pytest.raises(BundleError, match="expected 300 float32 scales"):
         TokenTable.open(tmp_path / "t.npy")
+
+
+@pytest.mark.parametrize(
+    "rows", [np.asfortranarray(rows_of()), rows_of().astype(">f4")], ids=["by columns", "byte order"]
+)
+def test_a_table_laid_out_in_another_way_is_refused(tmp_path: Path, rows: npt.NDArray[np.float32]) -> None:
+    np.save(tmp_path / "t.npy", rows)
+    with pytest.raises(BundleError, match="do not lie one behind the other") as caught:
+        TokenTable.open(tmp_path / "t.npy")
+    assert "Save the table again" in str(caught.value)
