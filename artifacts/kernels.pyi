@@ -13,6 +13,32 @@ import numpy.typing as npt
 FLOOR: Final[float]
 """What the lowest known score of a leg becomes in "range" normalisation."""
 
+class Impacts:
+    """The posting lists of N documents in a file as Java's PlainImpacts writes it. ValueError where it is damaged."""
+
+    def __init__(self, file: npt.NDArray[np.uint8], documents: int) -> None: ...
+    def search(
+        self,
+        terms: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float32],
+        k: int,
+        among: npt.NDArray[np.uint8] | None,
+        asked: float,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """What `ImpactIndex.search` gives for terms (t,) and weights (t,), of the documents whose bit is set `among`
+        all (b,), the lowest bit first. Other threads run meanwhile."""
+
+    def scores(
+        self, terms: npt.NDArray[np.int32], weights: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """The scores (m,) of documents (m,), to the same bits."""
+
+    def impacts(self, terms: npt.NDArray[np.int32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """The impacts (m, t) of terms (t,) in documents (m,), 0 where one lacks the term."""
+
+    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The terms of a document (n,), ascending, and their impacts (n,). All lists are asked for it."""
+
 class Table:
     """A token table: rows (V, D), float16, float32, or int8 with scales (V,). ValueError for ids outside 0..V-1."""
 
@@ -40,6 +66,13 @@ class Table:
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
         """The `direction` of each of q queries, (q, D), and their lengths (q,); bounds (q + 1,) as `count_each` gives.
         Other threads run meanwhile."""
+
+class Texts:
+    """The texts of `count` documents in a file as Java's PlainDocuments writes it. ValueError where it is damaged."""
+
+    def __init__(self, file: npt.NDArray[np.uint8], count: int) -> None: ...
+    def read(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
+        """The texts of documents (m,), UTF-8."""
 
 class Words:
     """The ids of texts, put together from those of their words, which are remembered: up to `most` words, and as many

@@ -171,8 +171,8 @@ class Search:
         missing = {name: table.missing(row) for row, name in enumerate(names)}
         questions = {name: (self._parts.legs[name].scores, which) for name, which in missing.items() if which.size}
         calls = self._ask(questions, _RESCORE_UNTIL, self.unscored)
-        if "dense" in calls:
-            calls["dense"].brief = True  # a hundred inner products
+        for call in calls.values():
+            call.brief = True  # a hundred inner products, a hundred times a dozen lists
         return calls
 
     def _fill(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:

@@ -11,8 +11,10 @@
 #include "arrays.hpp"
 #include "counts.hpp"
 #include "fusion.hpp"
+#include "impacts.hpp"
 #include "scores.hpp"
 #include "table.hpp"
+#include "texts.hpp"
 #include "words.hpp"
 
 PYBIND11_MODULE(kernels, module) {
@@ -30,6 +32,17 @@ PYBIND11_MODULE(kernels, module) {
         .def("direction", &Table::direction, py::arg("terms").noconvert(), py::arg("factors").noconvert())
         .def("directions", &Table::directions, py::arg("bounds").noconvert(), py::arg("terms").noconvert(),
              py::arg("factors").noconvert());
+    py::class_<Impacts>(module, "Impacts")
+        .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "documents"_a)
+        .def("search", &Impacts::search, py::arg("terms").noconvert(), py::arg("weights").noconvert(), "k"_a,
+             py::arg("among").noconvert(), "asked"_a)
+        .def("scores", &Impacts::scores, py::arg("terms").noconvert(), py::arg("weights").noconvert(),
+             py::arg("ordinals").noconvert())
+        .def("impacts", &Impacts::impacts, py::arg("terms").noconvert(), py::arg("ordinals").noconvert())
+        .def("terms", &Impacts::terms, "ordinal"_a);
+    py::class_<Texts>(module, "Texts")
+        .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "count"_a)
+        .def("read", &Texts::read, py::arg("ordinals").noconvert());
     module.def("score_codes", &score_codes, py::arg("codes").noconvert(), py::arg("low").noconvert(),
                py::arg("step").noconvert(), py::arg("query").noconvert(), py::arg("ordinals").noconvert());
     module.def("best_first", &best_first, py::arg("ordinals").noconvert(), py::arg("scores").noconvert(), "count"_a);

@@ -2,8 +2,8 @@
 
 Every document has the stored and indexed string `id`, the stored string `raw` (its JSON), and the field `contents`,
 whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
-the words of title and text, for BM25. There is one segment, and documents keep their order. Beside Lucene's files lies
-`impacts.windows`, the lists of frequent terms once more in a form that is searched faster.
+the words of title and text, for BM25. There is one segment, and documents keep their order. Beside Lucene's files lie
+`impacts.plain` and `documents.plain`, the posting lists and the documents once more in forms that are read faster.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ import orjson
 from artifacts.errors import BundleError, JavaError
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import pack_ints, pack_texts, utf8
-from artifacts.lucene.search import MAX_IMPACT
+from artifacts.lucene.search import DOCUMENTS_FILE, IMPACTS_FILE, MAX_IMPACT
 from artifacts.metadata import FieldKind, indexed_values
 from artifacts.text import document_text
 
@@ -88,7 +88,7 @@ class LuceneWriter:
     def _remove_files(self) -> None:
         """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
         for path in self.path.iterdir():
-            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", "impacts.windows")):
+            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", IMPACTS_FILE, DOCUMENTS_FILE)):
                 path.unlink()
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()

@@ -3,19 +3,20 @@
     score(q, d) = sum over t of q[t] * impact[d, t]
 
 Products and sums are float32. With whole weights nothing is rounded below 2^24; with others a score is off by at most
-2^-24 of the products' absolute sum for each term. A query costs one call into Java, whatever the number of hits.
+2^-24 of the products' absolute sum for each term. Lists and documents are read from files beside Lucene's own, by
+`artifacts.kernels`; in an index of an older version, which has none, by Java from Lucene's, to the same bits.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.errors import BundleError, JavaError
+from artifacts import kernels
+from artifacts.errors import BundleError
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import (
     from_java,
@@ -27,96 +28,28 @@ from artifacts.lucene.packed import (
     unpack_texts,
     utf8,
 )
+from artifacts.lucene.reading import RESTORE, LuceneIndex, check_integers
 
-__all__ = ["ASKED_IF_BM25", "ASKED_IF_LEARNED", "MAX_IMPACT", "DocumentSet", "ImpactIndex", "LuceneIndex"]
+__all__ = [
+    "ASKED_IF_BM25",
+    "ASKED_IF_LEARNED",
+    "DOCUMENTS_FILE",
+    "IMPACTS_FILE",
+    "MAX_IMPACT",
+    "DocumentSet",
+    "ImpactIndex",
+]
+
+IMPACTS_FILE: Final = "impacts.plain"
+DOCUMENTS_FILE: Final = "documents.plain"
+"""The posting lists and the documents once more, as plain numbers and texts, beside Lucene's files."""
 
 MAX_IMPACT: Final = 65_535
 """Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
 
-ASKED_IF_LEARNED: Final = 0.2
-ASKED_IF_BM25: Final = 0.5
+ASKED_IF_LEARNED: Final = 0.1
+ASKED_IF_BM25: Final = 0.35
 """Good values of `ImpactIndex.asked`: BM25's long lists add little, so asking them is worth it."""
-
-_RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
-
-
-class LuceneIndex:
-    """A Lucene index of one segment, open for reading. Any number of threads may use it at once.
-
-    The files are memory-mapped, so processes share them. `close()` may come while another thread searches: that search
-    ends well, every later call raises JavaError.
-    """
-
-    count: int
-    """Number of documents."""
-
-    def __init__(self, handle: JavaObject, path: Path) -> None:
-        self.path = path
-        self.handle = handle
-        """Java's OpenIndex, for the calls of this package."""
-        self._java = java_class("lightretriever.OpenIndex")
-        self.count = int(java_call(self._java.count, handle))
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open the index in the directory `path`.
-
-        Raises BundleError when it is missing, damaged, or not of one segment, and JavaError when Java can't start.
-        """
-        java = java_class("lightretriever.OpenIndex")
-        try:
-            handle = java_call(java.open, bytearray(bytes(path.absolute())))
-        except (JavaError, ValueError) as error:
-            raise BundleError(f"The Lucene index {path} can't be opened ({error}).", remedy=_RESTORE) from error
-        try:
-            return cls(handle, path)
-        except Exception:
-            java_call(java.close, handle)
-            raise
-
-    def ids(self) -> list[str]:
-        """The ids of all documents, in ordinal order."""
-        packed = from_java(java_call(self._java.ids, self.handle))
-        return [text.decode() for text in unpack_texts(packed, self.count)]
-
-    def ordinal(self, document_id: str) -> int | None:
-        """The ordinal of the document with this id, None if there is no such document."""
-        try:
-            packed = pack_text("document id", document_id)
-        except ValueError:
-            return None  # an id that is no Unicode text can't have been indexed
-        found = int(java_call(self._java.ordinal, self.handle, packed))
-        return None if found < 0 else found
-
-    def check(self) -> None:
-        """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""
-        try:
-            java_call(self._java.check, self.handle)
-        except (JavaError, ValueError) as error:
-            if "the index is closed" in str(error):
-                raise
-            raise JavaError(f"The Lucene index {self.path} is damaged ({error}).", remedy=_RESTORE) from error
-
-    def close(self) -> None:
-        """Close the index; a second time does nothing."""
-        java_call(self._java.close, self.handle)
-
-    def packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
-        """Ordinals (m,) as Java takes them. ValueError for one that no document has."""
-        _check_integers("ordinals", ordinals)
-        if len(ordinals) and not (int(ordinals.min()) >= 0 and int(ordinals.max()) < self.count):
-            raise ValueError(
-                f"ordinals must be 0 to {self.count - 1} in {self.path}; got {ordinals.min()} to {ordinals.max()}."
-            )
-        return pack_ints(ordinals)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +70,23 @@ class ImpactIndex(LuceneIndex):
         self.asked = ASKED_IF_LEARNED
         """Posting lists that together can add at most this share of the last hit's score are not added up, but asked
         for the documents that the others make promising. From 0 to 1; a matter of speed alone."""
+        lists, texts = self._plain(IMPACTS_FILE), self._plain(DOCUMENTS_FILE)
+        try:
+            self._lists = None if lists is None else kernels.Impacts(lists, self.count)
+            self._texts = None if texts is None else kernels.Texts(texts, self.count)
+        except ValueError as error:
+            raise BundleError(f"The Lucene index {path} can't be opened ({error}).", remedy=RESTORE) from error
+
+    def close(self) -> None:
+        """Close the index; a second time does nothing."""
+        self._lists = self._texts = None
+        super().close()
+
+    def _plain(self, name: str) -> npt.NDArray[np.uint8] | None:
+        """Map a file beside Lucene's; None in an index of an older version, which has none."""
+        if not java_call(self._java.hasPlain, self.handle, pack_text("file", name)):
+            return None
+        return np.memmap(self.path / name, np.uint8, "r")
 
     def search(
         self,
@@ -156,6 +106,8 @@ class ImpactIndex(LuceneIndex):
             raise ValueError(f"k is {k}; it must be 1 or more.")
         if len(terms) == 0 or self.count == 0:
             return np.empty(0, np.int64), np.empty(0, np.float32)
+        if (lists := self._lists) is not None:
+            return lists.search(_int32(terms), _float32(weights), k, None if among is None else among.bits, self.asked)
         handle = None if among is None else among.handle
         query = (pack_ints(terms), pack_floats(weights), min(k, self.count), handle, self.asked)
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query)))
@@ -171,9 +123,12 @@ class ImpactIndex(LuceneIndex):
         Raises ValueError on bad arguments, such as an ordinal that no document has.
         """
         _check_query(terms, weights)
-        wanted = self.packed_ordinals(ordinals)
-        if len(terms) == 0 or not wanted:
+        self.check_ordinals(ordinals)
+        if len(terms) == 0 or len(ordinals) == 0:
             return np.zeros(len(ordinals), np.float32)
+        if (lists := self._lists) is not None:
+            return lists.scores(_int32(terms), _float32(weights), _int64(ordinals))
+        wanted = pack_ints(ordinals)
         arguments = (pack_ints(terms), pack_floats(weights), wanted)
         packed = from_java(java_call(self._impacts.scores, self.handle, *arguments))
         return np.frombuffer(packed, dtype="<f4").astype(np.float32)
@@ -188,9 +143,12 @@ class ImpactIndex(LuceneIndex):
         _check_query(terms, np.ones(terms.shape, np.float32))
         if np.unique(terms).size < terms.size:
             raise ValueError("a term comes twice; ask for each once.")
-        wanted = self.packed_ordinals(ordinals)
-        if len(terms) == 0 or not wanted:
+        self.check_ordinals(ordinals)
+        if len(terms) == 0 or len(ordinals) == 0:
             return np.zeros((len(ordinals), len(terms)), np.int32)
+        if (lists := self._lists) is not None:
+            return lists.impacts(_int32(terms), _int64(ordinals))
+        wanted = pack_ints(ordinals)
         packed = from_java(java_call(self._impacts.impacts, self.handle, pack_ints(terms), wanted))
         return np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(len(ordinals), len(terms))
 
@@ -199,7 +157,9 @@ class ImpactIndex(LuceneIndex):
 
         An inverted index has to ask every term for it, which takes milliseconds. Raises ValueError on a bad ordinal.
         """
-        self.packed_ordinals(np.array([ordinal]))
+        self.check_ordinals(np.array([ordinal]))
+        if (lists := self._lists) is not None:
+            return lists.terms(ordinal)
         packed = from_java(java_call(self._impacts.terms, self.handle, ordinal))
         ids, impacts = np.frombuffer(packed, dtype="<i4").astype(np.int32).reshape(2, -1)
         return ids, impacts
@@ -229,20 +189,29 @@ class ImpactIndex(LuceneIndex):
 
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
-        wanted = self.packed_ordinals(ordinals)
-        if not wanted:
+        self.check_ordinals(ordinals)
+        if len(ordinals) == 0:
             return []
-        packed = from_java(java_call(self._java.documents, self.handle, wanted))
+        if (texts := self._texts) is not None:
+            return texts.read(_int64(ordinals))
+        packed = from_java(java_call(self._java.documents, self.handle, pack_ints(ordinals)))
         return unpack_texts(packed, len(ordinals))
 
 
-def _check_integers(name: str, values: npt.NDArray[Any]) -> None:
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
+def _int32(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    return np.ascontiguousarray(values, np.int32)
+
+
+def _int64(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    return np.ascontiguousarray(values, np.int64)
+
+
+def _float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(values, np.float32)
 
 
 def _check_query(terms: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
-    _check_integers("terms", terms)
+    check_integers("terms", terms)
     if weights.shape != terms.shape or weights.dtype.kind != "f":
         raise ValueError(
             f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from artifacts.lucene.index import LuceneWriter, check_texts, chunks, english_analyzer
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import from_java, pack_text, pack_texts, unpack_hits, utf8
-from artifacts.lucene.search import DocumentSet, LuceneIndex
+from artifacts.lucene.reading import LuceneIndex
+from artifacts.lucene.search import DocumentSet
 
 __all__ = ["BM25_B", "BM25_K1", "WordIndex", "WordSearch", "build_word_index", "count_texts"]
 

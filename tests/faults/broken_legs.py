@@ -1,7 +1,6 @@
 """Legs that break where real ones would: in Lucene, in the Java virtual machine, in Faiss."""
 
 import sys
-from copy import copy
 from pathlib import Path
 from socket import create_server
 from typing import Any, Final
@@ -17,19 +16,15 @@ from service.web import serve
 
 __all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
 
-_MANY: Final = 2**30  # numbers of eight bytes, more than any Java heap here
+_MANY: Final = 2**31 - 1  # bytes, more than any Java heap here
 
 
 class OutOfMemory(SparseLeg):
-    """Asks for so many hits that the Java heap can't hold the list of them: java.lang.OutOfMemoryError."""
-
-    def __init__(self, index: ImpactIndex) -> None:
-        index = copy(index)
-        index.count = _MANY  # it asks for no more hits than there are documents
-        super().__init__(index)
+    """Asks for an array that the Java heap can't hold: java.lang.OutOfMemoryError."""
 
     def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
-        return super().search(query, _MANY, *more, **named)
+        java_call(java_class("java.nio.ByteBuffer").allocate, _MANY)
+        return super().search(query, count, *more, **named)
 
 
 class EndlessRecursion(SparseLeg):

@@ -11,25 +11,16 @@ import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.BytesRef;
 
-/**
- * The posting list of a term, the term's weight, and what a score can gain. A frequent term has its postings by windows,
- * any other, like every term of an index without windows, an enumeration, which stands before its first document.
- */
+/** The posting list of a term, which stands before its first document, the term's weight, and what a score can gain. */
 final class ImpactList {
-  /** Null where the enumeration is there. */
-  final ImpactWindows.Postings windows;
   final PostingsEnum postings;
   final float weight;
-  /** The number of its documents. */
-  final long count;
   /** The most that the list adds to a score; 0 for a weight below 0. */
   final double most;
 
-  private ImpactList(ImpactWindows.Postings windows, PostingsEnum postings, float weight, int largest) {
-    this.windows = windows;
+  private ImpactList(PostingsEnum postings, float weight, int largest) {
     this.postings = postings;
     this.weight = weight;
-    count = windows == null ? postings.cost() : windows.count();
     most = Math.max(0, weight * largest);
   }
 
@@ -39,7 +30,14 @@ final class ImpactList {
    */
   static ImpactList[] of(OpenIndex index, WeightedTerms query) throws IOException {
     ImpactList[] lists = new ImpactList[query.ids.length];
-    int count = index.windows == null ? enumerated(index, query, lists) : windowed(index, query, lists);
+    TermsEnum each = terms(index.leaf());
+    int count = 0;
+    for (int i = 0; i < lists.length && each != null; i++) {
+      if (each.seekExact(new BytesRef(Integer.toString(query.ids[i])))) {
+        int largest = largest(each, query.ids[i], index.largest);
+        lists[count++] = new ImpactList(each.postings(null, PostingsEnum.FREQS), query.weights[i], largest);
+      }
+    }
     lists = Arrays.copyOf(lists, count);
     Arrays.sort(lists, Comparator.comparingDouble(list -> -list.most));
     return lists;
@@ -53,48 +51,12 @@ final class ImpactList {
 
   /** The impact in a document, 0 when it lacks the term. Documents must be asked for in ascending order. */
   int impact(int document) throws IOException {
-    if (windows != null) {
-      return windows.impact(document);
-    }
     return from(postings, document) == document ? postings.freq() : 0;
   }
 
   /** The enumeration's first document from this one on, to which it goes unless it is there or beyond already. */
   static int from(PostingsEnum postings, int document) throws IOException {
     return postings.docID() < document ? postings.advance(document) : postings.docID();
-  }
-
-  private static int windowed(OpenIndex index, WeightedTerms query, ImpactList[] lists) throws IOException {
-    ImpactWindows.Reader reader = index.windows.reader();
-    TermsEnum each = null;
-    int count = 0;
-    for (int i = 0; i < lists.length; i++) {
-      int place = index.windows.find(query.ids[i]);
-      if (place < 0) {
-        continue;
-      }
-      ImpactWindows.Postings frequent = reader.postings(place);
-      PostingsEnum rare = null;
-      if (frequent == null) {
-        each = each == null ? terms(index.leaf()) : each;
-        each.seekExact(new BytesRef(Integer.toString(query.ids[i])));
-        rare = each.postings(null, PostingsEnum.FREQS);
-      }
-      lists[count++] = new ImpactList(frequent, rare, query.weights[i], index.windows.largest(place));
-    }
-    return count;
-  }
-
-  private static int enumerated(OpenIndex index, WeightedTerms query, ImpactList[] lists) throws IOException {
-    TermsEnum each = terms(index.leaf());
-    int count = 0;
-    for (int i = 0; i < lists.length && each != null; i++) {
-      if (each.seekExact(new BytesRef(Integer.toString(query.ids[i])))) {
-        int largest = largest(each, query.ids[i], index.largest);
-        lists[count++] = new ImpactList(null, each.postings(null, PostingsEnum.FREQS), query.weights[i], largest);
-      }
-    }
-    return count;
   }
 
   /** The largest impact of the term where the enumeration stands. Its list is read for it once, and it is remembered. */

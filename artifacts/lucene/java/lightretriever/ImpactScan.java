@@ -14,6 +14,7 @@ import org.apache.lucene.util.LongHeap;
  * nothing is skipped: learned impacts give them flat bounds.
  */
 final class ImpactScan {
+  private static final int WINDOW = 1 << 12;
   // Products of a weight with smaller impacts are looked up: turning numbers of one kind into another, twice for every
   // posting, costs as much as adding them up.
   private static final int COMMON = 512;
@@ -30,10 +31,9 @@ final class ImpactScan {
   private final double[] rest;
   // A score is at most so many times what its parts add up to.
   private final double margin;
-  private final float[] sums = new float[ImpactWindows.WINDOW];
-  private final byte[] postings = ImpactWindows.room();
+  private final float[] sums = new float[WINDOW];
   // Documents that may be among the best; those that are, are among them.
-  private final long[] promising = new long[ImpactWindows.WINDOW / Long.SIZE];
+  private final long[] promising = new long[WINDOW / Long.SIZE];
   private final LongHeap best;
   private final int k;
   private final long[] among;
@@ -72,7 +72,7 @@ final class ImpactScan {
 
   private void all() throws IOException {
     int added = lists.length;
-    for (int base = 0; base < documents; base += ImpactWindows.WINDOW) {
+    for (int base = 0; base < documents; base += WINDOW) {
       while (added > 0 && rest[added - 1] <= least * asked) {
         added--;
       }
@@ -103,40 +103,14 @@ final class ImpactScan {
     return products;
   }
 
-  /**
-   * Adds a list's products in the window, if it has any there. A document with a sum above `enough` is promising. All is
-   * looked up once, not for every posting.
-   */
+  /** Adds a list's products in the window, if it has any there. A document with a sum above `enough` is promising. */
   private boolean add(int list, float enough, int base) throws IOException {
-    if (lists[list].windows == null) {
-      return addEnumerated(list, enough, base);
-    }
-    byte[] postings = this.postings;
-    int count = lists[list].windows.read(base / ImpactWindows.WINDOW, postings);
-    float weight = lists[list].weight;
-    float[] products = this.products[list];
-    float[] sums = this.sums;
-    long[] promising = this.promising;
-    for (int i = 0; i < count; i++) {
-      int posting = ImpactWindows.posting(postings, i);
-      int slot = ImpactWindows.slot(posting);
-      int impact = ImpactWindows.impact(posting);
-      float sum = sums[slot] + (impact < COMMON ? products[impact] : weight * impact);
-      sums[slot] = sum;
-      if (sum > enough) {
-        promising[slot >>> 6] |= 1L << slot;
-      }
-    }
-    return count > 0;
-  }
-
-  private boolean addEnumerated(int list, float enough, int base) throws IOException {
     PostingsEnum postings = lists[list].postings;
     float weight = lists[list].weight;
     float[] products = this.products[list];
     float[] sums = this.sums;
     long[] promising = this.promising;
-    int end = base + ImpactWindows.WINDOW;
+    int end = base + WINDOW;
     int document = ImpactList.from(postings, base);
     if (document >= end) {
       return false;
@@ -171,7 +145,7 @@ final class ImpactScan {
 
   /** Adds a list's products at least for promising documents, of which there are so many; gives how many are left. */
   private int rise(int list, int base, int count) throws IOException {
-    if ((long) count * ASKING * documents < lists[list].count * ImpactWindows.WINDOW) {
+    if ((long) count * ASKING * documents < lists[list].postings.cost() * WINDOW) {
       return count - ask(lists[list], rest[list], base);
     }
     add(list, Float.POSITIVE_INFINITY, base);

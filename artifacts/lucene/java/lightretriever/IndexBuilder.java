@@ -16,6 +16,7 @@ import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexOptions;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
+import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
 import org.apache.lucene.index.SegmentInfos;
@@ -166,21 +167,23 @@ public final class IndexBuilder {
       }
     }
     if (builder.impacts) {
-      builder.writer.setLiveCommitData(Map.of(ImpactWindows.FILE, "").entrySet());
+      builder.writer.setLiveCommitData(Map.of(PlainImpacts.FILE.name, "", PlainDocuments.FILE.name, "").entrySet());
     }
     builder.writer.commit();
     if (builder.impacts) {
-      builder.writeWindows();
+      builder.writePlainFiles();
     }
     builder.writer.close();
     builder.directory.close();
     return count;
   }
 
-  private void writeWindows() throws IOException {
+  private void writePlainFiles() throws IOException {
     byte[] segment = SegmentInfos.readLatestCommit(directory).info(0).info.getId();
     try (DirectoryReader reader = DirectoryReader.open(directory)) {
-      ImpactWindows.write(directory, segment, reader.leaves().get(0).reader());
+      LeafReader leaf = reader.leaves().get(0).reader();
+      PlainImpacts.FILE.write(directory, segment, output -> PlainImpacts.write(output, leaf));
+      PlainDocuments.FILE.write(directory, segment, output -> PlainDocuments.write(output, leaf));
     }
   }
 

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.IntBuffer;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
@@ -21,12 +20,10 @@ import org.apache.lucene.index.BinaryDocValues;
 import org.apache.lucene.index.CorruptIndexException;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.DocValues;
-import org.apache.lucene.index.FieldInfo;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SegmentInfos;
-import org.apache.lucene.index.StoredFieldVisitor;
 import org.apache.lucene.index.StoredFields;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.search.BooleanClause;
@@ -64,9 +61,9 @@ public final class OpenIndex {
 
   private final MMapDirectory directory;
   private final DirectoryReader reader;
-  /** Null where there are none: for an index of words, or one of an older version. */
-  final ImpactWindows windows;
-  /** The largest impacts of the terms that were asked for, by id, where there are no windows. */
+  // The names of the files beside Lucene's that belong to it. An index of words has none, and one of an older version others.
+  private final Set<String> plain = new TreeSet<>();
+  /** The largest impacts of the terms that were asked for, by id. */
   final ConcurrentHashMap<Integer, Integer> largest = new ConcurrentHashMap<>();
 
   private OpenIndex(Path path) throws IOException {
@@ -81,22 +78,21 @@ public final class OpenIndex {
           path.toString());
     }
     try {
-      windows = windows();
+      findPlainFiles();
     } catch (RuntimeException | IOException error) {
       close(this);
       throw error;
     }
   }
 
-  /** What the commit says lies beside it; it stays open as long as the reader is in use. */
-  private ImpactWindows windows() throws IOException {
+  private void findPlainFiles() throws IOException {
     SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
-    if (!commit.getUserData().containsKey(ImpactWindows.FILE)) {
-      return null;
+    plain.addAll(commit.getUserData().keySet());
+    for (PlainFile file : List.of(PlainImpacts.FILE, PlainDocuments.FILE)) {
+      if (plain.contains(file.name)) {
+        file.check(directory, commit.info(0).info.getId());
+      }
     }
-    ImpactWindows found = ImpactWindows.open(directory, commit.info(0).info.getId(), reader.maxDoc());
-    reader.getReaderCacheHelper().addClosedListener(key -> found.close());
-    return found;
   }
 
   /** Lucene says at start-up which of the JVM's features it uses; that is no line for a service's log. */
@@ -117,6 +113,11 @@ public final class OpenIndex {
     return index.reader.maxDoc();
   }
 
+  /** Whether a file of this name lies beside Lucene's. */
+  public static boolean hasPlain(OpenIndex index, byte[] name) {
+    return index.plain.contains(Packed.text(name));
+  }
+
   /** The texts of the given documents as they were added, packed by Packed.parts. */
   public static byte[] documents(OpenIndex index, byte[] ordinals) throws IOException {
     return index.reading(
@@ -125,12 +126,7 @@ public final class OpenIndex {
           StoredFields stored = index.reader.storedFields();
           List<byte[]> texts = new ArrayList<>(wanted.limit());
           for (int i = 0; i < wanted.limit(); i++) {
-            RawText raw = new RawText();
-            stored.document(wanted.get(i), raw);
-            if (raw.text == null) {
-              throw new IllegalStateException("document " + wanted.get(i) + " has no stored field " + IndexBuilder.RAW);
-            }
-            texts.add(raw.text.getBytes(StandardCharsets.UTF_8));
+            texts.add(PlainDocuments.text(stored, wanted.get(i)));
           }
           return Packed.parts(texts);
         });
@@ -174,9 +170,7 @@ public final class OpenIndex {
     index.reading(
         () -> {
           Set<String> files = new TreeSet<>(SegmentInfos.readLatestCommit(index.directory).files(true));
-          if (index.windows != null) {
-            files.add(ImpactWindows.FILE);
-          }
+          files.addAll(index.plain);
           for (String file : files) {
             try (IndexInput input = index.directory.openInput(file, IOContext.READONCE)) {
               CodecUtil.checksumEntireFile(input);
@@ -276,19 +270,5 @@ public final class OpenIndex {
 
   interface Action<T> {
     T run() throws IOException;
-  }
-
-  private static final class RawText extends StoredFieldVisitor {
-    private String text;
-
-    @Override
-    public Status needsField(FieldInfo field) {
-      return field.name.equals(IndexBuilder.RAW) ? Status.YES : Status.NO;
-    }
-
-    @Override
-    public void stringField(FieldInfo field, String value) {
-      text = value;
-    }
   }
 }

@@ -1,0 +1,84 @@
+// A posting list of impacts as PlainImpacts.java writes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "arrays.hpp"
+
+namespace kernels {
+
+constexpr uint32_t WINDOW = 1 << 12;
+
+// The list of a term with the query's weight of it. A frequent one is cut by windows of the documents, three bytes a
+// posting, twelve bits for the place in the window and twelve for the impact; a rare one has a document number of four
+// bytes for each posting, and behind these an impact of two for each.
+struct ImpactList {
+    const uint8_t *ends = nullptr;  // of the windows' postings, none in a rare list
+    const uint8_t *postings = nullptr;
+    uint32_t count = 0;
+    uint32_t largest = 0;
+    float weight = 0;
+    double most = 0;      // that it adds to a score; 0 for a weight below 0
+    uint32_t next = 0;    // of a rare list, where the postings of the window begin
+    uint32_t mask = 0;    // of a frequent list, of the impacts in its table of products,
+    size_t products = 0;  // which begins here
+
+    uint32_t first(uint32_t window) const { return window == 0 ? 0 : load<uint32_t>(ends + 4 * (window - 1)); }
+    uint32_t last(uint32_t window) const { return load<uint32_t>(ends + 4 * window); }
+    uint32_t document(uint32_t place) const { return load<uint32_t>(postings + 4 * size_t{place}); }
+    uint32_t rare_impact(uint32_t place) const {
+        return load<uint16_t>(postings + 4 * size_t{count} + 2 * size_t{place});
+    }
+
+    // The impact in a document, 0 where it lacks the term.
+    uint32_t impact(uint32_t document) const { return ends ? frequent_impact(document) : rare_impact_of(document); }
+
+  private:
+    uint32_t frequent_impact(uint32_t document) const {
+        const uint32_t window = document / WINDOW, wanted = document % WINDOW;
+        uint32_t low = first(window), size = last(window) - low;
+        if (size == 0) return 0;
+        while (size > 1) {  // without branches: the last posting that is not beyond the one that is wanted
+            const uint32_t half = size / 2;
+            low = (load<uint32_t>(postings + 3 * size_t{low + half}) & (WINDOW - 1)) <= wanted ? low + half : low;
+            size -= half;
+        }
+        const uint32_t posting = load<uint32_t>(postings + 3 * size_t{low});
+        return (posting & (WINDOW - 1)) == wanted ? posting >> 12 & (WINDOW - 1) : 0;
+    }
+
+    uint32_t rare_impact_of(uint32_t wanted) const {
+        uint32_t low = 0, size = count;
+        while (size > 1) {
+            const uint32_t half = size / 2;
+            low = document(low + half) <= wanted ? low + half : low;
+            size -= half;
+        }
+        return size && document(low) == wanted ? rare_impact(low) : 0;
+    }
+};
+
+// Places of a window whose sums, none of which is below 0, are above a bound, ascending; gives how many.
+ALSO_FOR_AVX2 inline size_t places_above(const float *sums, float bound, uint16_t *places) {
+    constexpr size_t BLOCK = 32;
+    int32_t least, value;  // floats from 0 on are ordered like their bits
+    std::memcpy(&least, &bound, sizeof least);
+    size_t count = 0;
+    for (size_t block = 0; block < WINDOW; block += BLOCK) {
+        int32_t above = 0;
+        for (size_t i = block; i < block + BLOCK; ++i) {
+            std::memcpy(&value, sums + i, sizeof value);
+            above |= least - value;
+        }
+        if (above >= 0) continue;
+        for (size_t i = block; i < block + BLOCK; ++i) {
+            places[count] = static_cast<uint16_t>(i);
+            count += sums[i] > bound;
+        }
+    }
+    return count;
+}
+
+}  // namespace kernels

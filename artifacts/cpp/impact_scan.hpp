@@ -1,0 +1,162 @@
+// Posting lists of impacts, added up.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "impact_list.hpp"
+
+namespace kernels {
+
+// The best documents of a weighted query, by adding up its postings: window by window of the documents, and in a window
+// list by list. Lists that together are far from lifting a document above the last of the best hits are not added up, but
+// asked for the documents that the others make promising (MaxScore), unless there are too many of them. Within the others
+// nothing is skipped: learned impacts give them flat bounds.
+class ImpactScan {
+  public:
+    ImpactScan(std::vector<ImpactList> lists, uint32_t documents, size_t k, const uint8_t *among, double asked)
+        : lists_(std::move(lists)), documents_(documents), k_(k), among_(among), asked_(asked),
+          margin_(1 + static_cast<double>(lists_.size()) * ROUNDING), rest_(lists_.size() + 1, 0.0) {
+        size_t size = 0;
+        for (ImpactList &list : lists_) {
+            for (list.mask = 15; list.ends && list.mask < list.largest;) list.mask = 2 * list.mask + 1;
+            list.products = size;
+            if (list.ends) size += list.mask + 1;
+        }
+        products_.resize(size);
+        for (const ImpactList &list : lists_)
+            for (uint32_t i = 0; list.ends && i <= list.mask; ++i)
+                products_[list.products + i] = list.weight * static_cast<float>(i);
+        for (size_t i = lists_.size(); i-- > 0;) rest_[i] = rest_[i + 1] + lists_[i].most * margin_;
+        best_.reserve(k + 1);
+    }
+
+    // By score, ties by ordinal: a score's bits in the upper half of each, above 0, and the ordinal's complement below.
+    std::vector<uint64_t> best() {
+        const size_t total = lists_.size();
+        size_t added = total;
+        for (uint32_t window = 0; window * uint64_t{WINDOW} < documents_; ++window) {
+            while (added > 0 && rest_[added - 1] <= least_ * asked_) --added;
+            bool any = false;
+            for (size_t i = 0; i < added; ++i) any |= add(lists_[i], window);
+            if (!any) continue;
+            // What scores nothing by these lists isn't lifted by the others: they add less than the last hit's score.
+            const double bound = least_ / margin_ - rest_[added];
+            size_t count = places_above(sums_, std::max(0.0f, below(bound)), places_);
+            if (among_) count = filtered(window, count);
+            for (size_t i = added; i < total && count > 0; ++i) count = rise(i, window, count);
+            for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], sums_[places_[i]]);
+            std::memset(sums_, 0, sizeof sums_);
+        }
+        std::sort(best_.begin(), best_.end(), std::greater<>());
+        return std::move(best_);
+    }
+
+  private:
+    // Asking a list for a document takes about as long as adding up so many postings.
+    static constexpr uint64_t ASKING = 8;
+    // Twice what one addition of floats can be off, as a share of the sum.
+    static constexpr double ROUNDING = 0x1p-23;
+
+    static float below(double value) {
+        return std::nextafter(static_cast<float>(value), -std::numeric_limits<float>::infinity());
+    }
+
+    // Adds a list's products in a window; whether it has any there.
+    bool add(ImpactList &list, uint32_t window) {
+        if (!list.ends) return add_rare(list, window);
+        const uint8_t *posting = list.postings + 3 * size_t{list.first(window)};
+        const uint8_t *const end = list.postings + 3 * size_t{list.last(window)};
+        const float *const products = products_.data() + list.products;
+        const uint32_t mask = list.mask;
+        const bool any = posting < end;
+#pragma GCC unroll 4
+        for (; posting < end; posting += 3) {
+            const auto bits = load<uint32_t>(posting);
+            sums_[bits & (WINDOW - 1)] += products[bits >> 12 & mask];
+        }
+        return any;
+    }
+
+    bool add_rare(ImpactList &list, uint32_t window) {
+        const uint32_t base = window * WINDOW;
+        bool any = false;
+        for (; list.next < list.count; ++list.next) {
+            const uint32_t place = list.document(list.next) - base;
+            if (place >= WINDOW) break;
+            sums_[place] += list.weight * static_cast<float>(list.rare_impact(list.next));
+            any = true;
+        }
+        return any;
+    }
+
+    size_t filtered(uint32_t window, size_t count) {
+        size_t left = 0;
+        for (size_t i = 0; i < count; ++i) {
+            const uint32_t document = window * WINDOW + places_[i];
+            places_[left] = places_[i];
+            left += among_[document / 8] >> document % 8 & 1;
+        }
+        return left;
+    }
+
+    // Adds a list's products at least for promising documents, of which there are so many; gives how many are left.
+    size_t rise(size_t number, uint32_t window, size_t count) {
+        ImpactList &list = lists_[number];
+        if (count * ASKING * documents_ >= uint64_t{list.count} * WINDOW && catch_up(list, window)) {
+            add(list, window);
+            return count;
+        }
+        size_t left = 0;
+        for (size_t i = 0; i < count; ++i) {
+            const uint16_t place = places_[i];
+            if ((sums_[place] + rest_[number]) * margin_ <= least_) continue;
+            sums_[place] += list.weight * static_cast<float>(list.impact(window * WINDOW + place));
+            places_[left++] = place;
+        }
+        return left;
+    }
+
+    // Lets a rare list that was left alone for some windows go on with this one.
+    bool catch_up(ImpactList &list, uint32_t window) const {
+        while (!list.ends && list.next < list.count && list.document(list.next) < window * WINDOW) ++list.next;
+        return true;
+    }
+
+    // Of equal documents, the first one is the better hit, and comes first.
+    void propose(uint32_t document, float score) {
+        if (!(score > least_)) return;
+        uint32_t bits;
+        std::memcpy(&bits, &score, sizeof bits);
+        best_.push_back(uint64_t{bits} << 32 | (std::numeric_limits<uint32_t>::max() - document));
+        std::push_heap(best_.begin(), best_.end(), std::greater<>());
+        if (best_.size() > k_) {
+            std::pop_heap(best_.begin(), best_.end(), std::greater<>());
+            best_.pop_back();
+        }
+        if (best_.size() < k_) return;
+        bits = static_cast<uint32_t>(best_.front() >> 32);
+        std::memcpy(&least_, &bits, sizeof bits);
+    }
+
+    std::vector<ImpactList> lists_;
+    uint32_t documents_;
+    size_t k_;
+    const uint8_t *among_;
+    double asked_;
+    double margin_;             // a score is at most so many times what its parts add up to
+    std::vector<double> rest_;  // what the lists from this one on can add to a score, rounding included
+    std::vector<float> products_;
+    std::vector<uint64_t> best_;  // a heap, the worst on top
+    float least_ = 0;             // a document must score more: one that scores as much as the last hit comes after it
+    alignas(64) float sums_[WINDOW] = {};
+    uint16_t places_[WINDOW + 1];  // promising documents of a window
+};
+
+}  // namespace kernels

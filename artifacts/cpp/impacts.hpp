@@ -1,0 +1,183 @@
+// The posting lists of all terms, in a file as PlainImpacts.java writes it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arrays.hpp"
+#include "impact_list.hpp"
+#include "impact_scan.hpp"
+
+namespace kernels {
+
+class Impacts {
+  public:
+    Impacts(Array<uint8_t> file, int64_t documents) : file_(std::move(file)) {
+        require(documents >= 0 && documents <= std::numeric_limits<int32_t>::max(), "too many documents");
+        documents_ = static_cast<uint32_t>(documents);
+        windows_ = (documents_ + WINDOW - 1) / WINDOW;
+        data_ = file_.data();
+        const int64_t end = file_.size() - FOOTER - 8;
+        const int64_t table = end < 0 ? -1 : load<int64_t>(data_ + end);
+        require(table >= 0 && table <= end - 4, DAMAGED);
+        terms_ = load<int32_t>(data_ + table);
+        require(terms_ >= 0 && (end - table - 4) % ROW == 0 && (end - table - 4) / ROW == terms_, DAMAGED);
+        ids_ = data_ + table + 4;
+        largest_ = ids_ + 4 * int64_t{terms_};
+        counts_ = largest_ + 4 * int64_t{terms_};
+        starts_ = counts_ + 4 * int64_t{terms_};
+        for (int32_t place = 0; place < terms_; ++place) require(fits(place, table), DAMAGED);
+    }
+
+    py::tuple search(const Array<int32_t> &terms, const Array<float> &weights, int64_t k,
+                     const std::optional<Array<uint8_t>> &among, double asked) const {
+        require(k > 0, "k must be at least 1");
+        require(!among || among->size() >= (int64_t{documents_} + 7) / 8, "a document has no bit");
+        std::vector<ImpactList> lists = lists_of(terms, weights);
+        std::vector<uint64_t> best;
+        {
+            py::gil_scoped_release other_threads;
+            const auto most = static_cast<size_t>(std::min<int64_t>(k, documents_));
+            ImpactScan scan(std::move(lists), documents_, most, among ? among->data() : nullptr, asked);
+            best = scan.best();
+        }
+        Array<int64_t> ordinals(static_cast<py::ssize_t>(best.size()));
+        Array<float> scores(static_cast<py::ssize_t>(best.size()));
+        for (size_t i = 0; i < best.size(); ++i) {
+            ordinals.mutable_data()[i] = std::numeric_limits<uint32_t>::max() - static_cast<uint32_t>(best[i]);
+            const auto bits = static_cast<uint32_t>(best[i] >> 32);
+            std::memcpy(scores.mutable_data() + i, &bits, sizeof bits);
+        }
+        return py::make_tuple(ordinals, scores);
+    }
+
+    Array<float> scores(const Array<int32_t> &terms, const Array<float> &weights,
+                        const Array<int64_t> &ordinals) const {
+        check(ordinals);
+        const auto count = static_cast<size_t>(ordinals.size());
+        Array<float> sums(ordinals.size());
+        float *sum = sums.mutable_data();
+        std::fill(sum, sum + count, 0.0f);
+        for (const ImpactList &list : lists_of(terms, weights))
+            for (size_t i = 0; i < count; ++i)
+                sum[i] += list.weight * static_cast<float>(list.impact(static_cast<uint32_t>(ordinals.data()[i])));
+        return sums;
+    }
+
+    Array<int32_t> impacts(const Array<int32_t> &terms, const Array<int64_t> &ordinals) const {
+        check(ordinals);
+        Array<int32_t> found({ordinals.size(), terms.size()});
+        int32_t *impact = found.mutable_data();
+        for (py::ssize_t i = 0; i < terms.size(); ++i) {
+            const std::optional<ImpactList> list = list_of(terms.data()[i]);
+            for (py::ssize_t j = 0; j < ordinals.size(); ++j)
+                impact[j * terms.size() + i] =
+                    list ? static_cast<int32_t>(list->impact(static_cast<uint32_t>(ordinals.data()[j]))) : 0;
+        }
+        return found;
+    }
+
+    py::tuple terms(int64_t ordinal) const {
+        require(ordinal >= 0 && ordinal < documents_, "document ", ordinal, " is none");
+        std::vector<int32_t> ids, impacts;
+        for (int32_t place = 0; place < terms_; ++place) {
+            const auto impact = static_cast<int32_t>(list_at(place).impact(static_cast<uint32_t>(ordinal)));
+            if (impact == 0) continue;
+            ids.push_back(load<int32_t>(ids_ + 4 * int64_t{place}));
+            impacts.push_back(impact);
+        }
+        return py::make_tuple(array_of(ids), array_of(impacts));
+    }
+
+  private:
+    static constexpr int64_t FOOTER = 16, ROW = 4 + 4 + 4 + 8;
+    static constexpr const char *DAMAGED = "the file of impacts is damaged";
+
+    // Whether a term's list lies where lists are.
+    bool fits(int32_t place, int64_t table) const {
+        const auto largest = load<int32_t>(largest_ + 4 * int64_t{place});
+        const int64_t count = load<int32_t>(counts_ + 4 * int64_t{place});
+        const auto start = load<int64_t>(starts_ + 8 * int64_t{place});
+        if (place > 0 && load<int32_t>(ids_ + 4 * int64_t{place}) <= load<int32_t>(ids_ + 4 * int64_t{place - 1}))
+            return false;
+        if (count < 1 || count > documents_ || largest < 1 || start == 0 || start < -table || start > table) return false;
+        return start > 0 ? largest < static_cast<int32_t>(WINDOW) && start + 4 * int64_t{windows_} + 3 * count <= table
+                         : -start + 6 * count <= table;
+    }
+
+    ImpactList list_at(int32_t place) const {
+        ImpactList list;
+        const auto start = load<int64_t>(starts_ + 8 * int64_t{place});
+        list.largest = load<uint32_t>(largest_ + 4 * int64_t{place});
+        list.count = load<uint32_t>(counts_ + 4 * int64_t{place});
+        list.postings = data_ + std::abs(start);
+        if (start < 0) return list;
+        list.ends = list.postings;
+        list.postings += 4 * size_t{windows_};
+        uint32_t before = 0;
+        bool ascend = true;
+        for (uint32_t window = 0; window < windows_; ++window) {
+            const uint32_t end = list.last(window);
+            ascend &= before <= end && end - before <= WINDOW;
+            before = end;
+        }
+        require(ascend && before == list.count, DAMAGED);
+        return list;
+    }
+
+    std::optional<ImpactList> list_of(int32_t id) const {
+        int32_t low = 0, high = terms_;
+        while (low < high) {
+            const int32_t middle = low + (high - low) / 2;
+            if (load<int32_t>(ids_ + 4 * int64_t{middle}) < id)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low == terms_ || load<int32_t>(ids_ + 4 * int64_t{low}) != id) return std::nullopt;
+        return list_at(low);
+    }
+
+    // The lists of the query's terms that documents have, the one that can add the most first, equal ones by id: in this
+    // order scores are added up, wherever that is done, so that a document always gets the same bits. A term that comes
+    // twice weighs the sum of its weights; one that weighs nothing is left out.
+    std::vector<ImpactList> lists_of(const Array<int32_t> &terms, const Array<float> &weights) const {
+        require(terms.size() == weights.size(), "every term needs a weight");
+        std::vector<std::pair<int32_t, float>> query;
+        for (py::ssize_t i = 0; i < terms.size(); ++i)
+            if (weights.data()[i] != 0) query.emplace_back(terms.data()[i], weights.data()[i]);
+        std::stable_sort(query.begin(), query.end(), [](auto one, auto other) { return one.first < other.first; });
+        std::vector<ImpactList> lists;
+        for (size_t i = 0; i < query.size();) {
+            const int32_t id = query[i].first;
+            float weight = query[i].second;
+            for (++i; i < query.size() && query[i].first == id; ++i) weight += query[i].second;
+            std::optional<ImpactList> list = list_of(id);
+            if (!list) continue;
+            list->weight = weight;
+            list->most = std::max(0.0f, weight * static_cast<float>(list->largest));
+            lists.push_back(*list);
+        }
+        std::stable_sort(lists.begin(), lists.end(), [](auto &one, auto &other) { return one.most > other.most; });
+        return lists;
+    }
+
+    void check(const Array<int64_t> &ordinals) const {
+        for (py::ssize_t i = 0; i < ordinals.size(); ++i)
+            require(ordinals.data()[i] >= 0 && ordinals.data()[i] < documents_, "document ", ordinals.data()[i],
+                    " is none");
+    }
+
+    Array<uint8_t> file_;
+    const uint8_t *data_;
+    uint32_t documents_, windows_;
+    int32_t terms_;
+    const uint8_t *ids_, *largest_, *counts_, *starts_;
+};
+
+}  // namespace kernels
