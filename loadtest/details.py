@@ -86,7 +86,7 @@ _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] 
     ("The stages of a search, one query after the other", "stage", _times),
     ("Instructions of a stage for a query, counted by valgrind", "instructions", _instructions),
     ("The dense leg by its search width", "dense", _dense),
-    ("The sparse leg and BM25 in the same JVM, the best 100", "sparse", _times),
+    ("The sparse leg, and BM25 in Lucene on the same documents, the best 100", "sparse", _times),
     ("65,536 queries, as in the paper's table", "paper_table", _paper),
     (
         "What a query reads, and how long one thread takes that reads on and on",

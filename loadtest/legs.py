@@ -4,7 +4,7 @@
 
 dense   Searches per second and core, and recall@100 against the exact best 100 of the vectors that the index holds, for
         the bundle's search parameters and for those around them. The goal counts the fastest with a recall of 0.95.
-sparse  The best 100 by impacts, and by BM25 on the words of the same documents, in the same JVM. Every query is put to
+sparse  The best 100 by impacts, and by Lucene's BM25 on the words of the same documents. Every query is put to
         one and then to the other, so that whatever disturbs the machine disturbs both. --work keeps the word index.
 """
 

@@ -1,7 +1,6 @@
 """The lists and documents beside Lucene's own: the same answers, never those of another index, and no crash."""
 
 import shutil
-import tarfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,30 +12,43 @@ from hypothesis import strategies as st
 
 from artifacts import kernels
 from artifacts.errors import BundleError
+from artifacts.lucene.jvm import java_class
 from artifacts.lucene.search import DOCUMENTS_FILE, IMPACTS_FILE, ImpactIndex
 from tests.lucene.support import Collection, query, random_collection
 
-DEMO = Path(__file__).parents[2] / "demo" / "bundle.tar.xz"
 FILES = (IMPACTS_FILE, DOCUMENTS_FILE)
 
 
-def test_an_index_without_them_is_searched_in_lucenes_own(tmp_path: Path) -> None:
-    """The demo's index was written before there were any."""
-    with tarfile.open(DEMO) as archive:
-        archive.extractall(tmp_path, [one for one in archive if one.name.startswith("lucene/")], filter="data")
-    path = tmp_path / "lucene"
-    assert not any((path / name).exists() for name in FILES)
-    with ImpactIndex.open(path) as index:
-        terms, impacts = index.terms(42)
-        some = terms[np.argsort(-impacts)[:8]]
-        np.testing.assert_array_equal(index.impacts(some, np.array([42]))[0], impacts[np.argsort(-impacts)[:8]])
-        weights = np.linspace(0.5, 2, some.size).astype(np.float32)
-        scores = index.scores(some, weights, np.arange(index.count))
-        best = np.lexsort((np.arange(index.count), -scores))[:100]
-        ordinals, found = index.search(some, weights, 100)
-        np.testing.assert_array_equal(ordinals, best)
-        np.testing.assert_array_equal(found, scores[best])
-        assert index.documents(np.array([42]))[0].startswith(b"{")
+def forget_files(index: Path) -> None:
+    """Make an index of an older version of a new one: Lucene's commit names no other files, and there are none."""
+    file = java_class("java.io.File")(str(index))
+    directory = java_class("org.apache.lucene.store.MMapDirectory")(file.toPath())
+    writer = java_class("org.apache.lucene.index.IndexWriter")(
+        directory, java_class("org.apache.lucene.index.IndexWriterConfig")()
+    )
+    writer.setLiveCommitData(java_class("java.util.HashMap")().entrySet())
+    writer.commit()
+    writer.close()
+    directory.close()
+    for name in FILES:
+        (index / name).unlink()
+
+
+def test_an_index_without_them_is_searched_in_lucenes_own(
+    written: Path, collection: Collection, tmp_path: Path
+) -> None:
+    shutil.copytree(written, tmp_path / "index")
+    forget_files(tmp_path / "index")
+    with ImpactIndex.open(tmp_path / "index") as index:
+        asked_for = query({term: 1.0 + term % 3 for term in range(0, 200, 9)})
+        ordinals, scores = index.search(*asked_for, 100)
+        wanted, true_scores = collection.best(*asked_for, 100)
+        np.testing.assert_array_equal(ordinals, wanted)
+        np.testing.assert_array_equal(scores, true_scores)
+        np.testing.assert_array_equal(index.scores(*asked_for, ordinals), scores)
+        np.testing.assert_array_equal(index.terms(42)[0], np.flatnonzero(collection.matrix[42]))
+        assert index.documents(np.array([42])) == [collection.documents[42]]
+        index.check()
 
 
 @pytest.mark.parametrize("asked", [0.0, 0.3, 1.0])
