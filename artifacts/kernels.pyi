@@ -14,7 +14,9 @@ FLOOR: Final[float]
 """What the lowest known score of a leg becomes in "range" normalisation."""
 
 class Impacts:
-    """The posting lists of N documents in a file as Java's PlainImpacts writes it. ValueError where it is damaged."""
+    """The posting lists of N documents in a file as Java's PlainImpacts writes it. ValueError where it is damaged.
+
+    Other threads run while they are read."""
 
     def __init__(self, file: npt.NDArray[np.uint8], documents: int) -> None: ...
     def search(
@@ -26,7 +28,7 @@ class Impacts:
         asked: float,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """What `ImpactIndex.search` gives for terms (t,) and weights (t,), of the documents whose bit is set `among`
-        all (b,), the lowest bit first. Other threads run meanwhile."""
+        all (b,), the lowest bit first."""
 
     def scores(
         self, terms: npt.NDArray[np.int32], weights: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]
@@ -72,7 +74,7 @@ class Texts:
 
     def __init__(self, file: npt.NDArray[np.uint8], count: int) -> None: ...
     def read(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
-        """The texts of documents (m,), UTF-8."""
+        """The texts of documents (m,), UTF-8. Other threads run meanwhile."""
 
 class Words:
     """The ids of texts, put together from those of their words, which are remembered: up to `most` words, and as many

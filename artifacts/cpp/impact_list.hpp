@@ -63,14 +63,14 @@ struct ImpactList {
 // Places of a window whose sums, none of which is below 0, are above a bound, ascending; gives how many.
 ALSO_FOR_AVX2 inline size_t places_above(const float *sums, float bound, uint16_t *places) {
     constexpr size_t BLOCK = 32;
-    int32_t least, value;  // floats from 0 on are ordered like their bits
+    uint32_t least, value;  // floats from 0 on are ordered like their bits
     std::memcpy(&least, &bound, sizeof least);
     size_t count = 0;
     for (size_t block = 0; block < WINDOW; block += BLOCK) {
         int32_t above = 0;
         for (size_t i = block; i < block + BLOCK; ++i) {
             std::memcpy(&value, sums + i, sizeof value);
-            above |= least - value;
+            above |= static_cast<int32_t>(least - value);
         }
         if (above >= 0) continue;
         for (size_t i = block; i < block + BLOCK; ++i) {

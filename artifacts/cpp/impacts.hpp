@@ -38,13 +38,12 @@ class Impacts {
                      const std::optional<Array<uint8_t>> &among, double asked) const {
         require(k > 0, "k must be at least 1");
         require(!among || among->size() >= (int64_t{documents_} + 7) / 8, "a document has no bit");
-        std::vector<ImpactList> lists = lists_of(terms, weights);
         std::vector<uint64_t> best;
         {
             py::gil_scoped_release other_threads;
             const auto most = static_cast<size_t>(std::min<int64_t>(k, documents_));
-            ImpactScan scan(std::move(lists), documents_, most, among ? among->data() : nullptr, asked);
-            best = scan.best();
+            const uint8_t *const bits = among ? among->data() : nullptr;
+            best = ImpactScan(lists_of(terms, weights), documents_, most, bits, asked).best();
         }
         Array<int64_t> ordinals(static_cast<py::ssize_t>(best.size()));
         Array<float> scores(static_cast<py::ssize_t>(best.size()));
@@ -63,9 +62,11 @@ class Impacts {
         Array<float> sums(ordinals.size());
         float *sum = sums.mutable_data();
         std::fill(sum, sum + count, 0.0f);
+        const int64_t *ordinal = ordinals.data();
+        py::gil_scoped_release other_threads;
         for (const ImpactList &list : lists_of(terms, weights))
             for (size_t i = 0; i < count; ++i)
-                sum[i] += list.weight * static_cast<float>(list.impact(static_cast<uint32_t>(ordinals.data()[i])));
+                sum[i] += list.weight * static_cast<float>(list.impact(static_cast<uint32_t>(ordinal[i])));
         return sums;
     }
 
@@ -73,6 +74,7 @@ class Impacts {
         check(ordinals);
         Array<int32_t> found({ordinals.size(), terms.size()});
         int32_t *impact = found.mutable_data();
+        py::gil_scoped_release other_threads;
         for (py::ssize_t i = 0; i < terms.size(); ++i) {
             const std::optional<ImpactList> list = list_of(terms.data()[i]);
             for (py::ssize_t j = 0; j < ordinals.size(); ++j)
@@ -85,11 +87,14 @@ class Impacts {
     py::tuple terms(int64_t ordinal) const {
         require(ordinal >= 0 && ordinal < documents_, "document ", ordinal, " is none");
         std::vector<int32_t> ids, impacts;
-        for (int32_t place = 0; place < terms_; ++place) {
-            const auto impact = static_cast<int32_t>(list_at(place).impact(static_cast<uint32_t>(ordinal)));
-            if (impact == 0) continue;
-            ids.push_back(load<int32_t>(ids_ + 4 * int64_t{place}));
-            impacts.push_back(impact);
+        {
+            py::gil_scoped_release other_threads;
+            for (int32_t place = 0; place < terms_; ++place) {
+                const auto impact = static_cast<int32_t>(list_at(place).impact(static_cast<uint32_t>(ordinal)));
+                if (impact == 0) continue;
+                ids.push_back(load<int32_t>(ids_ + 4 * int64_t{place}));
+                impacts.push_back(impact);
+            }
         }
         return py::make_tuple(array_of(ids), array_of(impacts));
     }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "arrays.hpp"
 
@@ -18,20 +20,25 @@ class Texts {
     }
 
     py::list read(const Array<int64_t> &ordinals) const {
-        py::list texts(static_cast<size_t>(ordinals.size()));
-        for (py::ssize_t i = 0; i < ordinals.size(); ++i) {
-            const int64_t ordinal = ordinals.data()[i];
-            require(ordinal >= 0 && ordinal < count_, "document ", ordinal, " is none");
-            const auto start = load<int64_t>(data_ + table_ + 8 * ordinal);
-            const auto end = load<int64_t>(data_ + table_ + 8 * (ordinal + 1));
-            require(0 <= start && start <= end && end <= table_, DAMAGED);
-            texts[static_cast<size_t>(i)] =
-                py::bytes(reinterpret_cast<const char *>(data_ + start), static_cast<size_t>(end - start));
+        std::vector<std::string> found(static_cast<size_t>(ordinals.size()));
+        {
+            py::gil_scoped_release other_threads;  // what is not in memory is read from the disk now
+            for (size_t i = 0; i < found.size(); ++i) found[i] = text(ordinals.data()[i]);
         }
+        py::list texts(found.size());
+        for (size_t i = 0; i < found.size(); ++i) texts[i] = py::bytes(found[i]);
         return texts;
     }
 
   private:
+    std::string text(int64_t ordinal) const {
+        require(ordinal >= 0 && ordinal < count_, "document ", ordinal, " is none");
+        const auto start = load<int64_t>(data_ + table_ + 8 * ordinal);
+        const auto end = load<int64_t>(data_ + table_ + 8 * (ordinal + 1));
+        require(0 <= start && start <= end && end <= table_, DAMAGED);
+        return {reinterpret_cast<const char *>(data_ + start), static_cast<size_t>(end - start)};
+    }
+
     static constexpr int64_t FOOTER = 16;
     static constexpr const char *DAMAGED = "the file of documents is damaged";
 
