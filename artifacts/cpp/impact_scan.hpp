@@ -87,6 +87,8 @@ class ImpactScan {
     bool add_rare(ImpactList &list, uint32_t window) {
         const uint32_t base = window * WINDOW;
         bool any = false;
+        // It may have been left alone for some windows.
+        while (list.next < list.count && list.document(list.next) < base) ++list.next;
         for (; list.next < list.count; ++list.next) {
             const uint32_t place = list.document(list.next) - base;
             if (place >= WINDOW) break;
@@ -109,7 +111,7 @@ class ImpactScan {
     // Adds a list's products at least for promising documents, of which there are so many; gives how many are left.
     size_t rise(size_t number, uint32_t window, size_t count) {
         ImpactList &list = lists_[number];
-        if (count * ASKING * documents_ >= uint64_t{list.count} * WINDOW && catch_up(list, window)) {
+        if (count * ASKING * documents_ >= uint64_t{list.count} * WINDOW) {
             add(list, window);
             return count;
         }
@@ -121,12 +123,6 @@ class ImpactScan {
             places_[left++] = place;
         }
         return left;
-    }
-
-    // Lets a rare list that was left alone for some windows go on with this one.
-    bool catch_up(ImpactList &list, uint32_t window) const {
-        while (!list.ends && list.next < list.count && list.document(list.next) < window * WINDOW) ++list.next;
-        return true;
     }
 
     // Of equal documents, the first one is the better hit, and comes first.

@@ -88,6 +88,18 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(
                 np.testing.assert_array_equal(scores, index.scores(terms_, weights, ordinals))
 
 
+def test_a_rare_term_counts_after_windows_in_which_nobody_asked_for_it(tmp_path: Path) -> None:
+    impacts = np.zeros((20_000, 2), np.int64)
+    impacts[[10, 16_400], 0] = 1000
+    impacts[[5000, 9000, 13_000, 16_400], 1] = 5
+    collection = Collection(impacts)
+    collection.write(tmp_path / "index", batch=4096)
+    with ImpactIndex.open(tmp_path / "index") as index:
+        index.asked = 1.0
+        ordinals, scores = index.search(*query({0: 1.0, 1: 1.0}), k=1)
+        assert (ordinals.tolist(), scores.tolist()) == ([16_400], [1005.0])
+
+
 def test_bounds_allow_for_rounding(tmp_path: Path) -> None:
     """What a document's lists add up to may be more than they can add by themselves, and is its score."""
     heavy, light = np.float32(1.292075276374817), np.float32(25.841493606567383)

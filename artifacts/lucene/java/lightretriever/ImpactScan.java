@@ -12,6 +12,8 @@ import org.apache.lucene.util.LongHeap;
  * list by list. Lists that together are far from lifting a document above the last of the best hits are not added up, but
  * asked for the documents that the others make promising (MaxScore), unless there are too many of them. Within the others
  * nothing is skipped: learned impacts give them flat bounds.
+ *
+ * This is for an index of an older version, in Lucene's own lists; artifacts/cpp/impact_scan.hpp does the same in plain ones.
  */
 final class ImpactScan {
   private static final int WINDOW = 1 << 12;
