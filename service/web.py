@@ -1,24 +1,24 @@
 """The web server of one process: uvicorn over what is served, until a signal ends it."""
 
+import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from socket import socket
 from types import FrameType
 from typing import Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.app import create_app
+from service.door import Door, Share
 from service.swap import Serving
 
 __all__ = ["BACKLOG", "EXIT_ERROR", "announce", "ready_line", "serve"]
 
 BACKLOG: Final = 2048
-# uvloop takes one connection of a socket in each turn of its event loop. Under load a turn is long, and hundreds of new
-# connections would wait for seconds before their deadlines even begin. So it gets the socket many times.
-_DOORS: Final = 64
 EXIT_ERROR: Final = 2
 
 _log = logging.getLogger(__name__)
@@ -36,8 +36,9 @@ def announce(line: str) -> None:
         print(line, flush=True)
 
 
-def serve(serving: Serving, listener: socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`."""
+def serve(serving: Serving, listener: socket, on_ready: Callable[[], None], share: Share | None = None) -> None:
+    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up; `share` is this process's of the
+    connections, where several listen. Errors as in `create_app`."""
     config = uvicorn.Config(
         create_app(serving, on_ready=on_ready),
         loop="uvloop",
@@ -57,13 +58,51 @@ def serve(serving: Serving, listener: socket, on_ready: Callable[[], None]) -> N
         # First, because duplicates share this flag, also those of other processes, and `dup` sets it as it is here: a
         # worker would hang in accept() when another one was faster.
         listener.setblocking(False)
-        with ExitStack() as stack:
-            doors = [listener, *(stack.enter_context(listener.dup()) for _ in range(_DOORS - 1))]
-            uvicorn.Server(config).run(sockets=doors)
+        _Server(config, listener, share).run(sockets=[])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     _log.info("stopped")
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection whose end the door hears of."""
+
+    door: Door | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.door is not None:
+            self.door.tell()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server behind a door of our own.
+
+    uvloop takes one connection of a socket in each turn of its event loop: under load hundreds of new ones would wait
+    for seconds before their deadlines even begin. And it leaves it to chance which process takes how many.
+    """
+
+    def __init__(self, config: uvicorn.Config, listener: socket, share: Share | None) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._share = share
+        self._door: Door | None = None
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._door = Door(self._listener, self._protocol, lambda: len(self.server_state.connections), self._share)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        if self._door is not None:
+            await self._door.close()
+        self._listener.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        connection = _Connection(self.config, self.server_state, self.lifespan.state)
+        connection.door = self._door
+        return connection
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
 """Several worker processes behind one listening socket: started afresh, restarted when one dies, stopped together.
 
 Nothing is forked, because a Java virtual machine doesn't survive that. The parent opens no bundle and starts no JVM. It
-starts the workers, hears from each through a pipe when it is ready or why it can't be, and puts their metrics together
-in a folder that they share.
+starts the workers, and hears from each through a pipe when it is ready or why it can't be. In a folder that they share
+are their metrics, which are put together, and how many connections each has, so that all get the same.
 """
 
 import logging
@@ -26,6 +26,7 @@ from typing import Final
 from prometheus_client.multiprocess import mark_process_dead
 
 from artifacts.errors import LightRetrieverError
+from service.door import Share
 from service.logs import configure_logging
 from service.settings import Settings
 from service.swap import Serving
@@ -41,6 +42,7 @@ _KILL_AFTER_S: Final = 10.0
 _LONG_LIFE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 30.0
 _RELOAD: Final = "reload"
+_CONNECTIONS: Final = "connections"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class _Failed:
 class _Worker:
     """A worker process as its parent sees it."""
 
-    def __init__(self, job: Job, metrics: Path, crashes: int = 0) -> None:
+    def __init__(self, job: Job, shared: Path, place: int, crashes: int = 0) -> None:
+        self.place = place
         self.line: str | None = None
         """What it said when it was ready."""
         self.reason: str | None = None
@@ -74,8 +77,8 @@ class _Worker:
         self.crashes = crashes
         self.began = monotonic()
         self.pipe, other = _spawn.Pipe()
-        self.process: SpawnProcess = _spawn.Process(target=_work, args=(job, metrics, other))
-        with _metrics_in(metrics):
+        self.process: SpawnProcess = _spawn.Process(target=_work, args=(job, shared, place, other))
+        with _metrics_in(shared):
             self.process.start()
         other.close()
 
@@ -102,9 +105,9 @@ class _Worker:
 class _Supervisor:
     """Keeps `count` workers going until SIGTERM or SIGINT."""
 
-    def __init__(self, job: Job, count: int, metrics: Path) -> None:
+    def __init__(self, job: Job, count: int, shared: Path) -> None:
         self._job = job
-        self._metrics = metrics
+        self._shared = shared
         self._count = count
         self._announced = False
         self._stopped, self._stop = _spawn.Pipe(duplex=False)
@@ -114,7 +117,8 @@ class _Supervisor:
     def run(self) -> int:
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            self._workers = [_Worker(self._job, self._metrics) for _ in range(self._count)]
+            Share.make(self._shared / _CONNECTIONS, self._count)
+            self._workers = [_Worker(self._job, self._shared, place) for place in range(self._count)]
             return self._keep()
         finally:
             self._end_all()
@@ -154,7 +158,8 @@ class _Supervisor:
         now = monotonic()
         for due in [due for due in self._due if due[0] <= now]:
             self._due.remove(due)
-            self._workers.append(_Worker(self._job, self._metrics, due[1]))
+            place = min(set(range(self._count)) - {worker.place for worker in self._workers})
+            self._workers.append(_Worker(self._job, self._shared, place, due[1]))
 
     def _announce(self) -> None:
         if not self._announced and all(worker.line for worker in self._workers):
@@ -174,7 +179,8 @@ class _Supervisor:
 
     def _forget(self, worker: _Worker) -> None:
         worker.pipe.close()
-        mark_process_dead(worker.process.pid, str(self._metrics))
+        mark_process_dead(worker.process.pid, str(self._shared))
+        Share(self._shared / _CONNECTIONS, worker.place).leave()
 
 
 def run_workers(job: Job, count: int) -> int:
@@ -182,8 +188,8 @@ def run_workers(job: Job, count: int) -> int:
 
     2, with one line on stderr, where a worker can't begin, and where none is left that can.
     """
-    with tempfile.TemporaryDirectory(prefix="lightretriever-") as metrics:
-        code = _Supervisor(job, count, Path(metrics)).run()
+    with tempfile.TemporaryDirectory(prefix="lightretriever-") as shared:
+        code = _Supervisor(job, count, Path(shared)).run()
     if code == 0:
         _log.info("stopped")
     return code
@@ -199,7 +205,7 @@ def _metrics_in(folder: Path) -> Iterator[None]:
         del os.environ[METRICS_FOLDER]
 
 
-def _work(job: Job, shared: Path, pipe: Connection) -> None:
+def _work(job: Job, shared: Path, place: int, pipe: Connection) -> None:
     """Serve, in a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the server is there to handle it; the parent stops us
     configure_logging(job.settings.log_level)
@@ -209,7 +215,8 @@ def _work(job: Job, shared: Path, pipe: Connection) -> None:
             family = _Family(serving, shared)
             serving.on_reload = family.tell
             Thread(target=family.listen, daemon=True).start()
-            serve(serving, job.listener, on_ready=lambda: pipe.send(_Ready(ready_line(serving))))
+            share = Share(shared / _CONNECTIONS, place)
+            serve(serving, job.listener, on_ready=lambda: pipe.send(_Ready(ready_line(serving))), share=share)
             family.over.set()
     except LightRetrieverError as error:
         pipe.send(_Failed(str(error)))

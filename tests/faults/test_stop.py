@@ -161,7 +161,9 @@ def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_
     for stage in ("begin", "train") * (8 if full else 1):
         within = lasted(whole.stages, stage, whole.stages[stage] + 0.2)
         stopper.run("train", recipe, stage=stage, within=within, kept=r"examples\.jsonl$")
-    assert stopper.stopped["train"]
+    if not stopper.stopped["train"]:  # it was faster each time
+        shutil.rmtree(tmp_path / "work")
+        assert stopper.run("train", recipe, stage="begin", within=0).status
     finished(commands.run(Command(["train", str(recipe)])))
     assert adapter_files(tmp_path / "adapter") == expected
     assert {path.name for path in tmp_path.iterdir()} == before | {"work", "adapter"}
@@ -176,7 +178,9 @@ def test_a_stopped_distillation_goes_on_to_the_same_table(commands: Commands, tm
     for stage in ("encode", "table") * (8 if full else 1):
         within = lasted(whole.stages, stage, whole.stages[stage] + 0.3)
         stopper.run("distil-table", recipe, stage=stage, within=within)
-    assert stopper.stopped["distil-table"]
+    if not stopper.stopped["distil-table"]:  # it was faster each time
+        shutil.rmtree(tmp_path / "work")
+        assert stopper.run("distil-table", recipe, stage="encode", within=0).status
     finished(commands.run(Command(["distil-table", str(recipe)])))
     assert files(tmp_path / "work") == expected
 

@@ -5,11 +5,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -105,6 +106,28 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
     lines = [json.loads(line) for line in errors.splitlines()]
     assert lines[-1]["event"] == "stopped"
     assert not [line for line in lines if line["level"] == "error"]
+
+
+def connections(pid: int, port: int) -> int:
+    """How many connections to a port of its own a process has, of those that are open at both ends."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    inodes = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"}
+    return sum(str(file.readlink()) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_connections_that_come_together_are_shared_out(tiny_path: Path) -> None:
+    with two_workers(tiny_path) as (server, url):
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(2):  # the second time they must know that the first ones are gone
+            with ExitStack() as stack:
+                opened = [stack.enter_context(socket.create_connection(address)) for _ in range(20)]
+                for connection in opened:
+                    connection.sendall(b"GET /livez HTTP/1.1\r\nHost: here\r\n\r\n")
+                    assert connection.recv(15) == b"HTTP/1.1 200 OK"
+                had = [connections(pid, address[1]) for pid in children(server)]
+                assert sum(had) == 20
+                assert min(had) >= 5, had
+            wait_until(lambda: not any(connections(pid, address[1]) for pid in children(server)))
 
 
 def test_a_worker_that_dies_is_replaced_while_the_other_answers(tiny_path: Path) -> None:
