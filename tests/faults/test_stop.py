@@ -163,6 +163,7 @@ def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_
         stopper.run("train", recipe, stage=stage, within=within, kept=r"examples\.jsonl$")
     if not stopper.stopped["train"]:  # it was faster each time
         shutil.rmtree(tmp_path / "work")
+        shutil.rmtree(tmp_path / "adapter", ignore_errors=True)
         assert stopper.run("train", recipe, stage="begin", within=0).status
     finished(commands.run(Command(["train", str(recipe)])))
     assert adapter_files(tmp_path / "adapter") == expected
