@@ -6,6 +6,7 @@ score instead of a guess.
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -160,9 +161,10 @@ class DenseIndex:
     def _checked(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         if query.shape != (self.dimension,):
             raise ValueError(f"the query vector must have shape ({self.dimension},), found {query.shape}")
-        if not np.isfinite(query).all():
+        query = np.ascontiguousarray(query, dtype=np.float32)
+        if not isfinite(kernels.magnitude(query)):
             raise ValueError("the query vector holds a value that is not finite")
-        return np.ascontiguousarray(query, dtype=np.float32)
+        return query
 
 
 def _restricted(index: FaissIndex, among: npt.NDArray[np.uint8]) -> Any:

@@ -97,6 +97,9 @@ def count_each(
     """Of q queries, whose ids (n,) stand one behind the other, so many (q,) of each: the bounds (q + 1,) of each one's
     different ids, these ids (t,), ascending, and how often each occurs (t,)."""
 
+def magnitude(numbers: npt.NDArray[np.float32]) -> float:
+    """The sum of the numbers' absolute values, which is not finite if one of them isn't."""
+
 def score_codes(
     codes: npt.NDArray[np.uint8],
     low: npt.NDArray[np.float32],
@@ -116,6 +119,13 @@ def align(
     legs: Sequence[tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.floating[Any]]]],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """The parts of a `service.fusion.CandidateTable`: ordinals (u,), scores (legs, u), ranks (legs, u)."""
+
+def unknown(ordinals: npt.NDArray[np.int64], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Those of the documents (u,) whose score (u,) is NaN."""
+
+def fill(scores: npt.NDArray[np.float64], numbers: npt.NDArray[np.floating[Any]]) -> bool:
+    """Put numbers (m,), of any floating type, in the places of the m scores that are NaN, in their order. False, and
+    nothing is changed, if one is not finite."""
 
 def fuse(
     scores: npt.NDArray[np.float64],

@@ -55,14 +55,13 @@ class CandidateTable:
 
     def missing(self, leg: int) -> Ordinals:
         """Give the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
-        missing: Ordinals = self.ordinals[np.isnan(self.scores[leg])]
-        return missing
+        return kernels.unknown(self.ordinals, self.scores[leg])
 
     def fill(self, leg: int, scores: npt.NDArray[np.floating]) -> None:
-        """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`; ValueError if not finite."""
-        if not np.isfinite(scores).all():
+        """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`; ValueError if not finite, or not
+        as many."""
+        if not kernels.fill(self.scores[leg], scores):
             raise ValueError(f"leg {leg} gave scores that are not finite numbers: {scores[~np.isfinite(scores)][:3]}")
-        self.scores[leg, np.isnan(self.scores[leg])] = scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,27 @@ inline py::tuple align(const std::vector<std::pair<Converted<int64_t>, Converted
     return py::make_tuple(array_of(columns), scores, ranks);
 }
 
+// The documents whose score is unknown.
+inline Array<int64_t> unknown(const Array<int64_t> &ordinals, const Array<double> &scores) {
+    require(ordinals.size() == scores.size(), "every document needs a score, be it unknown");
+    std::vector<int64_t> found;
+    for (py::ssize_t i = 0; i < scores.size(); ++i)
+        if (std::isnan(scores.data()[i])) found.push_back(ordinals.data()[i]);
+    return array_of(found);
+}
+
+// Puts numbers in the places of unknown scores; false, and nothing is changed, if one is not finite.
+inline bool fill(Array<double> &scores, const Converted<double> &numbers) {
+    double *score = scores.mutable_data();
+    const double *number = numbers.data(), *const end = number + numbers.size();
+    if (!std::all_of(number, end, [](double one) { return std::isfinite(one); })) return false;
+    require(std::count_if(score, score + scores.size(), [](double one) { return std::isnan(one); }) == numbers.size(),
+            "every unknown score needs a number");
+    for (; number != end; ++score)
+        if (std::isnan(*score)) *score = *number++;
+    return true;
+}
+
 // What a leg adds to each fused score, before its weight.
 inline void add_shares(const std::string &by, double constant, const double *scores, const int64_t *ranks, size_t width,
                 double *shares) {

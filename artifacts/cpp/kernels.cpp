@@ -43,10 +43,13 @@ PYBIND11_MODULE(kernels, module) {
     py::class_<Texts>(module, "Texts")
         .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "count"_a)
         .def("read", &Texts::read, py::arg("ordinals").noconvert());
+    module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
     module.def("score_codes", &score_codes, py::arg("codes").noconvert(), py::arg("low").noconvert(),
                py::arg("step").noconvert(), py::arg("query").noconvert(), py::arg("ordinals").noconvert());
     module.def("best_first", &best_first, py::arg("ordinals").noconvert(), py::arg("scores").noconvert(), "count"_a);
     module.def("align", &align, "legs"_a);
+    module.def("unknown", &unknown, py::arg("ordinals").noconvert(), py::arg("scores").noconvert());
+    module.def("fill", &fill, py::arg("scores").noconvert(), "numbers"_a);
     module.def("fuse", &fuse, py::arg("scores").noconvert(), py::arg("ranks").noconvert(), "weights"_a, "by"_a,
                "constant"_a);
 }

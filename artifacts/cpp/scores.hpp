@@ -12,6 +12,13 @@
 
 namespace kernels {
 
+// The sum of the numbers without their signs, which is no finite number if one of them is none.
+inline double magnitude(const Array<float> &numbers) {
+    double sum = 0;
+    for (py::ssize_t i = 0; i < numbers.size(); ++i) sum += std::fabs(static_cast<double>(numbers.data()[i]));
+    return sum;
+}
+
 // Documents in Faiss' 8-bit codes: value = low + step * (code + 1/2).
 
 ALSO_FOR_AVX2 inline float code_score(const uint8_t *codes, const float *low, const float *step, const float *query,

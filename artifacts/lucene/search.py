@@ -45,6 +45,8 @@ DOCUMENTS_FILE: Final = "documents.plain"
 """The posting lists and the documents once more, as plain numbers and texts, beside Lucene's files."""
 
 MAX_IMPACT: Final = 65_535
+_MAX_TERM: Final = int(np.iinfo(np.int32).max)
+_MAX_SCORE: Final = float(np.finfo(np.float32).max)
 """Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
 
 ASKED_IF_LEARNED: Final = 0.1
@@ -218,9 +220,10 @@ def _check_query(terms: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         )
     if len(terms) == 0:
         return
-    if int(terms.min()) < 0 or int(terms.max()) > np.iinfo(np.int32).max:
-        raise ValueError(f"terms must be 0 to {np.iinfo(np.int32).max}; got {terms.min()} to {terms.max()}.")
-    largest = float(np.abs(weights).sum(dtype=np.float64))  # a not-a-number fails the comparison too
-    if not largest * MAX_IMPACT < float(np.finfo(np.float32).max):
+    if int(terms.min()) < 0 or (terms.dtype != np.int32 and int(terms.max()) > _MAX_TERM):
+        raise ValueError(f"terms must be 0 to {_MAX_TERM}; got {terms.min()} to {terms.max()}.")
+    narrow = weights.dtype == np.float32
+    largest = kernels.magnitude(_float32(weights)) if narrow else float(np.abs(weights).sum(dtype=np.float64))
+    if not largest * MAX_IMPACT < _MAX_SCORE:  # a not-a-number fails this, too
         worst = weights[np.abs(weights).argmax()]
         raise ValueError(f"weights must be finite, and small enough for a float32 score; the largest is {worst}.")

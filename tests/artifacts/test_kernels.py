@@ -259,3 +259,29 @@ def test_an_error_of_the_encoder_is_passed_on() -> None:
 
     with pytest.raises(KeyError, match="a"):
         kernels.Words(encode, b"a", 10).ids("a")
+
+
+def test_unknown_scores_are_found_and_filled() -> None:
+    scores = np.array([[1.0, np.nan, 2.0, np.nan], [np.nan, 3.0, np.nan, 4.0]])
+    ordinals = np.array([3, 5, 8, 9])
+    assert kernels.unknown(ordinals, scores[1]).tolist() == [3, 8]
+    for wrong in ([1.0, np.inf], [np.nan, 1.0]):
+        assert not kernels.fill(scores[1], np.array(wrong))
+    for wrong in ([1.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(ValueError, match="every unknown score needs a number"):
+            kernels.fill(scores[1], np.array(wrong))
+    assert np.isnan(scores[1]).tolist() == [True, False, True, False]
+    assert kernels.fill(scores[1], np.array([7.0, 6.0], np.float32))
+    assert scores[1].tolist() == [7.0, 3.0, 6.0, 4.0]
+    assert kernels.unknown(ordinals, scores[0]).tolist() == [5, 9]
+    with pytest.raises(ValueError, match="every document needs a score"):
+        kernels.unknown(ordinals, scores[0][:3])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sum_of_sizes"),
+    [([], 0.0), ([1.5, -2.5], 4.0), ([3e38] * 4, 1.2e39), ([1.0, np.inf], np.inf), ([-np.inf], np.inf)],
+)
+def test_magnitude_is_the_sum_without_signs(numbers: list[float], sum_of_sizes: float) -> None:
+    assert kernels.magnitude(np.array(numbers, np.float32)) == pytest.approx(sum_of_sizes, rel=1e-6)
+    assert np.isnan(kernels.magnitude(np.array([*numbers, np.nan], np.float32)))
