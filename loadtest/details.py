@@ -82,6 +82,12 @@ def _processors(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _layers(rows: Sequence[Row]) -> list[str]:
+    lines = ["| | µs of processor time for an answer | more than without |", "|---|---:|---:|"]
+    rows = sorted(rows, key=lambda row: row["value"])
+    return lines + [f"| {row['setting']} | {row['value']:,} | {row['more']:,} |" for row in rows]
+
+
 _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] = (
     ("The stages of a search, one query after the other", "stage", _times),
     ("Instructions of a stage for a query, counted by valgrind", "instructions", _instructions),
@@ -94,4 +100,5 @@ _TABLES: Final[Sequence[tuple[str, str, Callable[[Sequence[Row]], list[str]]]]] 
         _limits,
     ),
     ("What one processor gets done, and all of them together", "processors", _processors),
+    ("What HTTP costs by itself, with an answer that is there already", "http_layers", _layers),
 )

@@ -12,14 +12,15 @@ from typing import cast
 import httptools
 import uvloop
 
-__all__ = ["main"]
+__all__ = ["main", "serve"]
 
 _BODY = b'{"hits":[],"degraded":[]}'
-_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 
 
 class _Instant(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, body: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        self._answer = head % len(body) + body
         self._transport: asyncio.WriteTransport | None = None
         self._parser = httptools.HttpRequestParser(self)
 
@@ -31,11 +32,12 @@ class _Instant(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._transport is not None:
-            self._transport.write(_ANSWER)
+            self._transport.write(self._answer)
 
 
-async def _serve(host: str, port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(_Instant, host, port)
+async def serve(host: str, port: int, body: bytes = _BODY) -> None:
+    """Answer every request with this JSON, until SIGTERM."""
+    server = await asyncio.get_running_loop().create_server(lambda: _Instant(body), host, port)
     print(f"Ready: the trivial server at http://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     given = parser.parse_args(arguments)
-    uvloop.run(_serve(given.host, given.port))
+    uvloop.run(serve(given.host, given.port))
     return 0
 
 
