@@ -22,6 +22,7 @@ from pathlib import Path
 
 from artifacts.errors import BundleError
 from artifacts.interrupt import past_stopping, uninterrupted
+from artifacts.pages import forget_pages
 
 __all__ = ["check_target", "new_folder"]
 
@@ -153,6 +154,7 @@ def _sync_one(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+        forget_pages(descriptor)
     finally:
         os.close(descriptor)
 

@@ -41,6 +41,9 @@ class DenseIndex:
         self._exhaustive = isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
         self._coder, self._codes = _codes(index)
         self._scale = _scale_of_bytes(self._coder)
+        # Candidates are scored here, which reads the next ones' codes ahead; Faiss waits for those of each.
+        self._refines = isinstance(index, faiss.IndexRefine) and self._scale is not None
+        self._proposing = faiss.downcast_index(index.base_index) if self._refines else index
 
     @classmethod
     def open(cls, path: Path, parameters: Mapping[str, float] | None = None) -> "DenseIndex":
@@ -94,7 +97,7 @@ class DenseIndex:
         size = int(np.bitwise_count(among).sum())
         wanted = min(k, size)
         if size > _FEW:
-            found = self._best(query, wanted, size, _restricted(self._index, among))
+            found = self._best(query, wanted, size, _restricted(self._proposing, among))
             if found[0].size == wanted:
                 return found
         ordinals = np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little"))
@@ -105,9 +108,9 @@ class DenseIndex:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Search the index, in which `size` documents may be found by these parameters, for the best `wanted`."""
         faiss.omp_set_num_threads(1)  # holds for the calling thread only, hence at every call (0.1 µs)
-        fetched = min(wanted + self._exhaustive, size)
+        fetched = min(int(wanted * self._index.k_factor) if self._refines else wanted + self._exhaustive, size)
         while True:
-            scores, ordinals = self._index.search(query[None, :], fetched, params=parameters)
+            scores, ordinals = self._proposing.search(query[None, :], fetched, params=parameters)
             # Which of several equal documents make the last place is Faiss' whim: fetch until all of them are there.
             if fetched == size or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break

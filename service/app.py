@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.desk import Desk
 from service.engine import SearchEngine
 from service.errors import InternalError, MethodNotAllowedError, RouteNotFoundError, ServiceError, SettingsError
-from service.http import problem_response
+from service.exchange import refusal
 from service.middleware import Envelope
 from service.openapi import description
 from service.routes import router, served
@@ -174,5 +174,5 @@ def _routing_error(request: Request, error: HTTPException) -> Response:
 
 
 def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
-    request.app.state.desk.serving.metrics.errors.labels(error.kind).inc()
-    return problem_response(error, instance=request.url.path, request_id=request.state.request_id, headers=headers)
+    metrics = request.app.state.desk.serving.metrics
+    return refusal(error, metrics, request.url.path, request.state.request_id, headers)

@@ -6,8 +6,6 @@ from collections import OrderedDict
 from time import monotonic
 from typing import Final, Self
 
-from fastapi import Request
-
 from service.errors import RateLimitedError, RouteNotFoundError, UnauthorizedError
 from service.keys import KeyFile, KeyScope
 from service.settings import Settings
@@ -68,8 +66,9 @@ class Gate:
         rate = settings.rate_limit_per_s
         return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)
 
-    def enter(self, request: Request, scope: KeyScope) -> None:
-        """Let the request pass. UnauthorizedError, ForbiddenError, RateLimitedError.
+    def enter(self, scope: KeyScope, authorization: str, host: str | None) -> None:
+        """Let a request pass, with its header `Authorization`, "" if it has none, from the client at this address.
+        UnauthorizedError, ForbiddenError, RateLimitedError.
 
         Without keys searching is open to all, and what needs the scope `admin` does not exist: RouteNotFoundError.
         """
@@ -78,21 +77,22 @@ class Gate:
         if self._keys is None:
             if scope == "admin":
                 raise RouteNotFoundError("The admin routes are off, because there is no file of API keys.")
-            caller = _address(request)
+            caller = _network(host)
         else:
             try:
-                caller = "key " + self._keys.keys().name(request.headers.get("authorization", ""), scope)
+                caller = "key " + self._keys.keys().name(authorization, scope)
             except UnauthorizedError:
                 if self._limit is not None:
-                    self._limit.take(_address(request))  # guessing is limited too
+                    self._limit.take(_network(host))  # guessing is limited too
                 raise
         if self._limit is not None:
             self._limit.take(caller)
 
 
-def _address(request: Request) -> str:
-    """The client's address; of an IPv6 one the network, since who has one address has them all."""
-    host = "unknown" if request.client is None else request.client.host
+def _network(host: str | None) -> str:
+    """A client's address; of an IPv6 one the network, since who has one address has them all."""
+    if host is None:
+        return "unknown"
     if ":" not in host:
         return host
     try:

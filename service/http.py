@@ -20,7 +20,7 @@ from service.errors import (
 )
 from service.problems import field_errors, problem
 
-__all__ = ["JSON", "PROBLEM_JSON", "header", "json_response", "problem_response", "read_model"]
+__all__ = ["JSON", "PROBLEM_JSON", "header", "json_response", "model_of", "problem_response", "read_model"]
 
 JSON: Final = "application/json"
 PROBLEM_JSON: Final = "application/problem+json"
@@ -50,6 +50,11 @@ async def read_model(request: Request, model: type[M], *, max_body_bytes: int, d
             body = await _read_body(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
+    return model_of(body, model)
+
+
+def model_of(body: bytes, model: type[M]) -> M:
+    """Read JSON into a model. InvalidJsonError, InvalidRequestError."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:

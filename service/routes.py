@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from service.desk import Desk
 from service.engine import SearchEngine
 from service.handoff import answer
-from service.http import json_response, read_model
+from service.http import header, json_response, read_model
 from service.jobs import Job
 from service.keys import KeyScope
 from service.openapi import ADMIN_ERRORS, DOCUMENT_ERRORS, ENCODE_ERRORS, READY_ERRORS, SEARCH_ERRORS, describe
@@ -204,7 +204,8 @@ def _engine(request: Request) -> SearchEngine:
 
 
 def _enter(request: Request, scope: KeyScope) -> None:
-    _desk(request).gate.enter(request, scope)
+    host = None if request.client is None else request.client.host
+    _desk(request).gate.enter(scope, header(request.scope, b"authorization"), host)
 
 
 def _when(request: Request) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from service.engine import SearchEngine
 from service.errors import BundleRefusedError, NotReadyError
 from service.settings import Settings
 from service.telemetry import Metrics
+from service.tenure import Tenure
 
-__all__ = ["Serving", "Tenure"]
+__all__ = ["Serving"]
 
 _log = logging.getLogger(__name__)
 _TURN_S: Final = 10.0
@@ -34,36 +35,6 @@ _WARM_UP_SHARE: Final = 0.25  # of a processor: the others are for the requests 
 
 _Identity = tuple[int, int]
 _Signature = tuple[tuple[str, int, int, int], ...]
-
-
-class Tenure:
-    """An engine and the requests that use it: `with tenure as engine`, in the event loop alone, so without a lock."""
-
-    __slots__ = ("_ended", "_users", "drained", "engine")
-
-    def __init__(self, engine: SearchEngine) -> None:
-        self.engine = engine
-        self.drained = Event()
-        """Set when another engine has taken over and no request uses this one any more."""
-        self._users = 0
-        self._ended = False
-
-    def __enter__(self) -> SearchEngine:
-        self._users += 1
-        return self.engine
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._users -= 1
-        if self._ended and not self._users:
-            self.drained.set()
-
-    def end(self) -> None:
-        """No further request will begin with this engine."""
-        self._ended = True
-        if not self._users:
-            self.drained.set()
 
 
 class Serving:

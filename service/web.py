@@ -10,16 +10,17 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.app import create_app
+from service.app import Application, create_app
+from service.connection import Connection, Shortcut
 from service.door import Door, Share
 from service.swap import Serving
 
-__all__ = ["BACKLOG", "EXIT_ERROR", "announce", "ready_line", "serve"]
+__all__ = ["BACKLOG", "EXIT_ERROR", "announce", "make_server", "ready_line", "serve"]
 
 BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
+_KEEP_ALIVE_S: Final = 5
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +40,25 @@ def announce(line: str) -> None:
 def serve(serving: Serving, listener: socket, on_ready: Callable[[], None], share: Share | None = None) -> None:
     """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up; `share` is this process's of the
     connections, where several listen. Errors as in `create_app`."""
+    server = make_server(create_app(serving, on_ready=on_ready), listener, share)
+    # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
+    before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _log.info("stopped")
+
+
+def make_server(
+    app: Application, listener: socket, share: Share | None = None, *, keep_alive_s: int = _KEEP_ALIVE_S
+) -> uvicorn.Server:
+    """The server of an application at a listening socket, to be run once with `sockets=[]`. Connections without a
+    request are kept for `keep_alive_s`."""
+    settings = app.state.desk.settings
     config = uvicorn.Config(
-        create_app(serving, on_ready=on_ready),
+        app,
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -48,32 +66,15 @@ def serve(serving: Serving, listener: socket, on_ready: Callable[[], None], shar
         log_config=None,
         access_log=False,
         server_header=False,
-        forwarded_allow_ips=serving.settings.trusted_proxies,
+        forwarded_allow_ips=settings.trusted_proxies,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=serving.settings.shutdown_grace_s,
+        timeout_keep_alive=keep_alive_s,
+        timeout_graceful_shutdown=settings.shutdown_grace_s,
     )
-    # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
-    before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        # First, because duplicates share this flag, also those of other processes, and `dup` sets it as it is here: a
-        # worker would hang in accept() when another one was faster.
-        listener.setblocking(False)
-        _Server(config, listener, share).run(sockets=[])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    _log.info("stopped")
-
-
-class _Connection(HttpToolsProtocol):
-    """A connection whose end the door hears of."""
-
-    door: Door | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self.door is not None:
-            self.door.tell()
+    # First, because duplicates share this flag, also those of other processes, and `dup` sets it as it is here: a
+    # worker would hang in accept() when another one was faster.
+    listener.setblocking(False)
+    return _Server(config, Shortcut(app.state.desk), listener, share)
 
 
 class _Server(uvicorn.Server):
@@ -83,8 +84,9 @@ class _Server(uvicorn.Server):
     for seconds before their deadlines even begin. And it leaves it to chance which process takes how many.
     """
 
-    def __init__(self, config: uvicorn.Config, listener: socket, share: Share | None) -> None:
+    def __init__(self, config: uvicorn.Config, shortcut: Shortcut, listener: socket, share: Share | None) -> None:
         super().__init__(config)
+        self._shortcut = shortcut
         self._listener = listener
         self._share = share
         self._door: Door | None = None
@@ -100,9 +102,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _protocol(self) -> asyncio.Protocol:
-        connection = _Connection(self.config, self.server_state, self.lifespan.state)
-        connection.door = self._door
-        return connection
+        return Connection(
+            self.config, self.server_state, self.lifespan.state, shortcut=self._shortcut, ended=self._tell
+        )
+
+    def _tell(self) -> None:
+        if self._door is not None:
+            self._door.tell()
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:

@@ -215,12 +215,21 @@ def _work(job: Job, shared: Path, place: int, pipe: Connection) -> None:
             family = _Family(serving, shared)
             serving.on_reload = family.tell
             Thread(target=family.listen, daemon=True).start()
-            share = Share(shared / _CONNECTIONS, place)
-            serve(serving, job.listener, on_ready=lambda: pipe.send(_Ready(ready_line(serving))), share=share)
+            serve(
+                serving,
+                job.listener,
+                on_ready=lambda: _tell_ready(serving, pipe),
+                share=Share(shared / _CONNECTIONS, place),
+            )
             family.over.set()
     except LightRetrieverError as error:
         pipe.send(_Failed(str(error)))
         sys.exit(EXIT_ERROR)
+
+
+def _tell_ready(serving: Serving, pipe: Connection) -> None:
+    serving.metrics.refresh()  # whoever hears that it is ready may ask for them
+    pipe.send(_Ready(ready_line(serving)))
 
 
 def _end_with_parent(pipe: Connection) -> None:

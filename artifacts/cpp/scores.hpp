@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -19,19 +21,28 @@ inline double magnitude(const Array<float> &numbers) {
     return sum;
 }
 
-// Documents in Faiss' 8-bit codes: value = low + step * (code + 1/2).
+// Documents in Faiss' 8-bit codes: value = low + step * (code + 1/2). What all documents of a query have in common is
+// added up once: q·value = q·(low + step/2) + (q step)·code.
+struct ByteQuery {
+    ByteQuery(const float *low, const float *step, const float *query, size_t size) : weights(size) {
+        std::array<float, LANES> sums{};
+        for (size_t i = 0; i < size; ++i) {
+            weights[i] = query[i] * step[i];
+            sums[i % LANES] += query[i] * (low[i] + step[i] * 0.5f);
+        }
+        for (float sum : sums) common += sum;
+    }
 
-ALSO_FOR_AVX2 inline float code_score(const uint8_t *codes, const float *low, const float *step, const float *query,
-                               size_t size) {
+    std::vector<float> weights;
+    float common = 0;
+};
+
+ALSO_FOR_AVX2 inline float code_score(const uint8_t *codes, const float *weights, size_t size) {
     float sums[LANES] = {};
     size_t i = 0;
     for (; i + LANES <= size; i += LANES)
-        for (size_t lane = 0; lane < LANES; ++lane) {
-            const size_t at = i + lane;
-            sums[lane] += query[at] * (low[at] + step[at] * (static_cast<float>(codes[at]) + 0.5f));
-        }
-    for (size_t lane = 0; i < size; ++i, ++lane)
-        sums[lane] += query[i] * (low[i] + step[i] * (static_cast<float>(codes[i]) + 0.5f));
+        for (size_t lane = 0; lane < LANES; ++lane) sums[lane] += weights[i + lane] * static_cast<float>(codes[i + lane]);
+    for (size_t lane = 0; i < size; ++i, ++lane) sums[lane] += weights[i] * static_cast<float>(codes[i]);
     for (size_t half = LANES / 2; half > 0; half /= 2)
         for (size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
     return sums[0];
@@ -49,15 +60,18 @@ inline Array<float> score_codes(const Array<uint8_t> &codes, const Array<float> 
     Array<float> scores(count);
     float *score = scores.mutable_data();
     const uint8_t *first = codes.data();
-    constexpr py::ssize_t AHEAD = 8, LINE = 64, MANY = 2000;
+    constexpr py::ssize_t AHEAD = 16, LINE = 64, MANY = 2000;
     // Few are scored in less time than it takes to get the interpreter's lock back from a busy thread.
     std::optional<py::gil_scoped_release> other_threads;
     if (count > MANY) other_threads.emplace();
+    const ByteQuery asked(low.data(), step.data(), query.data(), static_cast<size_t>(size));
     for (py::ssize_t i = 0; i < count; ++i) {
-        if (i + AHEAD < count)
-            for (py::ssize_t at = 0; at < size; at += LINE) __builtin_prefetch(first + wanted[i + AHEAD] * size + at);
-        score[i] =
-            code_score(first + wanted[i] * size, low.data(), step.data(), query.data(), static_cast<size_t>(size));
+        if (i + AHEAD < count) {
+            const uint8_t *next = first + wanted[i + AHEAD] * size;
+            for (py::ssize_t at = 0; at < size; at += LINE) __builtin_prefetch(next + at);
+            __builtin_prefetch(next + size - 1);  // codes may begin anywhere in a line, and so end in one more
+        }
+        score[i] = asked.common + code_score(first + wanted[i] * size, asked.weights.data(), static_cast<size_t>(size));
     }
     other_threads.reset();
     return scores;
@@ -71,8 +85,10 @@ inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &
         require(!std::isnan(score), "document ", ordinals.data()[i], " has a score that is no number");
         ranking[i] = {-score, ordinals.data()[i]};
     }
+    const auto last = ranking.begin() + static_cast<ptrdiff_t>(std::min(count, ranking.size()));
+    std::nth_element(ranking.begin(), last, ranking.end());
+    ranking.erase(last, ranking.end());
     std::sort(ranking.begin(), ranking.end());
-    ranking.resize(std::min(count, ranking.size()));
     const auto size = static_cast<py::ssize_t>(ranking.size());
     Array<int64_t> best(size);
     Array<float> their(size);

@@ -34,12 +34,13 @@ from service.waiting import Done
 __all__ = ["LAYERS", "main"]
 
 LAYERS: Final = {
-    "parser": "event loop, parser and socket: uvloop and httptools by themselves",
-    "uvicorn": "uvicorn, and an application that reads the body",
-    "thread": "a thread is handed the work, and hands it back",
-    "service": "the service: checks, ids, headers, metrics, log line, the answer as JSON",
+    "parser": ("event loop, parser and socket: uvloop and httptools by themselves", None),
+    "uvicorn": ("uvicorn, and an application that reads the body", "parser"),
+    "thread": ("a thread is handed the work, and hands it back", "uvicorn"),
+    "routes": ("the service's routes: checks, ids, headers, metrics, log line, the answer as JSON", "thread"),
+    "service": ("the service as it is: a plain search takes a shorter way", "parser"),
 }
-"""What each layer adds to the one before."""
+"""What each layer has, and the one that it adds to."""
 
 
 class _Application:
@@ -80,11 +81,14 @@ def _serve(layer: str, engine: SearchEngine, query: str, host: str, port: int) -
     response = json_response(found)
     if layer == "parser":
         uvloop.run(trivial.serve(host, port, bytes(response.body)))
-    elif layer == "service":
+    elif layer in ("routes", "service"):
         remembered = _Remembered(engine.bundle.manifest, engine.settings, engine.parts, engine.metrics)
         remembered.answer = found
         engine.errands = remembered
-        thin.serve(lambda ready: create_app(engine, on_ready=ready), layer, host=host, port=port)
+        if layer == "service":
+            thin.serve_engine(engine, layer, host=host, port=port)
+        else:
+            thin.serve(lambda ready: create_app(engine, on_ready=ready), layer, host=host, port=port)
     else:
         crew = Crew("layer", 1) if layer == "thread" else None
         thin.serve(lambda ready: _announced(_Application(response, crew), ready), layer, host=host, port=port)

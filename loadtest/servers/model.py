@@ -18,8 +18,7 @@ from artifacts.bundle import Bundle
 from artifacts.errors import LightRetrieverError
 from artifacts.evaluation.full import QueryModel
 from loadtest.servers.encoders import ModelQueryEncoder, load_encoder
-from loadtest.servers.thin import serve
-from service.app import create_app
+from loadtest.servers.thin import serve_engine
 from service.engine import SearchEngine
 from service.logs import configure_logging
 from service.plan import Parts
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = QueryModel(given.model, given.adapter, given.bos_token)
         with open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine:
             what = f"{engine.bundle.manifest.name!r} with the model {Path(given.model).name}"
-            serve(lambda ready: create_app(engine, on_ready=ready), what, host=given.host, port=given.port)
+            serve_engine(engine, what, host=given.host, port=given.port)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

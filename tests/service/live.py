@@ -4,23 +4,49 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import uvicorn
-from starlette.types import ASGIApp
+
+from service.app import Application
+from service.web import make_server
+
+
+@dataclass
+class Live:
+    """A server under test."""
+
+    server: uvicorn.Server
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def stop(self) -> None:
+        """Begin to stop, gracefully."""
+        self.server.should_exit = True
 
 
 @contextmanager
-def live(app: ASGIApp) -> Iterator[str]:
-    """Give the address of the application, served as `lightretriever serve` does."""
+def running(app: Application, *, keep_alive_s: int = 5) -> Iterator[Live]:
+    """Serve the application as `lightretriever serve` does."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        config = uvicorn.Config(
-            app, loop="uvloop", http="httptools", ws="none", lifespan="on", log_config=None, access_log=False
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        host, port = listener.getsockname()
+        server = make_server(app, listener, keep_alive_s=keep_alive_s)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": []})
         thread.start()
+        live = Live(server, host, port)
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield live
         finally:
-            server.should_exit = True
+            live.stop()
             thread.join()
+
+
+@contextmanager
+def live(app: Application) -> Iterator[str]:
+    """Give the address of the application, served as `lightretriever serve` does."""
+    with running(app) as server:
+        yield server.url

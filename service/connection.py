@@ -1,0 +1,210 @@
+"""A client's connection: uvicorn's, and a shorter way for plain searches."""
+
+import os
+from asyncio import TimerHandle
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+from typing import Any, Final
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.desk import Desk
+from service.flight import Answer, Flight
+from service.heads import Heads, PlainHead
+
+__all__ = ["Connection", "Shortcut"]
+
+_PATIENCE_S: Final = 0.02
+_LONGEST: Final = 65_536  # bytes of a whole request
+
+
+class Shortcut:
+    """What a process needs for plain searches: `POST /search`, whole and at once, as clients send it that keep their
+    connections. Their answers are those of the route, to the byte."""
+
+    def __init__(self, desk: Desk) -> None:
+        settings = desk.settings
+        self.desk = desk
+        self.heads = Heads(settings.max_body_bytes)
+        # Spans and CORS lie around the routes; a limit by address has to know what proxies say of it.
+        self.open = desk.tracing is None and not settings.cors_origins and not settings.rate_limit_per_s
+        """Whether plain searches may take it."""
+
+
+class Connection(HttpToolsProtocol):
+    """A plain search is begun as soon as its bytes are here, and the thread that ends it writes the answer to the
+    socket itself: the event loop is not woken for it. Everything else is uvicorn's.
+
+    The socket belongs to one thread at a time: to the one that answers a plain search, as long as one is under way, and
+    to the event loop otherwise. uvloop and asyncio close it after `connection_lost`, which ends every search first.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        shortcut: Shortcut,
+        ended: Callable[[], object],
+    ) -> None:
+        """`ended` is called when the connection has."""
+        super().__init__(config, server_state, app_state)
+        self._shortcut = shortcut
+        self._ended = ended
+        self._lock = Lock()
+        self._flight: Flight | None = None
+        self._held = b""  # what came meanwhile
+        self._begun = b""  # what came of the next one
+        self._patience: TimerHandle | None = None
+        self._ending = False
+        self._in_message = False
+        self._answered = 0.0
+        self._socket = -1
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self._socket = transport.get_extra_info("socket").fileno()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End, and drop the search under way."""
+        with self._lock:
+            flight, self._flight = self._flight, None
+            self._socket = -1
+        if flight is not None:
+            flight.cancel()
+        self._unset_patience()
+        super().connection_lost(exc)
+        self._ended()
+
+    def data_received(self, data: bytes) -> None:
+        """Begin a plain search, or let uvicorn have the bytes; those that come before an answer has to wait."""
+        with self._lock:
+            busy = self._flight is not None
+            if busy:
+                self._held += data
+        if busy:
+            self.flow.pause_reading()
+        elif self._shortcut.open and self._is_free():
+            self._read(self._begun + data)
+        else:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Note that the bytes that come next belong to a request."""
+        self._in_message = True
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """Note that what comes next begins a request."""
+        self._in_message = False
+        super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """Close when the request under way is answered."""
+        with self._lock:
+            self._ending = True
+            busy = self._flight is not None
+        if not busy:
+            super().shutdown()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close if nothing came for long. Plain searches don't set the timer anew, which would be a part of their cost:
+        it looks when the last one was answered."""
+        busy = self._flight is not None or self._begun
+        wait = self.timeout_keep_alive if busy else self._answered + self.timeout_keep_alive - monotonic()
+        if wait > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _is_free(self) -> bool:
+        """Whether nothing of another request is left to be read, answered or written."""
+        if self._in_message or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        return not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+
+    def _read(self, data: bytes) -> None:
+        """Read what begins a request. Many clients send the body after the head, which is waited for, for a moment."""
+        self._unset_patience()
+        head = self._shortcut.heads.find(data)
+        missing = -1 if head is None else head.size + head.length - len(data)
+        if head is None or missing < 0 or len(data) + missing > _LONGEST:
+            super().data_received(data)
+        elif missing:
+            self._begun = data
+            self._patience = self.loop.call_later(_PATIENCE_S, self._let_go)
+        else:
+            self._begin(head, data[head.size :])
+
+    def _let_go(self) -> None:
+        """Let uvicorn have what began a request, which knows how long to wait for the rest."""
+        data = self._begun
+        self._unset_patience()
+        super().data_received(data)
+
+    def _unset_patience(self) -> None:
+        self._begun = b""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _begin(self, head: PlainHead, body: bytes) -> None:
+        if self.timeout_keep_alive_task is None:
+            wait = self.timeout_keep_alive
+            self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
+        self._flight = flight = Flight(self._shortcut.desk, head, self._land)
+        flight.begin(head, body)
+
+    def _land(self, flight: Flight, answer: Answer) -> None:
+        """Write an answer, in any thread. The event loop is woken only if there is more to do."""
+        message = self._message(answer)
+        with self._lock:
+            if self._flight is not flight:
+                return
+            sent = self._send(message)
+            if sent == len(message) and not self._held and not self._ending:
+                self._answered = monotonic()
+                self._flight = None
+                return
+        with suppress(RuntimeError):  # the loop was closed, and the connection with it
+            self.loop.call_soon_threadsafe(self._go_on, message[sent:])
+
+    def _message(self, answer: Answer) -> bytes:
+        status, headers, body = answer
+        parts = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        parts += (b"connection: close\r\n\r\n" if self._ending else b"\r\n", body)
+        return b"".join(parts)
+
+    def _send(self, message: bytes) -> int:
+        """Send as much as the socket takes; how much that was. Nobody waits for the rest when the client has left."""
+        try:
+            return os.write(self._socket, message)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(message)
+
+    def _go_on(self, rest: bytes) -> None:
+        """In the event loop again: write what is left, and close the connection, or take what came meanwhile."""
+        with self._lock:
+            if self._flight is None:
+                return
+            self._flight = None
+            held, self._held = self._held, b""
+        self._answered = monotonic()
+        if rest:
+            self.transport.write(rest)
+        if self._ending:
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        if held:
+            self.data_received(held)

@@ -1,0 +1,100 @@
+"""A plain search without ASGI and a route around it: from the bytes of its body to the parts of its answer."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel
+
+from service.desk import Desk
+from service.engine import SearchEngine
+from service.errors import ServiceError
+from service.exchange import CLIENT_CLOSED, Exchange, Headers, refusal
+from service.heads import PLAIN_PATH, PlainHead
+from service.hits import Plain
+from service.http import JSON, model_of
+from service.jobs import Job, Steps
+from service.schemas import SearchRequest
+from service.tenure import Tenure
+
+__all__ = ["Answer", "Flight"]
+
+_METHOD: Final = "POST"
+_OK: Final = 200
+
+Answer = tuple[int, Headers, bytes]
+"""Status, headers, body."""
+
+
+class Flight:
+    """One plain search under way. What the route and what lies around it do for every other request is done here: who
+    may ask, how many may wait, the engine that is kept until the end, the metrics and the log line."""
+
+    __slots__ = ("_cancelled", "_desk", "_exchange", "_jobs", "_land", "_tenure")
+
+    def __init__(self, desk: Desk, head: PlainHead, land: "Callable[[Flight, Answer], object]") -> None:
+        """`land` is called with the answer, once, in some thread, unless the search was cancelled before."""
+        self._desk = desk
+        self._land = land
+        self._exchange = Exchange(_METHOD, PLAIN_PATH, head.request_id)
+        self._jobs: Sequence[Job[Any]] = ()
+        self._tenure: Tenure | None = None
+        self._cancelled = False
+
+    def begin(self, head: PlainHead, body: bytes) -> None:
+        """Begin, in the event loop."""
+        desk = self._desk
+        desk.serving.metrics.in_flight.inc()
+        try:
+            desk.gate.enter("search", head.authorization, None)
+            desk.admission.enter()
+        except Exception as error:
+            self._end(None, error)
+            return
+        self._tenure = desk.serving.current
+        engine = self._tenure.begin()
+        try:
+            self._jobs = engine.begin(self._steps(engine, body), self._done)
+        except Exception as error:
+            self._done(None, error)
+
+    def cancel(self) -> None:
+        """Take no further step: the client has left."""
+        self._cancelled = True
+        for job in self._jobs:
+            job.cancel()
+
+    def _steps(self, engine: SearchEngine, body: bytes) -> Steps[Plain]:
+        request = model_of(body, SearchRequest)
+        return (yield from engine.errands.search(request, arrived=self._exchange.arrived))
+
+    def _done(self, value: Plain | None, error: BaseException | None) -> None:
+        self._desk.admission.leave()
+        if self._tenure is not None:
+            self._tenure.leave()
+        self._end(value, error)
+
+    def _end(self, value: Plain | None, error: BaseException | None) -> None:
+        """Count, log and answer, in this order: who has the answer finds it counted."""
+        metrics = self._desk.serving.metrics
+        answer = (CLIENT_CLOSED, (), b"") if self._cancelled else self._written(value, error)
+        metrics.in_flight.dec()
+        try:
+            self._exchange.begin_answer(answer[0])
+            self._exchange.close(PLAIN_PATH, metrics)
+        finally:
+            if not self._cancelled:
+                self._land(self, answer)
+
+    def _written(self, value: Plain | None, error: BaseException | None) -> Answer:
+        if error is None:
+            try:
+                body = orjson.dumps(value, default=BaseModel.model_dump)
+            except Exception as mistake:
+                error = mistake
+            else:
+                headers = [(b"content-length", b"%d" % len(body)), (b"content-type", JSON.encode())]
+                return _OK, self._exchange.headers(headers), body
+        told = error if isinstance(error, ServiceError) else self._exchange.failed(error)
+        response = refusal(told, self._desk.serving.metrics, PLAIN_PATH, self._exchange.request_id)
+        return response.status_code, self._exchange.headers(response.raw_headers), bytes(response.body)

@@ -1,0 +1,344 @@
+"""The shorter way of plain searches: the same answers, and nothing lost on connections that behave badly."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic, sleep
+
+import pytest
+
+from artifacts.bundle import Bundle
+from service.app import create_app
+from service.engine import SearchEngine
+from service.errands import Errands
+from service.hits import Plain
+from service.jobs import Steps
+from service.schemas import SearchRequest
+from service.settings import Settings
+from service.telemetry import Mark
+from tests.service.conftest import SETTINGS
+from tests.service.live import Live, running
+from tests.service.test_overload import Gated
+
+SEARCH = {"query": "play music", "k": 3}
+LONG_WAY = "Origin: http://elsewhere"
+PATIENCE_S = 60
+
+
+def request(body: object, *headers: str) -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = ["POST /search HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(content)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + content
+
+
+class Client:
+    """A connection, byte by byte."""
+
+    def __init__(self, live: Live) -> None:
+        self.socket = socket.create_connection((live.host, live.port), timeout=PATIENCE_S)
+        self._read = self.socket.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self) -> tuple[bytes, list[bytes], bytes]:
+        """Status line, headers in their order, and body."""
+        status = self._read.readline()
+        headers = list(iter(self._read.readline, b"\r\n"))
+        length = next(int(line.partition(b":")[2]) for line in headers if line.startswith(b"content-length:"))
+        return status, headers, self._read.read(length)
+
+    def ask(self, data: bytes) -> tuple[bytes, list[bytes], bytes]:
+        self.send(data)
+        return self.answer()
+
+    def rest(self) -> bytes:
+        """Everything until the server closes."""
+        return self._read.read()
+
+    def close(self) -> None:
+        self._read.close()
+        self.socket.close()
+
+
+Connect = Callable[..., Client]
+"""Connects to a server, the module's own if none is given."""
+
+
+@pytest.fixture(scope="module")
+def live(engine: SearchEngine) -> Iterator[Live]:
+    with running(create_app(engine)) as live:
+        yield live
+
+
+@pytest.fixture
+def connect(live: Live) -> Iterator[Connect]:
+    clients: list[Client] = []
+
+    def make(server: Live = live) -> Client:
+        clients.append(Client(server))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def long_ways(live: Live) -> int:
+    """Requests that went uvicorn's way, so far."""
+    return live.server.server_state.total_requests
+
+
+def counted(engine: SearchEngine, status: int) -> float:
+    labels = {"route": "/search", "status": str(status)}
+    return engine.metrics.registry.get_sample_value("lightretriever_request_seconds_count", labels) or 0
+
+
+def without_times(body: bytes) -> object:
+    content = json.loads(body)
+    content.pop("timings_ms", None)
+    return content
+
+
+def same(headers: list[bytes]) -> list[bytes]:
+    """Headers but for what differs between two answers: the second, and the digits of times in the body."""
+    return [line for line in headers if not line.startswith((b"date:", b"content-length:"))]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (SEARCH, 200),
+        ({"query": "play music", "mode": "dense", "explain": True, "fields": ["title"]}, 200),
+        ({"query": "play music", "snippets": {"fields": ["text"]}}, 200),
+        ({"query": " ", "k": 0, "colour": 1}, 422),
+        ({"query": "music", "task": "nope"}, 422),
+        (b'{"query": ', 400),
+        (b'{"query": "\xff"}', 400),
+        ({"query": "music", "deadline_ms": 0.001}, 504),
+    ],
+)
+def test_both_ways_give_the_same_answer(
+    live: Live, engine: SearchEngine, connect: Connect, body: object, status: int
+) -> None:
+    client, before, count = connect(), long_ways(live), counted(engine, status)
+    short = client.ask(request(body, "X-Request-Id: mine"))
+    assert (long_ways(live), counted(engine, status)) == (before, count + 1)
+    long = client.ask(request(body, "X-Request-Id: mine", LONG_WAY))
+    until(lambda: (long_ways(live), counted(engine, status)) == (before + 1, count + 2))
+    assert short[0] == long[0]
+    assert short[0].split()[1] == str(status).encode()
+    assert same(short[1]) == same(long[1])
+    if status != 504:  # which tells of milliseconds
+        assert without_times(short[2]) == without_times(long[2])
+
+
+def test_a_body_behind_its_head_is_waited_for(live: Live, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.connection._PATIENCE_S", PATIENCE_S)
+    data, client, before = request(SEARCH), connect(), long_ways(live)
+    head = data.index(b"\r\n\r\n") + 4
+    for cut in (head, head + 5):
+        client.send(data[:cut])
+        sleep(0.05)
+        assert client.ask(data[cut:])[0].startswith(b"HTTP/1.1 200")
+    assert long_ways(live) == before
+
+
+def test_what_comes_slowly_goes_the_long_way(live: Live, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.connection._PATIENCE_S", 0.001)
+    data, client, before = request(SEARCH), connect(), long_ways(live)
+    head = data.index(b"\r\n\r\n") + 4
+    cuts = (7, head - 3, head, head + 5)
+    for cut in cuts:
+        client.send(data[:cut])
+        sleep(0.1)
+        assert client.ask(data[cut:])[0].startswith(b"HTTP/1.1 200")
+    until(lambda: long_ways(live) == before + len(cuts))
+    assert client.ask(data)[0].startswith(b"HTTP/1.1 200")
+    assert long_ways(live) == before + len(cuts)
+
+
+def test_every_cut_is_answered(connect: Connect) -> None:
+    data, client = request(SEARCH), connect()
+    for cut in range(1, len(data)):
+        client.send(data[:cut])
+        assert len(json.loads(client.ask(data[cut:])[2])["hits"]) == 3
+
+
+def test_requests_that_do_not_wait_for_answers_are_answered_in_their_order(connect: Connect) -> None:
+    client = connect()
+    livez = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    numbers = [1, 2, 3, 4, 5, 4, 3, 2, 1]
+    client.send(b"".join(request({"query": "play music", "k": number}) + livez for number in numbers))
+    for number in numbers:
+        assert len(json.loads(client.answer()[2])["hits"]) == number
+        assert json.loads(client.answer()[2]) == {"status": "alive"}
+    for number in numbers:  # one after the other, but each before the answer to the last
+        client.send(request({"query": "play music", "k": number}))
+    for number in numbers:
+        assert len(json.loads(client.answer()[2])["hits"]) == number
+
+
+class Wordy(Errands):
+    """Answers with 20 MB more."""
+
+    def search(
+        self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
+    ) -> Steps[Plain]:
+        answer = yield from super().search(request, arrived=arrived, marks=marks)
+        return answer | {"padding": "x" * 20_000_000}
+
+
+def test_an_answer_larger_than_the_socket_takes(connect: Connect, tiny_bundle: Bundle) -> None:
+    body = {"query": "play music", "k": 100, "explain": True}
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        engine.errands = Wordy(engine.bundle.manifest, engine.settings, engine.parts, engine.metrics)
+        with running(create_app(engine)) as live:
+            client = connect(live)
+            client.send(request(body))
+            sleep(0.2)
+            answer = client.answer()
+            assert len(answer[2]) > 20_000_000
+            assert len(json.loads(answer[2])["padding"]) == 20_000_000
+            assert long_ways(live) == 0
+            assert client.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")[0].startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def test_who_leaves_is_not_answered_and_holds_nothing(
+    connect: Connect,
+    tiny_bundle: Bundle,
+    gate: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 1})
+    caplog.set_level("INFO", "lightretriever.access")
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        with running(create_app(engine)) as live:
+            client = connect(live)
+            client.send(request(SEARCH))
+            assert leg.entered.acquire(timeout=PATIENCE_S)
+            client.close()
+            until(lambda: not live.server.server_state.connections)
+            gate.set()
+            until(lambda: counted(engine, 499) == 1)
+            others = [connect(live) for _ in range(2)]
+            for other in others:
+                other.send(request(SEARCH))
+            for other in others:  # both places are free again
+                assert other.answer()[0].startswith(b"HTTP/1.1 200")
+            in_flight = engine.metrics.registry.get_sample_value("lightretriever_requests_in_flight")
+            assert in_flight == 0
+    assert [vars(record)["status"] for record in caplog.records if record.name == "lightretriever.access"] == [
+        499,
+        200,
+        200,
+    ]
+
+
+def test_a_server_that_stops_answers_first(connect: Connect, tiny_bundle: Bundle, gate: threading.Event) -> None:
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        with running(create_app(engine)) as live:
+            busy, idle = connect(live), connect(live)
+            gate.set()
+            assert idle.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+            assert leg.entered.acquire(timeout=PATIENCE_S)
+            gate.clear()
+            busy.send(request(SEARCH))
+            assert leg.entered.acquire(timeout=PATIENCE_S)
+            live.stop()
+            assert idle.rest() == b""
+            gate.set()
+            status, headers, body = busy.answer()
+            assert status.startswith(b"HTTP/1.1 200")
+            assert b"connection: close\r\n" in headers
+            assert len(json.loads(body)["hits"]) == 3
+            assert busy.rest() == b""
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
+    connect: Connect, tiny_bundle: Bundle, gate: threading.Event
+) -> None:
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        with running(create_app(engine), keep_alive_s=1) as live:
+            client = connect(live)
+            client.send(request(SEARCH))
+            sleep(1.5)  # longer than it would be kept without a request
+            gate.set()
+            assert client.answer()[0].startswith(b"HTTP/1.1 200")
+            answered = monotonic()
+            assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+            assert client.rest() == b""
+            assert monotonic() - answered > 0.9
+
+
+def test_a_mistake_of_the_service_is_an_answer_and_a_line_of_the_log(
+    connect: Connect,
+    tiny_bundle: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine, running(create_app(engine)) as live:
+        client = connect(live)
+        for broken in ("search", "begin"):
+            with monkeypatch.context() as patch:
+
+                def fail(*arguments: object, **named: object) -> object:
+                    raise ZeroDivisionError("a mistake")
+
+                patch.setattr(engine.errands if broken == "search" else engine, broken, fail)
+                status, _, body = client.ask(request(SEARCH, "X-Request-Id: mine"))
+            assert status.startswith(b"HTTP/1.1 500")
+            assert json.loads(body)["kind"] == "internal_error"
+            assert "a mistake" not in json.loads(body)["detail"]
+        assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+    lines = [record for record in caplog.records if record.getMessage() == "request failed"]
+    assert [vars(line)["request_id"] for line in lines] == ["mine", "mine"]
+    assert all(line.exc_info for line in lines)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"cors_origins": ["http://elsewhere"]}, {"rate_limit_per_s": 1000.0}],
+)
+def test_settings_that_need_the_long_way_get_it(
+    connect: Connect, tiny_bundle: Bundle, settings: dict[str, object]
+) -> None:
+    wanted = Settings(deadline_ms=60_000, warm_up_queries=1, **settings)  # type: ignore[arg-type]
+    with SearchEngine.open(tiny_bundle, wanted) as engine, running(create_app(engine)) as live:
+        assert connect(live).ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+        until(lambda: long_ways(live) == 1)
+
+
+def test_many_connections_at_once(connect: Connect) -> None:
+    """Each gets its own answers, whatever the threads do."""
+
+    def ask(client: Client, number: int) -> None:
+        for _ in range(40):
+            answer = json.loads(client.ask(request({"query": "play music", "k": number}))[2])
+            found.append(len(answer["hits"]) == number)
+
+    found: list[bool] = []
+    threads = [threading.Thread(target=ask, args=(connect(), number)) for number in range(1, 21)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 800
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = monotonic() + PATIENCE_S
+    while not holds():
+        assert monotonic() < end
+        sleep(0.005)
