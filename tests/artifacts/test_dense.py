@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -255,6 +256,20 @@ def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -
     narrow = DenseIndex.open(tmp_path / "i", {"nprobe": 1}).search(query, COUNT)[0]
     wide = DenseIndex.open(tmp_path / "i", {"nprobe": 16, "k_factor_rf": 2}).search(query, COUNT)[0]
     assert len(narrow) < len(wide) == COUNT
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4, 1000])
+def test_candidates_that_are_scored_again_are_those_of_faiss(vectors: Vectors, tmp_path: Path, factor: int) -> None:
+    write_dense_index(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)"), tmp_path / "i")
+    index = DenseIndex.open(tmp_path / "i", {"nprobe": 8, "k_factor_rf": factor})
+    reference: Any = faiss.read_index(str(tmp_path / "i"))
+    reference.k_factor = factor
+    faiss.extract_index_ivf(reference).nprobe = 8
+    for query in unit(40, seed=11):
+        found, scores = index.search(query, 25)
+        expected, theirs = reference.search(query[None], 25)[::-1]
+        assert set(found.tolist()) == set(expected[0].tolist())
+        np.testing.assert_allclose(scores, theirs[0], atol=1e-5)
 
 
 def test_an_unknown_parameter_is_an_error(vectors: Vectors, tmp_path: Path) -> None:
