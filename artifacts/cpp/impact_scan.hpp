@@ -61,6 +61,7 @@ class ImpactScan {
   private:
     // Asking a list for a document takes about as long as adding up so many postings.
     static constexpr uint64_t ASKING = 8;
+    static constexpr size_t LINE = 64;  // of the processor's caches
     // Twice what one addition of floats can be off, as a share of the sum.
     static constexpr double ROUNDING = 0x1p-23;
 
@@ -76,6 +77,8 @@ class ImpactScan {
         const float *const products = products_.data() + list.products;
         const uint32_t mask = list.mask;
         const bool any = posting < end;
+        // The next window's postings come behind these, and are needed when the other lists are done with this one.
+        for (const uint8_t *next = end; next < end + (end - posting); next += LINE) __builtin_prefetch(next);
 #pragma GCC unroll 4
         for (; posting < end; posting += 3) {
             const auto bits = load<uint32_t>(posting);
