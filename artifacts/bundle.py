@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.checks import (
-    Problem,
     check_damage,
     check_dense,
     check_file,
@@ -34,7 +33,6 @@ from artifacts.errors import BundleError
 from artifacts.idf import load_idf
 from artifacts.lucene.search import ASKED_IF_BM25, ImpactIndex
 from artifacts.manifest import Manifest, read_manifest
-from artifacts.pages import read_ahead
 from artifacts.table import TokenTable
 from artifacts.text import TextTokenizer
 
@@ -70,12 +68,8 @@ class Bundle:
         With its hashes right, a bundle is byte for byte what was written. Raises BundleError that names the file.
         """
         with ThreadPoolExecutor() as threads:
-            problems = threads.map(self._damage, self.manifest.files)
+            problems = threads.map(lambda file: list(check_damage(self.path, self.manifest, file)), self.manifest.files)
             raise_first(self.path, chain.from_iterable(problems))
-
-    def _damage(self, file: str) -> list[Problem]:
-        read_ahead(self.path / file)
-        return list(check_damage(self.path, self.manifest, file))
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer. Raises BundleError when it is not the one the tables were made with."""

@@ -15,6 +15,7 @@ from artifacts.idf import load_idf
 from artifacts.lucene.search import ImpactIndex
 from artifacts.lucene.words import count_texts
 from artifacts.manifest import MANIFEST_FILE, Manifest
+from artifacts.pages import Ahead
 from artifacts.table import TokenTable
 from artifacts.text import TextTokenizer
 
@@ -116,11 +117,15 @@ def check_damage(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]
 def _same_hashes(root: Path, file: str, size: int, hashes: Sequence[tuple[str, Any, str]]) -> Iterator[Problem]:
     """A problem for the first hash, of name, hash and expected digest, that is another one."""
     buffer = memoryview(bytearray(max(1, min(_BUFFER, size))))
+    ahead, place = Ahead(root / file), 0
     try:
         with (root / file).open("rb", buffering=0) as content:
+            ahead.bring(0, len(buffer))
             while count := content.readinto(buffer):
+                place += count
                 for _, found, _ in hashes:
                     found.update(buffer[:count])
+                ahead.bring(place, len(buffer))
     except OSError as error:
         yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
         return

@@ -108,7 +108,8 @@ class DenseIndex:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Search the index, in which `size` documents may be found by these parameters, for the best `wanted`."""
         faiss.omp_set_num_threads(1)  # holds for the calling thread only, hence at every call (0.1 µs)
-        fetched = min(int(wanted * self._index.k_factor) if self._refines else wanted + self._exhaustive, size)
+        most = max(wanted, int(wanted * self._index.k_factor)) if self._refines else wanted + self._exhaustive
+        fetched = min(most, size)
         while True:
             scores, ordinals = self._proposing.search(query[None, :], fetched, params=parameters)
             # Which of several equal documents make the last place is Faiss' whim: fetch until all of them are there.

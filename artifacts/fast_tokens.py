@@ -52,9 +52,12 @@ def _huge_pages_as_before() -> Iterator[None]:
         yield
         return
     prctl = ctypes.CDLL(None).prctl
-    before = prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0)
-    yield
-    prctl(_PR_SET_THP_DISABLE, before, 0, 0, 0)
+    before = prctl(_PR_GET_THP_DISABLE, 0, 0, 0, 0)  # 1: disabled; newer systems add 2: but for those who ask
+    try:
+        yield
+    finally:
+        if before >= 0:
+            prctl(_PR_SET_THP_DISABLE, before & 1, before & 2, 0, 0)
 
 
 with _environment(_ALLOCATOR), _huge_pages_as_before():

@@ -4,35 +4,54 @@ A search jumps to hundreds of places in files of many hundred megabytes, and whe
 most jumps wait for the processor to find the page. Linux maps a file in pages of 2 MiB when it lies in the cache in
 such pieces. So it does, in file systems that can (ext4 and XFS of newer kernels), when it was read through a mapping
 that asks for it; but what was written lies there in the pieces that it was written in, and is best left out. Elsewhere
-all of this does no more than reading a file ahead.
+a file is read no faster and no slower for all of this.
 """
 
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["forget_pages", "read_ahead"]
+__all__ = ["Ahead", "forget_pages"]
 
 _POPULATE_READ: Final = 22  # MADV_POPULATE_READ of Linux 5.14, which Python lacks; it has no signal for a short file
 
 
-def read_ahead(path: Path) -> None:
-    """Read a file into the page cache, while other threads run. Where that is impossible, nothing happens: who reads it
-    then is told why."""
-    if not hasattr(mmap, "MADV_HUGEPAGE"):  # not on Linux
-        return
-    # Python's own madvise would hold the interpreter's lock until the disk has answered.
+class Ahead:
+    """Brings a file into the page cache, part by part, before it is read, while other threads run. Where that is
+    impossible, nothing happens: who reads it then is told why."""
+
+    def __init__(self, path: Path) -> None:
+        self._mapped: npt.NDArray[np.uint8] | None = None
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # on Linux
+            with suppress(OSError, ValueError):  # ValueError: it is empty
+                self._mapped = np.memmap(path, np.uint8, "r")
+                self._advise(0, self._mapped.size, mmap.MADV_HUGEPAGE)
+
+    def bring(self, start: int, size: int) -> None:
+        """Bring the part that begins at the byte `start`, as far as there is one."""
+        if self._mapped is not None and start < self._mapped.size:
+            first = start - start % mmap.PAGESIZE
+            self._advise(first, min(start + size, self._mapped.size) - first, _POPULATE_READ)
+
+    def _advise(self, start: int, size: int, advice: int) -> None:
+        # Python's own madvise would hold the interpreter's lock until the disk has answered.
+        if self._mapped is not None:
+            _madvise()(self._mapped.ctypes.data + start, size, advice)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    with suppress(OSError, ValueError):  # ValueError: it is empty
-        mapped = np.memmap(path, np.uint8, "r")
-        for advice in (mmap.MADV_HUGEPAGE, _POPULATE_READ):
-            madvise(mapped.ctypes.data, mapped.size, advice)
+    return madvise
 
 
 def forget_pages(descriptor: int) -> None:

@@ -5,7 +5,7 @@ from asyncio import TimerHandle
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, Final
 
 from uvicorn import Config
@@ -40,7 +40,8 @@ class Connection(HttpToolsProtocol):
     socket itself: the event loop is not woken for it. Everything else is uvicorn's.
 
     The socket belongs to one thread at a time: to the one that answers a plain search, as long as one is under way, and
-    to the event loop otherwise. uvloop and asyncio close it after `connection_lost`, which ends every search first.
+    to the event loop otherwise. uvloop and asyncio close it after `connection_lost`, or with the loop, before which a
+    server abandons its connections: both take the socket away from that thread first.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class Connection(HttpToolsProtocol):
         self._lock = Lock()
         self._flight: Flight | None = None
         self._held = b""  # what came meanwhile
-        self._begun = b""  # what came of the next one
-        self._patience: TimerHandle | None = None
+        self._begun = b""  # what came of the next one,
+        self._came = 0.0  # when it began to come,
+        self._patience: TimerHandle | None = None  # and until when the rest is waited for
         self._ending = False
         self._in_message = False
         self._answered = 0.0
@@ -107,11 +109,22 @@ class Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close when the request under way is answered."""
+        if self._begun:
+            self._let_go()
         with self._lock:
             self._ending = True
             busy = self._flight is not None
         if not busy:
             super().shutdown()
+
+    def abandon(self) -> None:
+        """End now, whatever is under way: the event loop will be closed, and the socket with it."""
+        with self._lock:
+            flight, self._flight = self._flight, None
+            self._socket = -1
+        if flight is not None:
+            flight.cancel()
+        self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close if nothing came for long. Plain searches don't set the timer anew, which would be a part of their cost:
@@ -131,16 +144,20 @@ class Connection(HttpToolsProtocol):
 
     def _read(self, data: bytes) -> None:
         """Read what begins a request. Many clients send the body after the head, which is waited for, for a moment."""
-        self._unset_patience()
         head = self._shortcut.heads.find(data)
         missing = -1 if head is None else head.size + head.length - len(data)
-        if head is None or missing < 0 or len(data) + missing > _LONGEST:
-            super().data_received(data)
-        elif missing:
+        if missing > 0 and len(data) + missing <= _LONGEST:
             self._begun = data
-            self._patience = self.loop.call_later(_PATIENCE_S, self._let_go)
+            if self._patience is None:
+                self._came = perf_counter()
+                self._patience = self.loop.call_later(_PATIENCE_S, self._let_go)
+            return
+        came = None if self._patience is None else self._came
+        self._unset_patience()
+        if head is None or missing:
+            super().data_received(data)
         else:
-            self._begin(head, data[head.size :])
+            self._begin(head, data[head.size :], came)
 
     def _let_go(self) -> None:
         """Let uvicorn have what began a request, which knows how long to wait for the rest."""
@@ -154,11 +171,11 @@ class Connection(HttpToolsProtocol):
             self._patience.cancel()
             self._patience = None
 
-    def _begin(self, head: PlainHead, body: bytes) -> None:
+    def _begin(self, head: PlainHead, body: bytes, came: float | None) -> None:
         if self.timeout_keep_alive_task is None:
             wait = self.timeout_keep_alive
             self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
-        self._flight = flight = Flight(self._shortcut.desk, head, self._land)
+        self._flight = flight = Flight(self._shortcut.desk, head, self._land, came)
         flight.begin(head, body)
 
     def _land(self, flight: Flight, answer: Answer) -> None:
@@ -184,12 +201,14 @@ class Connection(HttpToolsProtocol):
         return b"".join(parts)
 
     def _send(self, message: bytes) -> int:
-        """Send as much as the socket takes; how much that was. Nobody waits for the rest when the client has left."""
+        """Send as much as the socket takes; how much that was. A connection that takes nothing any more is cut."""
         try:
             return os.write(self._socket, message)
         except BlockingIOError:
             return 0
         except OSError:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.transport.abort)
             return len(message)
 
     def _go_on(self, rest: bytes) -> None:

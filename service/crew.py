@@ -46,13 +46,13 @@ class Crew:
         self._closed = False
 
     def put(self, work: Work) -> None:
-        """Let a thread do the work when its turn comes. RuntimeError if the crew is closed."""
+        """Let a thread do the work when its turn comes. RuntimeError if the crew is closed, or has no thread and can't
+        have one."""
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the crew {self._name!r} is closed")
             if not self._hand_over(work):
-                self._queue.append(work)
-                self._fill_up()
+                self._queue_up(work)
 
     def lend(self, work: Work) -> bool:
         """Let a thread do the work if one has nothing else to do; else False."""
@@ -61,8 +61,7 @@ class Crew:
                 return True
             if self._closed or self._queue or len(self._members) >= self._limit:
                 return False
-            self._queue.append(work)
-            self._fill_up()
+            self._queue_up(work)
             return True
 
     def hire(self, work: Work) -> None:
@@ -100,6 +99,15 @@ class Crew:
         sleeper.wake.release()
         return True
 
+    def _queue_up(self, work: Work) -> None:
+        self._queue.append(work)
+        try:
+            self._fill_up()
+        except RuntimeError:  # the system gives no more threads
+            if not self._members:
+                self._queue.pop()
+                raise
+
     def _fill_up(self) -> None:
         if len(self._members) < self._limit:
             self._start(self._serve, self._members)
@@ -108,7 +116,11 @@ class Crew:
         thread = Thread(target=target, name=f"{self._name}-{self._started}", daemon=True)
         self._started += 1
         among.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            among.discard(thread)
+            raise
 
     def _serve(self) -> None:
         sleeper = _Sleeper()

@@ -38,8 +38,8 @@ class Exchange:
 
     __slots__ = ("_method", "_path", "arrived", "request_id", "seconds", "status", "trace_id")
 
-    def __init__(self, method: str, path: str, given_id: str) -> None:
-        self.arrived = perf_counter()
+    def __init__(self, method: str, path: str, given_id: str, arrived: float | None = None) -> None:
+        self.arrived = perf_counter() if arrived is None else arrived
         """`perf_counter` time."""
         # It tells requests apart, and need not be hard to guess.
         self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"

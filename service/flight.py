@@ -25,21 +25,27 @@ _OK: Final = 200
 Answer = tuple[int, Headers, bytes]
 """Status, headers, body."""
 
+_NO_ANSWER: Final[Answer] = (500, ((b"content-length", b"0"),), b"")
+
 
 class Flight:
     """One plain search under way. What the route and what lies around it do for every other request is done here: who
-    may ask, how many may wait, the engine that is kept until the end, the metrics and the log line."""
+    may ask, how many may wait, the engine that is kept as long as it works, the metrics and the log line."""
 
-    __slots__ = ("_cancelled", "_desk", "_exchange", "_jobs", "_land", "_tenure")
+    __slots__ = ("_cancelled", "_desk", "_ended", "_exchange", "_jobs", "_land", "_tenure")
 
-    def __init__(self, desk: Desk, head: PlainHead, land: "Callable[[Flight, Answer], object]") -> None:
-        """`land` is called with the answer, once, in some thread, unless the search was cancelled before."""
+    def __init__(
+        self, desk: Desk, head: PlainHead, land: "Callable[[Flight, Answer], object]", came: float | None = None
+    ) -> None:
+        """`land` is called with the answer, once, in some thread, unless the search was cancelled before. `came` is the
+        `perf_counter` time when the head came, default now."""
         self._desk = desk
         self._land = land
-        self._exchange = Exchange(_METHOD, PLAIN_PATH, head.request_id)
+        self._exchange = Exchange(_METHOD, PLAIN_PATH, head.request_id, came)
         self._jobs: Sequence[Job[Any]] = ()
         self._tenure: Tenure | None = None
         self._cancelled = False
+        self._ended = False
 
     def begin(self, head: PlainHead, body: bytes) -> None:
         """Begin, in the event loop."""
@@ -57,6 +63,8 @@ class Flight:
             self._jobs = engine.begin(self._steps(engine, body), self._done)
         except Exception as error:
             self._done(None, error)
+        if self._ended:
+            self._jobs = ()
 
     def cancel(self) -> None:
         """Take no further step: the client has left."""
@@ -72,17 +80,22 @@ class Flight:
         self._desk.admission.leave()
         if self._tenure is not None:
             self._tenure.leave()
+            self._tenure = None
         self._end(value, error)
 
     def _end(self, value: Plain | None, error: BaseException | None) -> None:
         """Count, log and answer, in this order: who has the answer finds it counted."""
         metrics = self._desk.serving.metrics
-        answer = (CLIENT_CLOSED, (), b"") if self._cancelled else self._written(value, error)
-        metrics.in_flight.dec()
+        answer = _NO_ANSWER
         try:
-            self._exchange.begin_answer(answer[0])
+            if not self._cancelled:
+                answer = self._written(value, error)
+            self._exchange.begin_answer(CLIENT_CLOSED if self._cancelled else answer[0])
             self._exchange.close(PLAIN_PATH, metrics)
         finally:
+            metrics.in_flight.dec()
+            self._ended = True
+            self._jobs = ()  # a job knows whom to tell: nothing of a search outlives it
             if not self._cancelled:
                 self._land(self, answer)
 

@@ -17,7 +17,14 @@ _KEPT: Final = b"keep-alive"
 _LONGEST: Final = 4096
 _MOST: Final = 512
 # What may change how a request is answered. `origin` comes from browsers, whose answers may need more headers.
-_NOT_PLAIN: Final = {b"content-encoding", b"expect", b"origin", b"transfer-encoding", b"upgrade"}
+_NOT_PLAIN: Final = {
+    b"content-encoding",
+    b"expect",
+    b"origin",
+    b"proxy-connection",
+    b"transfer-encoding",
+    b"upgrade",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,9 @@ class _Server(uvicorn.Server):
             await self._door.close()
         self._listener.close()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # whose searches took longer than may be waited for
+            if isinstance(connection, Connection):
+                connection.abandon()
 
     def _protocol(self) -> asyncio.Protocol:
         return Connection(

@@ -78,7 +78,8 @@ class ImpactScan {
         const uint32_t mask = list.mask;
         const bool any = posting < end;
         // The next window's postings come behind these, and are needed when the other lists are done with this one.
-        for (const uint8_t *next = end; next < end + (end - posting); next += LINE) __builtin_prefetch(next);
+        const auto next = reinterpret_cast<uintptr_t>(end);  // no pointer: it may lie behind the file
+        for (auto at = next; at < next + (end - posting); at += LINE) __builtin_prefetch(reinterpret_cast<void *>(at));
 #pragma GCC unroll 4
         for (; posting < end; posting += 3) {
             const auto bits = load<uint32_t>(posting);

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import uvicorn
@@ -19,10 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from service import web
-from service.engine import SearchEngine
-from service.swap import Serving
-from service.web import BACKLOG
+if TYPE_CHECKING:
+    from service.engine import SearchEngine
 
 __all__ = ["Hits", "Search", "application", "serve", "serve_engine", "warm_up"]
 
@@ -32,6 +30,7 @@ Search = Callable[[str, int], Hits]
 """Finds the best documents for a query. Called from several threads at once."""
 
 _THREADS: Final = 8
+_BACKLOG: Final = 2048
 _GRACE_S: Final = 10
 _WARM_UP_QUERIES: Final = 2000
 _WARM_UP_S: Final = 5.0
@@ -67,7 +66,7 @@ def serve(make: Callable[[Callable[[], None]], ASGIApp], what: str, *, host: str
     `make` is given what the application has to call when it is ready, which prints the address on stdout; `what` says
     what is served.
     """
-    with socket.create_server((host, port), backlog=BACKLOG) as listener:
+    with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             make(lambda: print(f"Ready: {what} at {url}", flush=True)),
@@ -78,15 +77,18 @@ def serve(make: Callable[[Callable[[], None]], ASGIApp], what: str, *, host: str
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=BACKLOG,
+            backlog=_BACKLOG,
             timeout_graceful_shutdown=_GRACE_S,
         )
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def serve_engine(engine: SearchEngine, what: str, *, host: str, port: int) -> None:
+def serve_engine(engine: "SearchEngine", what: str, *, host: str, port: int) -> None:
     """Serve an engine of the service as the service does, until SIGTERM; otherwise like `serve`."""
-    with socket.create_server((host, port), backlog=BACKLOG) as listener:
+    from service import web  # other systems' servers have no need of it
+    from service.swap import Serving
+
+    with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"
         web.serve(Serving(engine), listener, on_ready=lambda: print(f"Ready: {what} at {url}", flush=True))
 

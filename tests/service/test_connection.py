@@ -1,5 +1,6 @@
 """The shorter way of plain searches: the same answers, and nothing lost on connections that behave badly."""
 
+import gc
 import json
 import socket
 import threading
@@ -10,8 +11,10 @@ import pytest
 
 from artifacts.bundle import Bundle
 from service.app import create_app
+from service.connection import Connection
 from service.engine import SearchEngine
 from service.errands import Errands
+from service.flight import Flight
 from service.hits import Plain
 from service.jobs import Steps
 from service.schemas import SearchRequest
@@ -37,6 +40,7 @@ class Client:
 
     def __init__(self, live: Live) -> None:
         self.socket = socket.create_connection((live.host, live.port), timeout=PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._read = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:
@@ -93,6 +97,10 @@ def long_ways(live: Live) -> int:
 def counted(engine: SearchEngine, status: int) -> float:
     labels = {"route": "/search", "status": str(status)}
     return engine.metrics.registry.get_sample_value("lightretriever_request_seconds_count", labels) or 0
+
+
+def connections(live: Live) -> list[Connection]:
+    return [one for one in list(live.server.server_state.connections) if isinstance(one, Connection)]
 
 
 def without_times(body: bytes) -> object:
@@ -152,11 +160,24 @@ def test_what_comes_slowly_goes_the_long_way(live: Live, connect: Connect, monke
     cuts = (7, head - 3, head, head + 5)
     for cut in cuts:
         client.send(data[:cut])
-        sleep(0.1)
+        until(lambda: any(connection._in_message for connection in connections(live)))
         assert client.ask(data[cut:])[0].startswith(b"HTTP/1.1 200")
     until(lambda: long_ways(live) == before + len(cuts))
     assert client.ask(data)[0].startswith(b"HTTP/1.1 200")
     assert long_ways(live) == before + len(cuts)
+
+
+def test_who_sends_byte_by_byte_is_not_waited_for_longer(
+    live: Live, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.connection._PATIENCE_S", 0.3)
+    data, client, before = request(SEARCH), connect(), long_ways(live)
+    client.send(data[: data.index(b"\r\n\r\n") + 4])
+    for byte in data[data.index(b"\r\n\r\n") + 4 :]:
+        sleep(0.05)
+        client.send(bytes([byte]))
+    assert client.answer()[0].startswith(b"HTTP/1.1 200")
+    until(lambda: long_ways(live) == before + 1)
 
 
 def test_every_cut_is_answered(connect: Connect) -> None:
@@ -221,6 +242,7 @@ def test_who_leaves_is_not_answered_and_holds_nothing(
     settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 1})
     caplog.set_level("INFO", "lightretriever.access")
     with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
         leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
         with running(create_app(engine)) as live:
             client = connect(live)
@@ -246,6 +268,7 @@ def test_who_leaves_is_not_answered_and_holds_nothing(
 
 def test_a_server_that_stops_answers_first(connect: Connect, tiny_bundle: Bundle, gate: threading.Event) -> None:
     with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
+        engine.warm_up()
         leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
         with running(create_app(engine)) as live:
             busy, idle = connect(live), connect(live)
@@ -263,6 +286,43 @@ def test_a_server_that_stops_answers_first(connect: Connect, tiny_bundle: Bundle
             assert b"connection: close\r\n" in headers
             assert len(json.loads(body)["hits"]) == 3
             assert busy.rest() == b""
+
+
+def test_a_server_that_stops_answers_what_has_begun_to_come(
+    connect: Connect, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.connection._PATIENCE_S", PATIENCE_S)
+    data = request(SEARCH)
+    with running(create_app(engine)) as live:
+        client = connect(live)
+        client.send(data[:-3])
+        until(lambda: any(connection._begun for connection in connections(live)))
+        live.stop()
+        until(lambda: any(connection._ending for connection in connections(live)))
+        status, headers, body = client.ask(data[-3:])
+        assert status.startswith(b"HTTP/1.1 200")
+        assert b"connection: close\r\n" in headers
+        assert len(json.loads(body)["hits"]) == 3
+
+
+def test_a_server_waits_for_searches_no_longer_than_it_may(
+    connect: Connect, tiny_bundle: Bundle, gate: threading.Event
+) -> None:
+    settings = SETTINGS.model_copy(update={"shutdown_grace_s": 1})
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
+        leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        with running(create_app(engine)) as live:
+            client = connect(live)
+            client.send(request(SEARCH))
+            assert leg.entered.acquire(timeout=PATIENCE_S)
+            (connection,) = connections(live)
+            live.stop()
+            assert client.rest() == b""
+        assert connection._flight is None
+        assert connection._socket == -1
+        gate.set()
+        until(lambda: counted(engine, 499) == 1)
 
 
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
@@ -318,6 +378,41 @@ def test_settings_that_need_the_long_way_get_it(
     with SearchEngine.open(tiny_bundle, wanted) as engine, running(create_app(engine)) as live:
         assert connect(live).ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
         until(lambda: long_ways(live) == 1)
+
+
+def test_nothing_of_a_search_outlives_it(live: Live, connect: Connect) -> None:
+    client = connect()
+    client.ask(request(SEARCH))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            client.ask(request(SEARCH))
+        until(lambda: not [one for one in gc.get_objects() if type(one) is Flight])
+    finally:
+        gc.enable()
+
+
+def test_a_search_that_gets_no_thread_is_refused_once(
+    connect: Connect, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 1})
+    with SearchEngine.open(tiny_bundle, settings) as engine, running(app := create_app(engine)) as live:
+        desk, client = app.state.desk, connect(live)
+        until(lambda: client.ask(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
+        until(lambda: desk.serving.current._users == 0)
+        with monkeypatch.context() as patch:
+
+            def fail(*arguments: object) -> None:
+                raise RuntimeError("can't start new thread")
+
+            patch.setattr(engine._jobs.crew, "_members", set())  # as before its first thread
+            patch.setattr(engine._jobs.crew, "_idle", [])
+            patch.setattr("service.crew.Thread.start", fail)
+            assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 500")
+            assert not engine._jobs.crew._queue
+        assert desk.admission._inside == 0
+        assert desk.serving.current._users == 0
 
 
 def test_many_connections_at_once(connect: Connect) -> None:

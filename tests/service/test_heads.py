@@ -57,6 +57,7 @@ def test_headers_that_count() -> None:
         [*PLAIN, "Expect: 100-continue"],
         [*PLAIN, "Content-Encoding: gzip"],
         [*PLAIN, "Origin: http://elsewhere"],
+        [*PLAIN, "Proxy-Connection: close"],
         [*PLAIN, "no header at all"],
         [*PLAIN, "Bad\x00name: a"],
         [*PLAIN, "x: " + "y" * 5000],

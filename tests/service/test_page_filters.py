@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx2
@@ -20,6 +21,7 @@ from tests.service.process import serving
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 COUNT, CANDIDATES, QUERY = 90, 30, "play music from the terminal"
+PATIENCE_S = 30
 BOUNDS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "tags": "keyword", "share": "number", "released": "date"}
 WIKI_NEWS = {"field": "source", "in": ["wiki", "news"]}
@@ -91,6 +93,9 @@ def expect_hits(page: Page, site: str, *conditions: dict[str, Any]) -> None:
     expect(page.get_by_role("status")).to_contain_text(
         f"{len(answer['hits'])} of {answer['candidates']} candidates, ranked in"
     )
+    until = monotonic() + PATIENCE_S
+    while shown_ids(page) != ids(answer) and monotonic() < until:  # the hits before may have been as many
+        page.wait_for_timeout(20)
     assert shown_ids(page) == ids(answer)
 
 
