@@ -7,7 +7,8 @@ docs/results/quality.json has one row per system and dataset; scripts/result_tab
 order and under which label a system stands, and which pairs are tested, which gives significance.json. What speed.json
 and reliability.json hold against their goals becomes the tables of docs/speed.md and docs/reliability.md. load.json, of
 the load test, stands in README.md, and engines/load.json, of a second one with further engines, in docs/speed.md, as
-does smaller-sample/speed.json, of documents drawn after fewer real ones. Every other docs/results/*.json is an `evaluation.json`, and becomes a table of its own.
+does smaller-sample/speed.json, of documents drawn after fewer real ones. Every other docs/results/*.json is an
+`evaluation.json`, and becomes a table of its own.
 """
 
 import json
