@@ -54,6 +54,20 @@ def test_noise_and_trifles_are_no_slowdown() -> None:
     assert gate.Stage("a", [140e-6] * 10, then).ratio == pytest.approx(1.4)
 
 
+def test_what_is_slower_once_is_measured_again() -> None:
+    def stages(*slower: str) -> list[gate.Stage]:
+        return [gate.Stage(name, [(200e-6 if name in slower else 100e-6)] * 5, [100e-6] * 5) for name in "abc"]
+
+    def verdict(*measured: list[gate.Stage]) -> tuple[list[str], int]:
+        left = list(measured)
+        return gate.slower_again(lambda: left.pop(0)), len(left)
+
+    assert verdict(stages(), stages("a")) == ([], 1)  # not asked again
+    assert verdict(stages("a", "b"), stages("b", "c")) == (["b"], 0)
+    assert verdict(stages("a"), stages()) == ([], 0)
+    assert verdict(stages("c"), stages("a", "b")) == ([], 0)
+
+
 def test_a_commit_is_unpacked_or_missed(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     for package in ("artifacts", "loadtest", "service"):
