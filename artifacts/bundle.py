@@ -5,6 +5,7 @@
     tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
     idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
     dense.faiss        document vectors
+    dense.spreads.npz  how those of its lists lie around their centres, where lists are chosen by that
     lucene/            impacts, ids and documents
 
 A bundle is one version: its parts are made, swapped and verified together.
@@ -28,7 +29,7 @@ from artifacts.checks import (
     check_unlisted,
     raise_first,
 )
-from artifacts.dense import DenseIndex
+from artifacts.dense import DenseIndex, open_dense
 from artifacts.errors import BundleError
 from artifacts.idf import load_idf
 from artifacts.lucene.search import ASKED_IF_BM25, ImpactIndex
@@ -94,7 +95,7 @@ class Bundle:
 
     def dense(self) -> DenseIndex:
         """The Faiss index, memory-mapped, with the manifest's search parameters set."""
-        index = DenseIndex.open(self.path / self.manifest.dense.file, self.manifest.dense.parameters)
+        index = open_dense(self.path, self.manifest.dense)
         raise_first(self.path, check_dense(self.manifest, index))
         return index
 

@@ -42,6 +42,7 @@ __all__ = ["TableInput", "write_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
 _DENSE_FILE = "dense.faiss"
+_SPREADS_FILE = "dense.spreads.npz"
 _SPARSE_FOLDER = "lucene"
 _MOST_QUERIES = 1024
 
@@ -240,11 +241,12 @@ def _write_dense(
     raw = _vectors_file(folder)
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(count, dimension))
     factory = factory or factory_for(vectors, asked[::2])
-    index = build_dense_index(vectors, factory, asked[::2])
-    write_dense_index(index, folder / _DENSE_FILE)
-    parameters, recall = choose_parameters(index, vectors, asked[1::2] if len(asked) > 1 else made)
+    built = build_dense_index(vectors, factory, asked[::2])
+    write_dense_index(built, folder / _DENSE_FILE, folder / _SPREADS_FILE)
+    parameters, recall = choose_parameters(built, vectors, asked[1::2] if len(asked) > 1 else made)
     raw.unlink()
-    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
+    spreads = None if built.spreads is None else _SPREADS_FILE
+    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall, spreads=spreads)
 
 
 def _vectors_file(folder: Path) -> Path:

@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts import kernels
+from artifacts.dense_lists import ListSpreads
 from artifacts.errors import BundleError
+from artifacts.manifest import DenseInfo
 
-__all__ = ["DenseIndex", "FaissIndex", "faiss_reason"]
+__all__ = ["DenseIndex", "FaissIndex", "faiss_reason", "open_dense"]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
@@ -25,6 +27,9 @@ _FEW: Final = 20_000
 """Up to so many documents are scored one by one, which is exact, instead of searching an index among them."""
 
 _CHUNK: Final = 8192
+
+_SPREAD: Final = 2.0
+"""A list is judged by what lies so many standard deviations from its centre, towards the query."""
 
 
 class DenseIndex:
@@ -34,7 +39,8 @@ class DenseIndex:
     from more); run several searches from several threads instead. Safe to use from any number of threads.
     """
 
-    def __init__(self, index: FaissIndex) -> None:
+    def __init__(self, index: FaissIndex, spreads: ListSpreads | None = None) -> None:
+        """Search `index`, by the spreads of its lists if there are some. BundleError where these don't fit it."""
         self._index = index
         self.count: int = index.ntotal
         self.dimension: int = index.d
@@ -43,14 +49,20 @@ class DenseIndex:
         self._scale = _scale_of_bytes(self._coder)
         # Candidates are scored here, which reads the next ones' codes ahead; Faiss waits for those of each.
         self._refines = isinstance(index, faiss.IndexRefine) and self._scale is not None
-        self._proposing = faiss.downcast_index(index.base_index) if self._refines else index
+        self._proposing: FaissIndex = faiss.downcast_index(index.base_index) if self._refines else index
+        self._lists: kernels.Lists | None = None
+        if spreads is not None:
+            self._proposing, self._lists = spreads.searched(index)
 
     @classmethod
-    def open(cls, path: Path, parameters: Mapping[str, float] | None = None) -> "DenseIndex":
+    def open(
+        cls, path: Path, parameters: Mapping[str, float] | None = None, spreads: Path | None = None
+    ) -> "DenseIndex":
         """Map the index `path` and set search `parameters` (names as in `artifacts.dense_tuning`).
 
-        Raises BundleError when the file is missing, no Faiss index, not an inner product index, or when it does
-        not know a parameter.
+        `spreads` is the file that says how the documents of its lists spread, if there is one. Raises BundleError when
+        a file is missing, no Faiss index, not an inner product index, when it does not know a parameter, or when the
+        spreads are not its own.
         """
         path = Path(path)
         if not path.is_file():
@@ -74,7 +86,7 @@ class DenseIndex:
                     f'{path}: the index does not know the search parameter "{name}" (value {value:g}).',
                     remedy="Mend dense.parameters in manifest.json.",
                 ) from error
-        return cls(index)
+        return cls(index, None if spreads is None else ListSpreads.read(spreads))
 
     def search(
         self, query: npt.NDArray[np.float32], k: int, among: npt.NDArray[np.uint8] | None = None
@@ -97,29 +109,45 @@ class DenseIndex:
         size = int(np.bitwise_count(among).sum())
         wanted = min(k, size)
         if size > _FEW:
-            found = self._best(query, wanted, size, _restricted(self._proposing, among))
+            found = self._best(query, wanted, size, among)
             if found[0].size == wanted:
                 return found
         ordinals = np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little"))
         return self._best_of(query, ordinals, wanted)
 
     def _best(
-        self, query: npt.NDArray[np.float32], wanted: int, size: int, parameters: Any
+        self, query: npt.NDArray[np.float32], wanted: int, size: int, among: npt.NDArray[np.uint8] | None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Search the index, in which `size` documents may be found by these parameters, for the best `wanted`."""
-        faiss.omp_set_num_threads(1)  # holds for the calling thread only, hence at every call (0.1 µs)
+        """Search the index, in which `size` documents may be found, for the best `wanted`."""
         most = max(wanted, int(wanted * self._index.k_factor)) if self._refines else wanted + self._exhaustive
         fetched = min(most, size)
+        if self._lists is not None:
+            hits = self._lists.find(query, self._proposing.nprobe, _SPREAD, fetched, among)
+        else:
+            hits = self._found(query, wanted, fetched, size, among)
+        return kernels.best_first(hits, self._scores(query, hits), wanted)
+
+    def _found(
+        self,
+        query: npt.NDArray[np.float32],
+        wanted: int,
+        fetched: int,
+        size: int,
+        among: npt.NDArray[np.uint8] | None,
+    ) -> npt.NDArray[np.int64]:
+        """The ordinals of what Faiss finds, `fetched` at least, all documents that are as good as the last one wanted
+        among them where the index is exhaustive."""
+        faiss.omp_set_num_threads(1)  # holds for the calling thread only, hence at every call (0.1 µs)
+        parameters = None if among is None else _restricted(self._proposing, among)
         while True:
             scores, ordinals = self._proposing.search(query[None, :], fetched, params=parameters)
             # Which of several equal documents make the last place is Faiss' whim: fetch until all of them are there.
             if fetched == size or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
             fetched = min(2 * fetched, size)
-        hits = ordinals[0]
-        if hits.size and hits[-1] < 0:  # fewer than were asked for
-            hits = hits[hits >= 0]
-        return kernels.best_first(hits, self._scores(query, hits), wanted)
+        hits: npt.NDArray[np.int64] = ordinals[0]
+        # fewer than were asked for
+        return hits[hits >= 0] if hits.size and hits[-1] < 0 else hits
 
     def _best_of(
         self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64], wanted: int
@@ -169,6 +197,12 @@ class DenseIndex:
         if not isfinite(kernels.magnitude(query)):
             raise ValueError("the query vector holds a value that is not finite")
         return query
+
+
+def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | None = None) -> DenseIndex:
+    """The dense index of the bundle in `root`, with its own search parameters or others. Raises BundleError."""
+    spreads = None if info.spreads is None else root / info.spreads
+    return DenseIndex.open(root / info.file, info.parameters if parameters is None else parameters, spreads)
 
 
 def _restricted(index: FaissIndex, among: npt.NDArray[np.uint8]) -> Any:

@@ -5,22 +5,24 @@ A list or a code that puts two documents x, y together is off by q·(x-y) for a 
 
     x' = U M^½ x        q' = U M^-½ q        q'·x' = q·x        (U: main directions of the documents M^½ x)
 
-and now the distance is what counts. Lists are clusters of x', found by the inner product of q' with their centres. The
-first 2m directions are kept and go, the largest together with the smallest, into m codes of 4 bits, of what a document
-differs from its centre. The best candidates are scored again with all dimensions in 8 bits. Queries of a language have
-much in common, so M is far from even, and most of a score lies in few directions.
+and now the distance is what counts. Lists are clusters of x', chosen as `artifacts.dense_lists` says. The first 2m
+directions are kept and go, the largest together with the smallest, into m codes of 4 bits, of what a document differs
+from its centre. The best candidates are scored again with all dimensions in 8 bits. Queries of a language have much in
+common, so M is far from even, and most of a score lies in few directions.
 
-The index is one that Faiss knows, an IndexRefine over an IndexPreTransform, which maps queries; nothing else differs
-when it is searched. What it is called here, `Queries,IVF1024,PQ64x4fsr,Refine(SQ8)`, is no factory string of Faiss.
+The index is one that Faiss knows, an IndexRefine over an IndexPreTransform, which maps queries. What it is called here,
+`Queries,IVF1024,PQ64x4fsr,Refine(SQ8)`, is no factory string of Faiss.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.dense_lists import ListSpreads, lists_of, measure_spreads
 from artifacts.errors import RecipeError
 
 __all__ = ["LEAST_DIMENSION", "asked_factory", "asked_lists", "build_asked_index", "is_asked"]
@@ -30,7 +32,8 @@ LEAST_DIMENSION: Final = 16
 
 _PATTERN: Final = re.compile(r"Queries,IVF([1-9]\d*),PQ([1-9]\d*)x4fsr,Refine\(SQ8\)")
 _EVEN: Final = 0.1  # of M is the same in all directions: what the sample has not asked, others may
-_TRAINED: Final = 64  # documents per list that the clustering sees
+_TRAINED: Final = 128  # documents per list that the clustering sees
+_ROUNDS: Final = 20  # of the clustering
 _LEAST: Final = 65_536
 _ENOUGH: Final = 0.99  # of what scores differ by lies in the directions that are kept
 _CHUNK: Final = 65_536
@@ -66,8 +69,9 @@ def asked_lists(factory: str, dimension: int) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> Any:
-    """The Faiss index over documents (N, D), may be a memory map, laid out by queries (q, D), float32, of length 1."""
+def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> tuple[Any, ListSpreads]:
+    """The Faiss index over documents (N, D), may be a memory map, laid out by queries (q, D), float32, of length 1, and
+    how the documents of its lists spread."""
     dimension = vectors.shape[1]
     lists, parts = asked_lists(factory, dimension)
     sample = _sample(vectors, lists)
@@ -75,12 +79,18 @@ def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> Any:
     centres = faiss.IndexFlatL2(2 * parts)
     swig: Any = faiss
     inverted = swig.IndexIVFPQFastScan(centres, 2 * parts, lists, parts, 4, faiss.METRIC_INNER_PRODUCT)
-    inverted.by_residual, inverted.cp.spherical = True, False
+    inverted.by_residual, inverted.cp.spherical, inverted.cp.niter = True, False, _ROUNDS
     inverted.train(sample @ of_documents.T)
-    for start in range(0, len(vectors), _CHUNK):
-        inverted.add(vectors[start : start + _CHUNK] @ of_documents.T)
+    for chunk in _chunks(vectors):
+        inverted.add(chunk @ of_documents.T)
     probed = faiss.IndexFlatIP(2 * parts)  # a document is in the nearest list, a query asks the best
     probed.add(centres.reconstruct_n(0, lists))
+    spreads = measure_spreads(
+        (chunk @ of_documents.T for chunk in _chunks(vectors)),
+        lists_of(inverted, len(vectors)),
+        centres.reconstruct_n(0, lists),
+        np.arange(0, 2 * parts, 2),  # the larger half
+    )
     inverted.quantizer, inverted.own_fields = _given_away(probed), True
     mapping = faiss.LinearTransform(dimension, 2 * parts, False)
     faiss.copy_array_to_vector(np.ascontiguousarray(of_queries).ravel(), mapping.A)
@@ -89,11 +99,16 @@ def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> Any:
     mapped.own_fields = True
     scored = swig.IndexScalarQuantizer(dimension, swig.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     scored.train(vectors)
-    for start in range(0, len(vectors), _CHUNK):
-        scored.add(np.asarray(vectors[start : start + _CHUNK]))
+    for chunk in _chunks(vectors):
+        scored.add(np.asarray(chunk))
     refined = swig.IndexRefine(_given_away(mapped), _given_away(scored))
     refined.own_fields, refined.own_refine_index = True, True
-    return refined
+    return refined, spreads
+
+
+def _chunks(vectors: Vectors) -> Iterator[Vectors]:
+    for start in range(0, len(vectors), _CHUNK):
+        yield vectors[start : start + _CHUNK]
 
 
 def _sample(vectors: Vectors, lists: int) -> Vectors:

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import faiss
 import numpy as np
@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from artifacts.dense import DenseIndex, FaissIndex, faiss_reason
 from artifacts.dense_asked import LEAST_DIMENSION, asked_factory, asked_lists, build_asked_index, is_asked
+from artifacts.dense_lists import ListSpreads
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.progress import ProgressBar
 
-__all__ = ["build_dense_index", "check_factory", "choose_factory", "factory_for", "write_dense_index"]
+__all__ = ["BuiltIndex", "build_dense_index", "check_factory", "choose_factory", "factory_for", "write_dense_index"]
 
 # Up to so many documents an exact scan takes a few milliseconds at most. Beyond it, 4-bit product codes are scanned in
 # inverted lists and the best candidates scored again with 8-bit vectors.
@@ -24,6 +25,13 @@ _POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns that a cluster
 _CHUNK_ROWS: Final = 65_536
 _PROBES: Final = 16  # documents whose scores are compared between search and reconstruction after building
 _SCORE_TOLERANCE: Final = 1e-3
+
+
+class BuiltIndex(NamedTuple):
+    """A Faiss index, and how the documents of its lists spread, where that says which lists to look into."""
+
+    index: FaissIndex
+    spreads: ListSpreads | None = None
 
 
 def choose_factory(count: int, dimension: int) -> str:
@@ -44,7 +52,7 @@ def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float3
     count, dimension = vectors.shape
     if queries is None or not len(queries) or count <= FLAT_LIMIT or dimension < LEAST_DIMENSION:
         return choose_factory(count, dimension)
-    return asked_factory(vectors, queries, _lists(count))
+    return asked_factory(vectors, queries, 2 * _lists(count))
 
 
 def _lists(count: int) -> int:
@@ -61,7 +69,7 @@ def check_factory(factory: str, dimension: int) -> None:
 
 def build_dense_index(
     vectors: npt.NDArray[np.float32], factory: str | None = None, queries: npt.NDArray[np.float32] | None = None
-) -> FaissIndex:
+) -> BuiltIndex:
     """Build a Faiss index over document vectors, shape (N, D), float32 and L2-normalised; may be a memory map.
 
     `factory` is a Faiss factory string, or one of `artifacts.dense_asked` for which `queries` (q, D) are needed, a
@@ -75,12 +83,12 @@ def build_dense_index(
     factory = factory or factory_for(vectors, queries)
     with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
         try:
-            index = _asked(vectors, queries, factory) if is_asked(factory) else _plain(vectors, factory)
+            built = _asked(vectors, queries, factory) if is_asked(factory) else BuiltIndex(_plain(vectors, factory))
         except RuntimeError as error:
             raise _refused(factory, error) from error
         progress.advance(len(vectors))
-    _check_scores(index, factory, vectors)
-    return index
+    _check_scores(built.index, factory, vectors)
+    return built
 
 
 def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
@@ -95,7 +103,7 @@ def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
     return index
 
 
-def _asked(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> FaissIndex:
+def _asked(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> BuiltIndex:
     lists, _ = asked_lists(factory, vectors.shape[1])
     if queries is None or not len(queries):
         raise RecipeError(
@@ -103,13 +111,18 @@ def _asked(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | 
             remedy=f'Name one as index.queries, or use "{choose_factory(*vectors.shape)}".',
         )
     _check_training(lists, factory, vectors)
-    return build_asked_index(vectors, queries, factory)
+    return BuiltIndex(*build_asked_index(vectors, queries, factory))
 
 
-def write_dense_index(index: FaissIndex, path: Path) -> None:
-    """Write a Faiss index to a file. Raises BundleError when the disk does not take it."""
+def write_dense_index(built: BuiltIndex, path: Path, spreads: Path | None = None) -> None:
+    """Write the Faiss index to a file, and the spreads, if it has any and they shall have one, to another.
+
+    Raises BundleError or DiskError when the disk does not take them.
+    """
+    if spreads is not None and built.spreads is not None:
+        built.spreads.write(spreads)
     try:
-        faiss.write_index(index, str(path))
+        faiss.write_index(built.index, str(path))
     except RuntimeError as error:
         raise BundleError(
             f"{path}: the index can't be written: {faiss_reason(error)}.", remedy="Look at free space and permissions."

@@ -5,7 +5,9 @@ elsewhere than a document. So recall is measured when a bundle is written, by a 
 its own documents make.
 """
 
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
 import faiss
@@ -13,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.batches import EncodedBatch
-from artifacts.dense import FaissIndex
+from artifacts.dense import DenseIndex, FaissIndex
+from artifacts.dense_build import BuiltIndex
 from artifacts.table import TokenTable
 
 __all__ = ["LEAST_RECALL", "QuerySample", "choose_parameters", "query_vectors"]
@@ -70,7 +73,7 @@ def query_vectors(table: TokenTable, tokens: Iterable[npt.NDArray[np.integer]]) 
     return found
 
 
-def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> tuple[dict[str, float], float | None]:
+def choose_parameters(built: BuiltIndex, vectors: Vectors, queries: Vectors) -> tuple[dict[str, float], float | None]:
     """Search parameters for an index of `vectors` (N, D), by Faiss' own names, and their recall for `queries` (q, D).
 
     The recall is the share of the exact best 100 among those that a search for 100 finds. Chosen is the cheapest
@@ -78,15 +81,21 @@ def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> 
     the inverted lists) and k_factor_rf (candidates scored again, as a multiple of 100). An index without such
     parameters gets none, and no recall. The same vectors and queries give the same setting.
     """
-    settings = list(_settings(index))
+    settings = list(_settings(built.index))
     if settings == [{}]:
         return {}, None
-    best = min(_BEST, len(vectors))
-    truth = faiss.knn(queries, vectors, best, metric=faiss.METRIC_INNER_PRODUCT)[1] if len(queries) else None
-    recalls = [1.0 if truth is None else _recall(index, setting, queries, truth) for setting in settings]
+    if not len(queries):
+        return settings[0], None
+    truth = faiss.knn(queries, vectors, min(_BEST, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)[1]
+    recalls: list[float] = []
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for setting in settings:
+            recalls.append(_recall(built, setting, queries, truth, threads))
+            if recalls[-1] >= LEAST_RECALL:
+                break
     enough = min(LEAST_RECALL, max(recalls) - _NEARLY)
     chosen = next(number for number, recall in enumerate(recalls) if recall >= enough)
-    return settings[chosen], None if truth is None else round(recalls[chosen], 4)
+    return settings[chosen], round(recalls[chosen], 4)
 
 
 def _settings(index: FaissIndex) -> Iterator[dict[str, float]]:
@@ -116,9 +125,11 @@ def _is_graph(index: FaissIndex) -> bool:
     return isinstance(index, faiss.IndexHNSW)
 
 
-def _recall(index: FaissIndex, setting: dict[str, float], queries: Vectors, truth: npt.NDArray[np.int64]) -> float:
+def _recall(
+    built: BuiltIndex, setting: dict[str, float], queries: Vectors, truth: npt.NDArray[np.int64], threads: Executor
+) -> float:
     for name, value in setting.items():
-        faiss.ParameterSpace().set_index_parameter(index, name, value)
-    _, found = index.search(queries, truth.shape[1])
-    shared = sum(np.intersect1d(ours, exact).size for ours, exact in zip(found, truth, strict=True))
-    return shared / truth.size
+        faiss.ParameterSpace().set_index_parameter(built.index, name, value)
+    searched = DenseIndex(*built)
+    found = threads.map(lambda query: searched.search(query, truth.shape[1])[0], queries)
+    return sum(np.intersect1d(ours, exact).size for ours, exact in zip(found, truth, strict=True)) / truth.size

@@ -41,6 +41,39 @@ class Impacts:
     def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """The terms of a document (n,), ascending, and their impacts (n,). All lists are asked for it."""
 
+class Lists:
+    """Inverted lists of N documents, L of them, as `artifacts.dense_lists` describes them: a mapping of queries (m, D),
+    centres (L, m), codebooks of C product codes of 4 bits (C, 16, m / C), a `ListSpreads`, and of each list (L,) the
+    addresses of its codes, in blocks, and of its documents' ordinals, int64, and their number. ValueError where these
+    don't fit each other; what lies at the addresses is not checked."""
+
+    def __init__(
+        self,
+        mapping: npt.NDArray[np.float32],
+        centres: npt.NDArray[np.float32],
+        codebooks: npt.NDArray[np.float32],
+        places: npt.NDArray[np.int64],
+        directions: npt.NDArray[np.int8],
+        scales: npt.NDArray[np.float32],
+        others: npt.NDArray[np.float32],
+        codes: npt.NDArray[np.uint64],
+        ordinals: npt.NDArray[np.uint64],
+        sizes: npt.NDArray[np.int64],
+        documents: int,
+    ) -> None: ...
+    def find(
+        self,
+        query: npt.NDArray[np.float32],
+        probes: int,
+        spread: float,
+        wanted: int,
+        among: npt.NDArray[np.uint8] | None,
+    ) -> npt.NDArray[np.int64]:
+        """The ordinals (n,) of the best `wanted` documents for a query (D,) by their codes, and some more that are as
+        good as the last one, in no order. Looked into are the `probes` lists whose centres have the largest product
+        with the query plus `spread` standard deviations. With `among`, found is only what has its bit in it (b,), the
+        lowest first. Other threads run meanwhile."""
+
 class Table:
     """A token table: rows (V, D), float16, float32, or int8 with scales (V,). ValueError for ids outside 0..V-1."""
 

@@ -110,12 +110,14 @@ class TaskInfo(_Part):
 
 class DenseInfo(_Part):
     """The Faiss index: its file, how it was built, the search parameters set when it is opened, and the share of the
-    exact best 100 that they find, as measured when it was built; no such share where the search is exact."""
+    exact best 100 that they find, as measured when it was built; no such share where the search is exact. `spreads` is
+    the file that says how the documents of its lists lie around their centres, where lists are chosen by that."""
 
     file: InsidePath = "dense.faiss"
     factory: str
     parameters: dict[str, float] = Field(default_factory=dict)
     recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
+    spreads: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
 
 
 class SparseInfo(_Part):
@@ -197,7 +199,8 @@ class Manifest(_Part):
             raise ValueError(
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
-        named = [self.tokenizer.file, self.dense.file, *([self.sparse.idf] if self.sparse.idf else [])]
+        optional = [file for file in (self.dense.spreads, self.sparse.idf) if file is not None]
+        named = [self.tokenizer.file, self.dense.file, *optional]
         for task in self.tasks.values():
             named += (
                 [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]

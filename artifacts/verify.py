@@ -19,7 +19,7 @@ from artifacts.checks import (
     check_unlisted,
     differs,
 )
-from artifacts.dense import DenseIndex
+from artifacts.dense import open_dense
 from artifacts.errors import BundleError, LightRetrieverError
 from artifacts.lucene.search import ImpactIndex
 from artifacts.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ids_sha256, read_manifest
@@ -78,7 +78,8 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     for task, info in manifest.tasks.items():
         scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
         yield info.file, [info.file, *scales], partial(_table, task=task)
-    yield manifest.dense.file, [manifest.dense.file], _dense
+    dense = [file for file in (manifest.dense.file, manifest.dense.spreads) if file is not None]
+    yield manifest.dense.file, dense, _dense
     if manifest.sparse.idf is not None:
         yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
     folder = manifest.sparse.directory
@@ -120,7 +121,7 @@ def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 
 def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    yield from check_dense(manifest, DenseIndex.open(root / manifest.dense.file, manifest.dense.parameters))
+    yield from check_dense(manifest, open_dense(root, manifest.dense))
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from artifacts.bundle import Bundle
 from artifacts.corpus import find_file, read_queries
-from artifacts.dense import DenseIndex
+from artifacts.dense import DenseIndex, open_dense
 from artifacts.errors import LightRetrieverError
 from artifacts.evaluation.quality import typed_command
 from artifacts.lucene.search import ImpactIndex
@@ -80,9 +80,9 @@ def dense_curve(bundle: Bundle, queries: Vectors, k: int = _K) -> list[DensePoin
     if widths:
         width = widths[0]
         settings = [{**given, width: max(1.0, round(given[width] * factor))} for factor in _FACTORS]
-    path = bundle.path / bundle.manifest.dense.file
-    truth = [set(row) for row in exact_best(DenseIndex.open(path), queries, k).tolist()]
-    return [_point(DenseIndex.open(path, setting), setting, queries, truth, k) for setting in settings]
+    info = bundle.manifest.dense
+    truth = [set(row) for row in exact_best(bundle.dense(), queries, k).tolist()]
+    return [_point(open_dense(bundle.path, info, setting), setting, queries, truth, k) for setting in settings]
 
 
 def _point(

@@ -23,6 +23,7 @@ import numpy as np
 
 from artifacts.bundle import Bundle
 from artifacts.corpus import find_file, read_queries
+from artifacts.dense_lists import spread_bytes
 from artifacts.errors import LightRetrieverError
 from artifacts.evaluation.postings import postings_per_query
 from artifacts.evaluation.quality import typed_command
@@ -55,7 +56,7 @@ def dense_bytes_read(factory: str, dimension: int, documents: int, parameters: M
         Flat                          4·D·N
         SQ8                           D·N
         IVFn,PQqx4fsr,Refine(SQ8)     4·D·n + N·nprobe/n·q/2 + 100·k_factor_rf·D
-        Queries,IVFn,…                the same, but 8·q·(D + n) for 4·D·n
+        Queries,IVFn,…                the same, but 8·q·(D + n) for 4·D·n, and the directions of n lists
 
     LoadError for another factory: how much of a graph is read depends on the query.
     """
@@ -63,7 +64,8 @@ def dense_bytes_read(factory: str, dimension: int, documents: int, parameters: M
         return dimension * documents * (4.0 if factory == "Flat" else 1.0)
     if lists := re.fullmatch(r"(Queries,)?IVF(\d+),PQ(\d+)x4fsr?,Refine\(SQ8\)", factory):
         count, parts = int(lists[2]), int(lists[3])
-        tables = 8.0 * parts * (dimension + count) if lists[1] else 4.0 * dimension * count
+        mapped = 8.0 * parts * (dimension + count) + count * spread_bytes(parts)
+        tables = mapped if lists[1] else 4.0 * dimension * count
         visited = documents * parameters["nprobe"] / count * parts / 2
         return tables + visited + _K * parameters["k_factor_rf"] * dimension
     raise LoadError(f"What a search of {factory!r} reads has no formula here.", remedy="Use a bundle of another size.")

@@ -49,7 +49,7 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
     manifest = bundle.manifest
     sizes = {name: info.bytes for name, info in manifest.files.items()}
     lucene = sum(size for name, size in sizes.items() if name.startswith(f"{manifest.sparse.directory}/"))
-    dense = sizes[manifest.dense.file]
+    dense = sum(sizes[name] for name in (manifest.dense.file, manifest.dense.spreads) if name is not None)
     result: Result = {
         "name": manifest.name,
         "documents": manifest.documents,

@@ -12,6 +12,7 @@
 #include "counts.hpp"
 #include "fusion.hpp"
 #include "impacts.hpp"
+#include "lists.hpp"
 #include "scores.hpp"
 #include "table.hpp"
 #include "texts.hpp"
@@ -43,6 +44,15 @@ PYBIND11_MODULE(kernels, module) {
     py::class_<Texts>(module, "Texts")
         .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "count"_a)
         .def("read", &Texts::read, py::arg("ordinals").noconvert());
+    py::class_<Lists>(module, "Lists")
+        .def(py::init<Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<int8_t>, Array<float>, Array<float>,
+                      Array<uint64_t>, Array<uint64_t>, Array<int64_t>, int64_t>(),
+             py::arg("mapping").noconvert(), py::arg("centres").noconvert(), py::arg("codebooks").noconvert(),
+             py::arg("places").noconvert(), py::arg("directions").noconvert(), py::arg("scales").noconvert(),
+             py::arg("others").noconvert(), py::arg("codes").noconvert(), py::arg("ordinals").noconvert(),
+             py::arg("sizes").noconvert(), "documents"_a)
+        .def("find", &Lists::find, py::arg("query").noconvert(), "probes"_a, "spread"_a, "wanted"_a,
+             py::arg("among").noconvert());
     module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
     module.def("score_codes", &score_codes, py::arg("codes").noconvert(), py::arg("low").noconvert(),
                py::arg("step").noconvert(), py::arg("query").noconvert(), py::arg("ordinals").noconvert());

@@ -158,8 +158,29 @@ def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> 
     assert dense.recall >= 0.95
     assert verify_bundle(bundle.path) == []
     assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
+    assert dense.spreads in bundle.manifest.files
+    flip_bit(bundle.path / "dense.spreads.npz")
+    assert [problem.file for problem in verify_bundle(bundle.path)] == ["dense.spreads.npz"]
     with pytest.raises(RecipeError, match="needs a sample of queries"):
         make_tiny_bundle(tmp_path / "none", documents=90, factory=factory)
+
+
+def test_spreads_of_another_index_are_found(tmp_path: Path) -> None:
+    queries = ["plays music", "a library", "in the terminal", "for numbers"] * 10
+    sound, other = (
+        make_tiny_bundle(tmp_path / str(lists), documents=documents, factory=factory, queries=queries).path
+        for lists, documents, factory in (
+            (1, 90, "Queries,IVF1,PQ8x4fsr,Refine(SQ8)"),
+            (2, 90, "Queries,IVF2,PQ8x4fsr,Refine(SQ8)"),
+        )
+    )
+    (other / "dense.spreads.npz").write_bytes((sound / "dense.spreads.npz").read_bytes())
+    resign(other)
+    (problem,) = verify_bundle(other)
+    assert problem.file == "dense.faiss"
+    assert "every list has directions" in problem.found
+    with pytest.raises(BundleError, match="don't fit the dense index"):
+        Bundle.open(other).dense()
 
 
 def test_the_same_input_gives_the_same_tables_and_vectors(tiny_bundle: Bundle, tmp_path: Path) -> None:

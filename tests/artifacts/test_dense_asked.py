@@ -103,7 +103,7 @@ def test_queries_decide_where_there_are_some_and_many_documents(vectors: Vectors
     many = np.tile(vectors, (4, 1))
     assert factory_for(vectors, queries) == "Flat"
     assert factory_for(many, queries[:0]) == factory_for(many, None) == "IVF128,PQ16x4fsr,Refine(SQ8)"
-    assert factory_for(many, queries) == "Queries,IVF128,PQ16x4fsr,Refine(SQ8)"
+    assert factory_for(many, queries) == "Queries,IVF256,PQ16x4fsr,Refine(SQ8)"
     assert factory_for(many[:, :8], queries[:, :8]) == "IVF128,PQ4x4fsr,Refine(SQ8)"
 
 

@@ -30,7 +30,7 @@ def test_bytes_of_a_dense_search() -> None:
     assert limits.dense_bytes_read("IVF1024,PQ128x4fsr,Refine(SQ8)", 256, 1_000_000, parameters) == expected
     mapped = limits.dense_bytes_read("Queries,IVF1024,PQ64x4fsr,Refine(SQ8)", 256, 1_000_000, parameters)
     scanned = 1_000_000 * parameters["nprobe"] / 1024
-    assert mapped == expected - scanned * 32 + (128 * 1280 - 256 * 1024) * 4
+    assert mapped == expected - scanned * 32 + (128 * 1280 - 256 * 1024) * 4 + 1024 * 2 * 64
     with pytest.raises(LoadError, match=r"'HNSW32,Flat' reads has no formula"):
         limits.dense_bytes_read("HNSW32,Flat", 256, 1000, {"efSearch": 128})
 

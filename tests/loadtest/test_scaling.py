@@ -31,7 +31,7 @@ from tests.support.tiny import make_tiny_bundle
 def test_the_formulas_give_the_size_of_a_real_index(factory: str, count: int, tolerance: float, tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).standard_normal((count, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    faiss.write_index(build_dense_index(vectors, factory, vectors[:50]), str(tmp_path / "index"))
+    faiss.write_index(build_dense_index(vectors, factory, vectors[:50]).index, str(tmp_path / "index"))
     assert (tmp_path / "index").stat().st_size == pytest.approx(dense_bytes(factory, 64, count), rel=tolerance)
 
 

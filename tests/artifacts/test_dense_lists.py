@@ -1,0 +1,284 @@
+"""Lists are chosen by how far their documents lie towards a query, not by their centres alone."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from artifacts import kernels
+from artifacts.dense import DenseIndex
+from artifacts.dense_build import BuiltIndex, build_dense_index, write_dense_index
+from artifacts.dense_lists import ListSpreads, lists_of, measure_spreads
+from artifacts.errors import BundleError, DiskError
+
+Floats = npt.NDArray[np.float32]
+DIMENSION, COUNT, LISTS = 48, 8000, 40
+FACTORY = f"Queries,IVF{LISTS},PQ24x4fsr,Refine(SQ8)"
+
+
+def unit(vectors: npt.NDArray[np.floating]) -> Floats:
+    found: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return found
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Floats:
+    """Groups that are long in a direction of their own, and narrow in all others."""
+    random = np.random.default_rng(3)
+    centres, axes = random.standard_normal((LISTS, DIMENSION)), unit(random.standard_normal((LISTS, DIMENSION)))
+    group = random.integers(LISTS, size=COUNT)
+    along = 2 * random.standard_normal((COUNT, 1)) * axes[group]
+    return unit(centres[group] + along + 0.2 * random.standard_normal((COUNT, DIMENSION)))
+
+
+@pytest.fixture(scope="module")
+def queries() -> Floats:
+    return unit(np.random.default_rng(4).standard_normal((400, DIMENSION)))
+
+
+@pytest.fixture(scope="module")
+def built(vectors: Floats, queries: Floats) -> BuiltIndex:
+    return build_dense_index(vectors, FACTORY, queries[::2])
+
+
+ORDER = [0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15]
+
+
+def packed(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Codes (n, C) below 16 in blocks of 32 documents, as Faiss packs them."""
+    count, parts = codes.shape
+    full = np.zeros((-(-count // 32) * 32, parts + parts % 2), np.uint8)
+    full[:count, :parts] = codes
+    blocks = full.reshape(-1, 2, 16, full.shape[1])[:, :, ORDER]  # (blocks, half, 16, C)
+    return np.ascontiguousarray((blocks[:, 0] | blocks[:, 1] << 4).transpose(0, 2, 1)).ravel()
+
+
+class Given:
+    """Lists of random documents, and what must be found in them."""
+
+    def __init__(
+        self, sizes: list[int], *, mapped: int, parts: int, width: int, along: int = 2, size: int = 24
+    ) -> None:
+        random = np.random.default_rng(5)
+        count, total = len(sizes), sum(sizes)
+        self.codes = random.integers(16, size=(total, parts)).astype(np.uint8)
+        self.ordinals = random.permutation(total).astype(np.int64)
+        self.lists = np.repeat(np.arange(count), sizes)
+        self.blocks = [packed(self.codes[self.lists == number]) for number in range(count)]
+        starts = np.cumsum([0, *sizes[:-1]])
+        self.parts: dict[str, Any] = {
+            "mapping": random.standard_normal((mapped, size)).astype(np.float32),
+            "centres": random.standard_normal((count, mapped)).astype(np.float32),
+            "codebooks": random.standard_normal((parts, 16, mapped // parts)).astype(np.float32),
+            "places": random.permutation(mapped)[:width],
+            "directions": random.integers(-127, 128, size=(count, along, width)).astype(np.int8),
+            "scales": random.random(count).astype(np.float32) / 127,
+            "others": random.random(count).astype(np.float32),
+            "codes": np.array([block.ctypes.data for block in self.blocks], np.uint64),
+            "ordinals": np.array([self.ordinals.ctypes.data + 8 * start for start in starts], np.uint64),
+            "sizes": np.array(sizes, np.int64),
+        }
+        self.searched = kernels.Lists(**self.parts, documents=total)
+
+    def ranked(self, query: Floats, spread: float) -> npt.NDArray[np.int64]:
+        """The lists, the best first."""
+        asked = self.parts["mapping"] @ query
+        main = self.parts["directions"] * self.parts["scales"][:, None, None]
+        along = np.einsum("lrw,w->lr", main, asked[self.parts["places"]])
+        deviations = np.sqrt((along**2).sum(axis=1) + self.parts["others"] * (asked @ asked))
+        ranked: npt.NDArray[np.int64] = np.argsort(-(self.parts["centres"] @ asked + spread * deviations))
+        return ranked
+
+    def scores(self, query: Floats) -> Floats:
+        """Of all documents, by ordinal."""
+        asked = self.parts["mapping"] @ query
+        books = self.parts["codebooks"]
+        tables = np.einsum("cvi,ci->cv", books, asked.reshape(len(books), -1))
+        rows = (self.parts["centres"] @ asked)[self.lists] + tables[np.arange(len(books)), self.codes].sum(axis=1)
+        by_ordinal: Floats = np.empty_like(rows)
+        by_ordinal[self.ordinals] = rows
+        return by_ordinal
+
+
+SHAPES = [(64, 32, 20, 2), (20, 5, 9, 2), (6, 3, 6, 1), (33, 11, 0, 0), (34, 17, 34, 4)]
+
+
+@pytest.mark.parametrize(("mapped", "parts", "width", "along"), SHAPES)
+def test_the_best_by_their_codes_are_found(mapped: int, parts: int, width: int, along: int) -> None:
+    given = Given([100, 32, 0, 1, 331, 64, 33], mapped=mapped, parts=parts, width=width, along=along)
+    for query in np.random.default_rng(6).standard_normal((20, 24)).astype(np.float32):
+        scores = given.scores(query)
+        found = given.searched.find(query, 7, 2.0, 50, None)
+        assert np.unique(found).size == found.size
+        assert 50 <= found.size < 70
+        # Tables are rounded to 255 steps: a sum is off by half a step for each part, and one for the centre.
+        step = np.ptp(scores) / 255
+        assert scores[found].min() > np.sort(scores)[-50] - 3 * step
+        assert np.intersect1d(found, np.argsort(-scores)[:40]).size >= 38
+
+
+def test_lists_are_asked_by_product_and_spread() -> None:
+    sizes = [40] * 50
+    given = Given(sizes, mapped=32, parts=16, width=12)
+    for query in np.random.default_rng(7).standard_normal((10, 24)).astype(np.float32):
+        for spread in (0.0, 1.5):
+            ranked = given.ranked(query, spread)
+            found = given.searched.find(query, 8, spread, 2000, None)
+            looked_into = np.unique(given.lists[np.argsort(given.ordinals)][found])
+            assert found.size == 8 * 40
+            # Directions are bytes: the eighth and the ninth may change places.
+            assert np.intersect1d(looked_into, ranked[:8]).size >= 7
+            assert np.isin(looked_into, ranked[:10]).all()
+
+
+def test_only_what_is_among_the_allowed() -> None:
+    given = Given([100, 32, 0, 1, 331, 64, 33], mapped=20, parts=10, width=9)
+    allowed = np.random.default_rng(8).random(561) < 0.2
+    among = np.packbits(allowed, bitorder="little")
+    query = np.random.default_rng(9).standard_normal(24).astype(np.float32)
+    scores = np.where(allowed, given.scores(query), -np.inf)
+    found = given.searched.find(query, 7, 2.0, 30, among)
+    assert allowed[found].all()
+    assert np.intersect1d(found, np.argsort(-scores)[:25]).size >= 23
+    assert sorted(given.searched.find(query, 7, 2.0, 561, among)) == np.flatnonzero(allowed).tolist()
+    with pytest.raises(ValueError, match="a bit for every document"):
+        given.searched.find(query, 7, 2.0, 30, among[:-1])
+
+
+def test_more_than_there_is_and_a_query_of_zeros() -> None:
+    given = Given([5, 0, 70], mapped=20, parts=10, width=9)
+    zeros = np.zeros(24, np.float32)
+    assert sorted(given.searched.find(zeros, 9, 2.0, 1000, None)) == list(range(75))
+    assert given.searched.find(zeros, 3, 2.0, 10, None).size == 75  # all are as good as the tenth
+    assert given.searched.find(zeros, 0, 2.0, 10, None).size == 0
+    assert given.searched.find(zeros, 1, 2.0, 10, None).size == 5  # all alike: the first list
+    with pytest.raises(ValueError, match="at least one"):
+        given.searched.find(zeros, 3, 2.0, 0, None)
+    with pytest.raises(ValueError, match="dimension"):
+        given.searched.find(zeros[:-1], 3, 2.0, 10, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("centres", np.zeros((5, 19), np.float32), "the same m"),
+        ("codebooks", np.zeros((9, 16, 2), np.float32), "sixteen values for each part"),
+        ("codebooks", np.zeros((10, 8, 2), np.float32), "sixteen values for each part"),
+        ("codebooks", np.zeros((10, 16), np.float32), "codebooks"),
+        ("places", np.arange(8), "w places"),
+        ("places", np.array([0, 1, 2, 3, 4, 5, 6, 7, 20]), "place 20 is outside 0..19"),
+        ("places", np.array([0, 1, 2, 3, 4, 5, 6, 7, -1]), "place -1 is outside 0..19"),
+        ("directions", np.zeros((4, 2, 9), np.int8), "every list"),
+        ("directions", np.zeros((5, 9), np.int8), "directions"),
+        ("scales", np.zeros(6, np.float32), "every list"),
+        ("others", np.zeros(1, np.float32), "every list"),
+        ("codes", np.zeros(4, np.uint64), "every list"),
+        ("ordinals", np.zeros(4, np.uint64), "every list"),
+        ("sizes", np.zeros(6, np.int64), "every list"),
+    ],
+)
+def test_parts_that_do_not_fit(name: str, value: npt.NDArray[Any], message: str) -> None:
+    parts = Given([1] * 5, mapped=20, parts=10, width=9).parts
+    with pytest.raises(ValueError, match=message):
+        kernels.Lists(**{**parts, name: value}, documents=5)
+
+
+def test_spreads_are_those_of_the_documents() -> None:
+    random = np.random.default_rng(7)
+    centres = random.standard_normal((3, 12)).astype(np.float32)
+    number = random.integers(2, size=900)  # the third list is empty
+    length = np.array([3.0, 1.0, 0.1, 0.1, *[0.1] * 8])
+    documents = (centres[number] + random.standard_normal((900, 12)) * length).astype(np.float32)
+    chunks = (documents[start : start + 250] for start in range(0, 900, 250))
+    spreads = measure_spreads(chunks, number, centres, np.arange(8))
+    assert spreads.directions.shape == (3, 2, 8)
+    for row in range(2):
+        differences = documents[number == row] - centres[row]
+        for query in random.standard_normal((20, 12)):
+            query[8:] = 0
+            exact = ((differences @ query) ** 2).mean()
+            parts = (spreads.directions[row] * spreads.scales[row]) @ query[:8]
+            assert (parts**2).sum() + spreads.others[row] * (query @ query) == pytest.approx(exact, rel=0.1, abs=0.05)
+    assert not spreads.directions[2].any()
+    assert spreads.scales[2] == spreads.others[2] == 0
+
+
+def test_every_document_is_in_the_list_that_holds_it(built: BuiltIndex, vectors: Floats) -> None:
+    inverted: Any = faiss.extract_index_ivf(faiss.downcast_index(built.index.base_index))
+    found = lists_of(inverted, COUNT)
+    assert [inverted.invlists.list_size(number) for number in range(LISTS)] == np.bincount(found).tolist()
+
+
+def found_by(built: BuiltIndex, vectors: Floats, queries: Floats, nprobe: int) -> float:
+    index = DenseIndex(*built)
+    faiss.ParameterSpace().set_index_parameter(built.index, "nprobe", nprobe)
+    faiss.ParameterSpace().set_index_parameter(built.index, "k_factor_rf", 8)
+    truth = np.argsort(-(queries @ vectors.T), axis=1)[:, :20]
+    return sum(
+        np.intersect1d(index.search(query, 20)[0], row).size for query, row in zip(queries, truth, strict=True)
+    ) / (20 * len(queries))
+
+
+def test_fewer_lists_hold_the_best_documents(built: BuiltIndex, vectors: Floats, queries: Floats) -> None:
+    assert built.spreads is not None
+    with_spreads = found_by(built, vectors, queries[1::2], 6)
+    assert with_spreads > found_by(BuiltIndex(built.index), vectors, queries[1::2], 6) + 0.03
+
+
+def test_all_lists_hold_the_same_either_way(built: BuiltIndex, queries: Floats) -> None:
+    """Faiss rounds its tables in another way, so that some candidates differ, but hardly one of the best."""
+    for name, value in {"nprobe": LISTS, "k_factor_rf": 8}.items():
+        faiss.ParameterSpace().set_index_parameter(built.index, name, value)
+    plain, chosen = DenseIndex(built.index), DenseIndex(*built)
+    shared = [np.intersect1d(chosen.search(q, 30)[0], plain.search(q, 30)[0]).size for q in queries[1:40:2]]
+    assert np.mean(shared) > 29.5
+
+
+def test_filters_hold(built: BuiltIndex, queries: Floats) -> None:
+    allowed = np.arange(COUNT) % 2 == 0
+    faiss.ParameterSpace().set_index_parameter(built.index, "nprobe", 8)
+    for few in (0, COUNT):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("artifacts.dense._FEW", few)
+            found, _ = DenseIndex(*built).search(queries[0], 30, np.packbits(allowed, bitorder="little"))
+        assert found.size == 30
+        assert allowed[found].all()
+
+
+def test_written_and_read(built: BuiltIndex, queries: Floats, tmp_path: Path) -> None:
+    assert built.spreads is not None
+    write_dense_index(built, tmp_path / "dense.faiss", tmp_path / "spreads.npz")
+    setting = {"nprobe": 8, "k_factor_rf": 2}
+    again = DenseIndex.open(tmp_path / "dense.faiss", setting, tmp_path / "spreads.npz")
+    for name, value in setting.items():
+        faiss.ParameterSpace().set_index_parameter(built.index, name, value)
+    for ours, theirs in zip(again.search(queries[1], 40), DenseIndex(*built).search(queries[1], 40), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    built.spreads.write(tmp_path / "twice.npz")
+    assert (tmp_path / "twice.npz").read_bytes() == (tmp_path / "spreads.npz").read_bytes()
+
+
+def test_files_that_are_no_spreads(built: BuiltIndex, vectors: Floats, tmp_path: Path) -> None:
+    assert built.spreads is not None
+    file = tmp_path / "spreads.npz"
+    for content in (b"", b"no archive", b"PK\x03\x04 broken"):
+        file.write_bytes(content)
+        with pytest.raises(BundleError, match=r"spreads.npz: the spreads of the lists can't be read"):
+            ListSpreads.read(file)
+    with pytest.raises(BundleError, match="can't be read"):
+        ListSpreads.read(tmp_path / "none.npz")
+    np.savez(file, places=np.zeros(0, np.int64))
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    for other in (file, tmp_path / "one.npy"):
+        with pytest.raises(BundleError, match="can't be read"):
+            ListSpreads.read(other)
+    with pytest.raises(DiskError, match="can't be written"):
+        built.spreads.write(tmp_path / "no" / "spreads.npz")
+    shorter = built.spreads._replace(scales=built.spreads.scales[:-1])
+    with pytest.raises(BundleError, match="don't fit the dense index: every list"):
+        DenseIndex(built.index, shorter)
+    with pytest.raises(BundleError, match="don't fit the dense index: it is no index laid out by queries"):
+        DenseIndex(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)").index, built.spreads)
