@@ -46,9 +46,9 @@ class DenseIndex:
         self.dimension: int = index.d
         self._exhaustive = isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
         self._coder, self._codes = _codes(index)
-        self._scale = _scale_of_bytes(self._coder)
+        self._scored = _scored(self._coder, self._codes)
         # Candidates are scored here, which reads the next ones' codes ahead; Faiss waits for those of each.
-        self._refines = isinstance(index, faiss.IndexRefine) and self._scale is not None
+        self._refines = isinstance(index, faiss.IndexRefine) and self._scored is not None
         self._proposing: FaissIndex = faiss.downcast_index(index.base_index) if self._refines else index
         self._lists: kernels.Lists | None = None
         if spreads is not None:
@@ -121,10 +121,10 @@ class DenseIndex:
         """Search the index, in which `size` documents may be found, for the best `wanted`."""
         most = max(wanted, int(wanted * self._index.k_factor)) if self._refines else wanted + self._exhaustive
         fetched = min(most, size)
-        if self._lists is not None:
-            hits = self._lists.find(query, self._proposing.nprobe, _SPREAD, fetched, among)
-        else:
-            hits = self._found(query, wanted, fetched, size, among)
+        if self._lists is not None and self._scored is not None:
+            probes = self._proposing.nprobe
+            return self._lists.search(query, wanted, fetched, probes, _SPREAD, among, self._scored)
+        hits = self._found(query, wanted, fetched, size, among)
         return kernels.best_first(hits, self._scores(query, hits), wanted)
 
     def _found(
@@ -165,8 +165,8 @@ class DenseIndex:
         return self._scores(self._checked(query), np.ascontiguousarray(ordinals, dtype=np.int64))
 
     def _scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        if self._codes is not None and self._scale is not None:
-            return kernels.score_codes(self._codes, *self._scale, query, ordinals)
+        if self._scored is not None:
+            return self._scored.scores(query, ordinals)
         # Not `@`: BLAS wakes its thread pool for this, which costs far more than the sum, and its order of summation
         # depends on the number of rows.
         scores: npt.NDArray[np.float32] = np.einsum("md,d->m", self.vectors(ordinals), query)
@@ -237,15 +237,14 @@ def _codes(index: FaissIndex) -> tuple[FaissIndex, npt.NDArray[np.uint8] | None]
     return index, codes.reshape(index.ntotal, index.code_size)
 
 
-def _scale_of_bytes(coder: FaissIndex) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
-    """What codes of a byte a number stand for, as `kernels.score_codes` needs it: low and step, (D,) each. None for
-    other codes."""
-    if not isinstance(coder, faiss.IndexScalarQuantizer) or coder.sq.qtype != faiss.ScalarQuantizer.QT_8bit:
+def _scored(coder: FaissIndex, codes: npt.NDArray[np.uint8] | None) -> kernels.ByteCodes | None:
+    """What scores documents by codes of a byte a number. None for other codes."""
+    if codes is None or not isinstance(coder, faiss.IndexScalarQuantizer):
         return None
-    if coder.sq.trained.size() != 2 * coder.d:  # an index without documents
+    if coder.sq.qtype != faiss.ScalarQuantizer.QT_8bit:
         return None
     low, span = faiss.vector_to_array(coder.sq.trained).reshape(2, coder.d).astype(np.float32)
-    return low.copy(), span / np.float32(255)
+    return kernels.ByteCodes(codes, low.copy(), span / np.float32(255))
 
 
 def faiss_reason(error: BaseException) -> str:

@@ -77,7 +77,7 @@ class ListSpreads(NamedTuple):
             codes = np.array([int(held.get_codes(number)) for number in numbers], dtype=np.uint64)
             ordinals = np.array([int(held.get_ids(number)) for number in numbers], dtype=np.uint64)
             sizes = np.array([held.list_size(number) for number in numbers], dtype=np.int64)
-            return inverted, kernels.Lists(matrix, centres, codebooks, *self, codes, ordinals, sizes, index.ntotal)
+            return inverted, kernels.Lists(matrix, centres, codebooks, *self, codes, ordinals, sizes)
         except (TypeError, ValueError) as error:
             raise BundleError(
                 f"The spreads of the lists don't fit the dense index: {error}.", remedy="Build the bundle again."

@@ -41,11 +41,21 @@ class Impacts:
     def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """The terms of a document (n,), ascending, and their impacts (n,). All lists are asked for it."""
 
+class ByteCodes:
+    """N documents in codes (N, D), which stand for `low + step * (code + 1/2)`, both (D,)."""
+
+    def __init__(
+        self, codes: npt.NDArray[np.uint8], low: npt.NDArray[np.float32], step: npt.NDArray[np.float32]
+    ) -> None: ...
+    def scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Inner products (m,) of a query (D,) with documents (m,). Other threads run meanwhile if there are
+        thousands."""
+
 class Lists:
-    """Inverted lists of N documents, L of them, as `artifacts.dense_lists` describes them: a mapping of queries (m, D),
-    centres (L, m), codebooks of C product codes of 4 bits (C, 16, m / C), a `ListSpreads`, and of each list (L,) the
-    addresses of its codes, in blocks, and of its documents' ordinals, int64, and their number. ValueError where these
-    don't fit each other; what lies at the addresses is not checked."""
+    """Inverted lists, L of them, as `artifacts.dense_lists` describes them: a mapping of queries (m, D), centres
+    (L, m), codebooks of C product codes of 4 bits (C, 16, m / C), a `ListSpreads`, and of each list (L,) the addresses
+    of its codes, in blocks, and of its documents' ordinals, int64, and their number. ValueError where these don't fit
+    each other; what lies at the addresses is not checked."""
 
     def __init__(
         self,
@@ -59,20 +69,23 @@ class Lists:
         codes: npt.NDArray[np.uint64],
         ordinals: npt.NDArray[np.uint64],
         sizes: npt.NDArray[np.int64],
-        documents: int,
     ) -> None: ...
-    def find(
+    def search(
         self,
         query: npt.NDArray[np.float32],
+        wanted: int,
+        candidates: int,
         probes: int,
         spread: float,
-        wanted: int,
         among: npt.NDArray[np.uint8] | None,
-    ) -> npt.NDArray[np.int64]:
-        """The ordinals (n,) of the best `wanted` documents for a query (D,) by their codes, and some more that are as
-        good as the last one, in no order. Looked into are the `probes` lists whose centres have the largest product
-        with the query plus `spread` standard deviations. With `among`, found is only what has its bit in it (b,), the
-        lowest first. Other threads run meanwhile."""
+        scored: ByteCodes,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The best `wanted` documents for a query (D,), ordinals (n,) and scores (n,), by score, ties by ordinal.
+
+        Looked into are the `probes` lists whose centres have the largest product with the query plus `spread` standard
+        deviations. The best `candidates` by their codes there, and some more that are as good as the last one, are
+        scored by `scored`. With `among`, found is only what has its bit in it (b,), the lowest first. Other threads run
+        meanwhile."""
 
 class Table:
     """A token table: rows (V, D), float16, float32, or int8 with scales (V,). ValueError for ids outside 0..V-1."""
@@ -132,16 +145,6 @@ def count_each(
 
 def magnitude(numbers: npt.NDArray[np.float32]) -> float:
     """The sum of the numbers' absolute values, which is not finite if one of them isn't."""
-
-def score_codes(
-    codes: npt.NDArray[np.uint8],
-    low: npt.NDArray[np.float32],
-    step: npt.NDArray[np.float32],
-    query: npt.NDArray[np.float32],
-    ordinals: npt.NDArray[np.int64],
-) -> npt.NDArray[np.float32]:
-    """Inner products (m,) of a query (D,) with the documents `ordinals` (m,) of codes (N, D), which stand for
-    `low + step * (code + 1/2)`, both (D,). Other threads run meanwhile if there are thousands."""
 
 def best_first(
     ordinals: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], count: int

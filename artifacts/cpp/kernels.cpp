@@ -44,18 +44,20 @@ PYBIND11_MODULE(kernels, module) {
     py::class_<Texts>(module, "Texts")
         .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "count"_a)
         .def("read", &Texts::read, py::arg("ordinals").noconvert());
+    py::class_<ByteCodes>(module, "ByteCodes")
+        .def(py::init<Array<uint8_t>, Array<float>, Array<float>>(), py::arg("codes").noconvert(),
+             py::arg("low").noconvert(), py::arg("step").noconvert())
+        .def("scores", &ByteCodes::scores, py::arg("query").noconvert(), py::arg("ordinals").noconvert());
     py::class_<Lists>(module, "Lists")
         .def(py::init<Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<int8_t>, Array<float>, Array<float>,
-                      Array<uint64_t>, Array<uint64_t>, Array<int64_t>, int64_t>(),
+                      Array<uint64_t>, Array<uint64_t>, Array<int64_t>>(),
              py::arg("mapping").noconvert(), py::arg("centres").noconvert(), py::arg("codebooks").noconvert(),
              py::arg("places").noconvert(), py::arg("directions").noconvert(), py::arg("scales").noconvert(),
              py::arg("others").noconvert(), py::arg("codes").noconvert(), py::arg("ordinals").noconvert(),
-             py::arg("sizes").noconvert(), "documents"_a)
-        .def("find", &Lists::find, py::arg("query").noconvert(), "probes"_a, "spread"_a, "wanted"_a,
-             py::arg("among").noconvert());
+             py::arg("sizes").noconvert())
+        .def("search", &Lists::search, py::arg("query").noconvert(), "wanted"_a, "candidates"_a, "probes"_a, "spread"_a,
+             py::arg("among").noconvert(), "scored"_a);
     module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
-    module.def("score_codes", &score_codes, py::arg("codes").noconvert(), py::arg("low").noconvert(),
-               py::arg("step").noconvert(), py::arg("query").noconvert(), py::arg("ordinals").noconvert());
     module.def("best_first", &best_first, py::arg("ordinals").noconvert(), py::arg("scores").noconvert(), "count"_a);
     module.def("align", &align, "legs"_a);
     module.def("unknown", &unknown, py::arg("ordinals").noconvert(), py::arg("scores").noconvert());

@@ -14,6 +14,7 @@
 #include "arrays.hpp"
 #include "code_blocks.hpp"
 #include "nearest.hpp"
+#include "scores.hpp"
 
 namespace kernels {
 
@@ -72,11 +73,10 @@ class Lists {
     // The addresses are those of each list's codes, in blocks, and of its documents' ordinals, as Faiss holds them.
     Lists(Array<float> mapping, Array<float> centres, Array<float> codebooks, Array<int64_t> places,
           Array<int8_t> directions, Array<float> scales, Array<float> others, Array<uint64_t> codes,
-          Array<uint64_t> ordinals, Array<int64_t> sizes, int64_t documents)
+          Array<uint64_t> ordinals, Array<int64_t> sizes)
         : mapping_(std::move(mapping)), centres_(std::move(centres)), codebooks_(std::move(codebooks)),
           places_(std::move(places)), directions_(std::move(directions)), scales_(std::move(scales)),
-          others_(std::move(others)), codes_(std::move(codes)), ordinals_(std::move(ordinals)), sizes_(std::move(sizes)),
-          documents_(documents) {
+          others_(std::move(others)), codes_(std::move(codes)), ordinals_(std::move(ordinals)), sizes_(std::move(sizes)) {
         require(mapping_.ndim() == 2 && centres_.ndim() == 2 && codebooks_.ndim() == 3 && directions_.ndim() == 3,
                 "a mapping is (m, D), centres are (L, m), codebooks (C, 16, m / C), directions (L, r, w)");
         mapped_ = static_cast<size_t>(mapping_.shape(0));
@@ -99,22 +99,32 @@ class Lists {
             require(static_cast<size_t>(rows) == count_, "every list has directions, a scale, a variance, codes and a size");
     }
 
-    // The ordinals of the best documents by their codes, at least `wanted` of them if the lists hold so many: those of one
-    // score are all there, or none. Looked into are `probes` lists, and only what is `among` some, if that is given.
-    Array<int64_t> find(const Array<float> &query, size_t probes, float spread, size_t wanted,
-                        const std::optional<Array<uint8_t>> &among) const {
-        require(static_cast<size_t>(query.size()) == size_, "the query has the mapping's dimension");
-        require(wanted > 0, "at least one document is wanted");
-        require(!among || among->size() * 8 >= documents_, "there is a bit for every document");
-        std::vector<int64_t> found;
+    // The best documents, `wanted` of them if the lists hold so many, and their scores by `scored`, with which the best
+    // `candidates` by their codes are scored again. Looked into are `probes` lists, and only what is `among` some, if that
+    // is given.
+    py::tuple search(const Array<float> &query, size_t wanted, size_t candidates, size_t probes, float spread,
+                     const std::optional<Array<uint8_t>> &among, const ByteCodes &scored) const {
+        require(static_cast<size_t>(query.size()) == size_ && scored.size() == size_,
+                "query and codes have the mapping's dimension");
+        require(candidates > 0, "there is at least one candidate");
+        require(!among || among->size() * 8 >= scored.count(), "there is a bit for every document");
+        Ranking ranking;
         {
             py::gil_scoped_release other_threads;
             std::vector<float> asked(mapped_);
             products_of(mapping_.data(), mapped_, size_, query.data(), asked.data());
             const std::vector<Probe> probed = choose(asked.data(), std::min(probes, count_), spread);
-            found = scan(asked.data(), probed, wanted, among ? among->data() : nullptr);
+            const std::vector<int64_t> found =
+                scan(asked.data(), probed, candidates, among ? among->data() : nullptr, scored.count());
+            for (int64_t document : found)
+                require(scored.has(document), "document ", document, " is outside 0..", scored.count() - 1);
+            std::vector<float> scores(found.size());
+            scored.score(query.data(), found.data(), found.size(), scores.data());
+            ranking.reserve(found.size());
+            for (size_t i = 0; i < found.size(); ++i) ranking.emplace_back(-scores[i], found[i]);
+            keep_best(ranking, wanted);
         }
-        return array_of(found);
+        return ordinals_and_scores(ranking);
     }
 
   private:
@@ -153,8 +163,10 @@ class Lists {
         return probed;
     }
 
-    std::vector<int64_t> scan(const float *asked, const std::vector<Probe> &probed, size_t wanted,
-                              const uint8_t *among) const {
+    // The ordinals of the best documents by their codes, at least `wanted` if there are so many: all that are as good as
+    // the last one, too.
+    std::vector<int64_t> scan(const float *asked, const std::vector<Probe> &probed, size_t wanted, const uint8_t *among,
+                              int64_t documents) const {
         static const BlockSums sums_of = best_block_sums();
         float least = std::numeric_limits<float>::infinity(), most = -least;
         for (const Probe &probe : probed) {
@@ -184,7 +196,7 @@ class Lists {
                 for (; found; found &= found - 1) {
                     const auto place = static_cast<size_t>(__builtin_ctz(found));
                     const int64_t *ordinal = ordinals + first + place;
-                    if (among && !allowed(*ordinal, among)) continue;
+                    if (among && !allowed(*ordinal, among, documents)) continue;
                     nearest.add(offset + sums[place], ordinal);
                 }
             }
@@ -192,8 +204,8 @@ class Lists {
         return nearest.ordinals();
     }
 
-    bool allowed(int64_t ordinal, const uint8_t *among) const {
-        return ordinal >= 0 && ordinal < documents_ && (among[ordinal / 8] >> ordinal % 8 & 1);
+    static bool allowed(int64_t ordinal, const uint8_t *among, int64_t documents) {
+        return ordinal >= 0 && ordinal < documents && (among[ordinal / 8] >> ordinal % 8 & 1);
     }
 
     size_t size_of(const Probe &probe) const { return static_cast<size_t>(sizes_.data()[probe.list]); }
@@ -256,7 +268,6 @@ class Lists {
     Array<float> scales_, others_;
     Array<uint64_t> codes_, ordinals_;
     Array<int64_t> sizes_;
-    int64_t documents_;
     size_t mapped_, size_, count_, along_, width_, parts_;
 };
 

@@ -48,47 +48,70 @@ ALSO_FOR_AVX2 inline float code_score(const uint8_t *codes, const float *weights
     return sums[0];
 }
 
-inline Array<float> score_codes(const Array<uint8_t> &codes, const Array<float> &low, const Array<float> &step,
-                         const Array<float> &query, const Array<int64_t> &ordinals) {
-    require(codes.ndim() == 2, "codes have shape (N, D)");
-    const auto documents = codes.shape(0), size = codes.shape(1);
-    require(low.size() == size && step.size() == size && query.size() == size, "all vectors have the codes' dimension");
-    const int64_t *wanted = ordinals.data();
-    const py::ssize_t count = ordinals.size();
-    for (py::ssize_t i = 0; i < count; ++i)
-        require(wanted[i] >= 0 && wanted[i] < documents, "document ", wanted[i], " is outside 0..", documents - 1);
-    Array<float> scores(count);
-    float *score = scores.mutable_data();
-    const uint8_t *first = codes.data();
-    constexpr py::ssize_t AHEAD = 16, LINE = 64, MANY = 2000;
-    // Few are scored in less time than it takes to get the interpreter's lock back from a busy thread.
-    std::optional<py::gil_scoped_release> other_threads;
-    if (count > MANY) other_threads.emplace();
-    const ByteQuery asked(low.data(), step.data(), query.data(), static_cast<size_t>(size));
-    for (py::ssize_t i = 0; i < count; ++i) {
-        if (i + AHEAD < count) {
-            const uint8_t *next = first + wanted[i + AHEAD] * size;
-            for (py::ssize_t at = 0; at < size; at += LINE) __builtin_prefetch(next + at);
-            __builtin_prefetch(next + size - 1);  // codes may begin anywhere in a line, and so end in one more
-        }
-        score[i] = asked.common + code_score(first + wanted[i] * size, asked.weights.data(), static_cast<size_t>(size));
+// Documents in a byte a number, (N, D), as Faiss' scalar quantiser has them.
+class ByteCodes {
+  public:
+    ByteCodes(Array<uint8_t> codes, Array<float> low, Array<float> step)
+        : codes_(std::move(codes)), low_(std::move(low)), step_(std::move(step)) {
+        require(codes_.ndim() == 2, "codes have shape (N, D)");
+        require(low_.size() == codes_.shape(1) && step_.size() == codes_.shape(1), "all vectors have the codes' dimension");
     }
-    other_threads.reset();
-    return scores;
-}
 
-inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &scores, size_t count) {
-    require(ordinals.size() == scores.size(), "every document needs a score");
-    std::vector<std::pair<float, int64_t>> ranking(static_cast<size_t>(ordinals.size()));
-    for (size_t i = 0; i < ranking.size(); ++i) {
-        const float score = scores.data()[i];
-        require(!std::isnan(score), "document ", ordinals.data()[i], " has a score that is no number");
-        ranking[i] = {-score, ordinals.data()[i]};
+    int64_t count() const { return codes_.shape(0); }
+
+    size_t size() const { return static_cast<size_t>(codes_.shape(1)); }
+
+    bool has(int64_t document) const { return document >= 0 && document < count(); }
+
+    // Inner products of a query with documents that there are. The next ones' codes are read ahead.
+    void score(const float *query, const int64_t *documents, size_t count, float *scores) const {
+        constexpr size_t AHEAD = 16, LINE = 64;
+        const uint8_t *first = codes_.data();
+        const size_t size = this->size();
+        const ByteQuery asked(low_.data(), step_.data(), query, size);
+        for (size_t i = 0; i < count; ++i) {
+            if (i + AHEAD < count) {
+                const uint8_t *next = first + static_cast<size_t>(documents[i + AHEAD]) * size;
+                for (size_t at = 0; at < size; at += LINE) __builtin_prefetch(next + at);
+                __builtin_prefetch(next + size - 1);  // codes may begin anywhere in a line, and so end in one more
+            }
+            scores[i] = asked.common +
+                        code_score(first + static_cast<size_t>(documents[i]) * size, asked.weights.data(), size);
+        }
     }
+
+    Array<float> scores(const Array<float> &query, const Array<int64_t> &documents) const {
+        require(static_cast<size_t>(query.size()) == size(), "the query has the codes' dimension");
+        const auto count = static_cast<size_t>(documents.size());
+        for (size_t i = 0; i < count; ++i)
+            require(has(documents.data()[i]), "document ", documents.data()[i], " is outside 0..", this->count() - 1);
+        Array<float> found(documents.size());
+        float *score_of = found.mutable_data();
+        constexpr size_t MANY = 2000;
+        // Few are scored in less time than it takes to get the interpreter's lock back from a busy thread.
+        std::optional<py::gil_scoped_release> other_threads;
+        if (count > MANY) other_threads.emplace();
+        score(query.data(), documents.data(), count, score_of);
+        other_threads.reset();
+        return found;
+    }
+
+  private:
+    Array<uint8_t> codes_;
+    Array<float> low_, step_;
+};
+
+// The best of a ranking in no order, by score, ties by ordinal. Scores stand in it with their signs turned.
+using Ranking = std::vector<std::pair<float, int64_t>>;
+
+inline void keep_best(Ranking &ranking, size_t count) {
     const auto last = ranking.begin() + static_cast<ptrdiff_t>(std::min(count, ranking.size()));
     std::nth_element(ranking.begin(), last, ranking.end());
     ranking.erase(last, ranking.end());
     std::sort(ranking.begin(), ranking.end());
+}
+
+inline py::tuple ordinals_and_scores(const Ranking &ranking) {
     const auto size = static_cast<py::ssize_t>(ranking.size());
     Array<int64_t> best(size);
     Array<float> their(size);
@@ -97,6 +120,18 @@ inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &
         best.mutable_data()[i] = ranking[static_cast<size_t>(i)].second;
     }
     return py::make_tuple(best, their);
+}
+
+inline py::tuple best_first(const Array<int64_t> &ordinals, const Array<float> &scores, size_t count) {
+    require(ordinals.size() == scores.size(), "every document needs a score");
+    Ranking ranking(static_cast<size_t>(ordinals.size()));
+    for (size_t i = 0; i < ranking.size(); ++i) {
+        const float score = scores.data()[i];
+        require(!std::isnan(score), "document ", ordinals.data()[i], " has a score that is no number");
+        ranking[i] = {-score, ordinals.data()[i]};
+    }
+    keep_best(ranking, count);
+    return ordinals_and_scores(ranking);
 }
 
 }  // namespace kernels

@@ -81,7 +81,26 @@ class Given:
             "ordinals": np.array([self.ordinals.ctypes.data + 8 * start for start in starts], np.uint64),
             "sizes": np.array(sizes, np.int64),
         }
-        self.searched = kernels.Lists(**self.parts, documents=total)
+        self.searched = kernels.Lists(**self.parts)
+        self.scored = kernels.ByteCodes(
+            random.integers(256, size=(total, size)).astype(np.uint8),
+            np.zeros(size, np.float32),
+            np.ones(size, np.float32),
+        )
+
+    def find(
+        self,
+        query: Floats,
+        probes: int,
+        spread: float,
+        candidates: int,
+        among: npt.NDArray[np.uint8] | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """All candidates."""
+        found, scores = self.searched.search(query, 10**6, candidates, probes, spread, among, self.scored)
+        np.testing.assert_array_equal(scores, self.scored.scores(query, found))
+        assert (np.diff(scores) <= 0).all()
+        return found
 
     def ranked(self, query: Floats, spread: float) -> npt.NDArray[np.int64]:
         """The lists, the best first."""
@@ -111,7 +130,7 @@ def test_the_best_by_their_codes_are_found(mapped: int, parts: int, width: int, 
     given = Given([100, 32, 0, 1, 331, 64, 33], mapped=mapped, parts=parts, width=width, along=along)
     for query in np.random.default_rng(6).standard_normal((20, 24)).astype(np.float32):
         scores = given.scores(query)
-        found = given.searched.find(query, 7, 2.0, 50, None)
+        found = given.find(query, 7, 2.0, 50)
         assert np.unique(found).size == found.size
         assert 50 <= found.size < 70
         # Tables are rounded to 255 steps: a sum is off by half a step for each part, and one for the centre.
@@ -126,7 +145,7 @@ def test_lists_are_asked_by_product_and_spread() -> None:
     for query in np.random.default_rng(7).standard_normal((10, 24)).astype(np.float32):
         for spread in (0.0, 1.5):
             ranked = given.ranked(query, spread)
-            found = given.searched.find(query, 8, spread, 2000, None)
+            found = given.find(query, 8, spread, 2000)
             looked_into = np.unique(given.lists[np.argsort(given.ordinals)][found])
             assert found.size == 8 * 40
             # Directions are bytes: the eighth and the ninth may change places.
@@ -140,25 +159,33 @@ def test_only_what_is_among_the_allowed() -> None:
     among = np.packbits(allowed, bitorder="little")
     query = np.random.default_rng(9).standard_normal(24).astype(np.float32)
     scores = np.where(allowed, given.scores(query), -np.inf)
-    found = given.searched.find(query, 7, 2.0, 30, among)
+    found = given.find(query, 7, 2.0, 30, among)
     assert allowed[found].all()
     assert np.intersect1d(found, np.argsort(-scores)[:25]).size >= 23
-    assert sorted(given.searched.find(query, 7, 2.0, 561, among)) == np.flatnonzero(allowed).tolist()
+    assert sorted(given.find(query, 7, 2.0, 561, among)) == np.flatnonzero(allowed).tolist()
     with pytest.raises(ValueError, match="a bit for every document"):
-        given.searched.find(query, 7, 2.0, 30, among[:-1])
+        given.find(query, 7, 2.0, 30, among[:-1])
 
 
 def test_more_than_there_is_and_a_query_of_zeros() -> None:
     given = Given([5, 0, 70], mapped=20, parts=10, width=9)
     zeros = np.zeros(24, np.float32)
-    assert sorted(given.searched.find(zeros, 9, 2.0, 1000, None)) == list(range(75))
-    assert given.searched.find(zeros, 3, 2.0, 10, None).size == 75  # all are as good as the tenth
-    assert given.searched.find(zeros, 0, 2.0, 10, None).size == 0
-    assert given.searched.find(zeros, 1, 2.0, 10, None).size == 5  # all alike: the first list
+    assert sorted(given.find(zeros, 9, 2.0, 1000)) == list(range(75))
+    assert given.find(zeros, 3, 2.0, 10).size == 75  # all are as good as the tenth
+    assert given.find(zeros, 0, 2.0, 10).size == 0
+    assert given.find(zeros, 1, 2.0, 10).size == 5  # all alike: the first list
     with pytest.raises(ValueError, match="at least one"):
-        given.searched.find(zeros, 3, 2.0, 0, None)
+        given.find(zeros, 3, 2.0, 0)
     with pytest.raises(ValueError, match="dimension"):
-        given.searched.find(zeros[:-1], 3, 2.0, 10, None)
+        given.find(zeros[:-1], 3, 2.0, 10)
+    narrow = kernels.ByteCodes(np.zeros((75, 23), np.uint8), np.zeros(23, np.float32), np.ones(23, np.float32))
+    with pytest.raises(ValueError, match="dimension"):
+        given.searched.search(zeros, 5, 10, 3, 2.0, None, narrow)
+    given.ordinals[3] = 75
+    with pytest.raises(ValueError, match=r"document 75 is outside 0..74"):
+        given.find(zeros, 3, 2.0, 10)
+    everything = np.full(10, 255, np.uint8)
+    assert given.find(zeros, 3, 2.0, 100, everything).size == 74
 
 
 @pytest.mark.parametrize(
@@ -183,7 +210,7 @@ def test_more_than_there_is_and_a_query_of_zeros() -> None:
 def test_parts_that_do_not_fit(name: str, value: npt.NDArray[Any], message: str) -> None:
     parts = Given([1] * 5, mapped=20, parts=10, width=9).parts
     with pytest.raises(ValueError, match=message):
-        kernels.Lists(**{**parts, name: value}, documents=5)
+        kernels.Lists(**{**parts, name: value})
 
 
 def test_spreads_are_those_of_the_documents() -> None:

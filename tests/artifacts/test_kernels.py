@@ -148,17 +148,21 @@ def test_codes_are_scored_like_what_they_stand_for() -> None:
     low, step, query = generator.normal(size=(3, D)).astype(np.float32)
     ordinals = generator.integers(0, 500, 77)
     expected = (low + step * (codes[ordinals] + 0.5)).astype(np.float64) @ query
-    found = kernels.score_codes(codes, low, step, query, ordinals)
+    scored = kernels.ByteCodes(codes, low, step)
+    found = scored.scores(query, ordinals)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-2)
-    alone = [kernels.score_codes(codes, low, step, query, ordinals[i : i + 1])[0] for i in range(ordinals.size)]
+    alone = [scored.scores(query, ordinals[i : i + 1])[0] for i in range(ordinals.size)]
     np.testing.assert_array_equal(found, alone)
-    assert kernels.score_codes(codes, low, step, query, ordinals[:0]).shape == (0,)
+    assert scored.scores(query, ordinals[:0]).shape == (0,)
     for outside in (-1, 500):
         with pytest.raises(ValueError, match=f"document {outside} is outside 0..499"):
-            kernels.score_codes(codes, low, step, query, np.array([3, outside]))
+            scored.scores(query, np.array([3, outside]))
     with pytest.raises(ValueError, match="dimension"):
-        kernels.score_codes(codes, low, step, query[1:], ordinals)
+        scored.scores(query[1:], ordinals)
+    for bad in ((codes[0], low, step), (codes, low[1:], step), (codes, low, step[1:])):
+        with pytest.raises(ValueError, match=r"shape|dimension"):
+            kernels.ByteCodes(*bad)
 
 
 @given(scores=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), max_size=40), count=st.integers(0, 50))
