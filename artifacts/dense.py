@@ -52,6 +52,11 @@ class DenseIndex:
         self._proposing: FaissIndex = faiss.downcast_index(index.base_index) if self._refines else index
         self._lists: kernels.Lists | None = None
         if spreads is not None:
+            if not self._refines:
+                raise BundleError(
+                    "the dense index has spreads of its lists, but no 8-bit codes to score what is found in them.",
+                    remedy="Fetch or build the bundle again.",
+                )
             self._proposing, self._lists = spreads.searched(index)
 
     @classmethod
@@ -86,7 +91,13 @@ class DenseIndex:
                     f'{path}: the index does not know the search parameter "{name}" (value {value:g}).',
                     remedy="Mend dense.parameters in manifest.json.",
                 ) from error
-        return cls(index, None if spreads is None else ListSpreads.read(spreads))
+        if spreads is None:
+            return cls(index)
+        read = ListSpreads.read(spreads)
+        try:
+            return cls(index, read)
+        except BundleError as error:
+            raise BundleError(f"{spreads}: {error.message}", remedy=error.remedy) from error
 
     def search(
         self, query: npt.NDArray[np.float32], k: int, among: npt.NDArray[np.uint8] | None = None

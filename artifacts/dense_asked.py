@@ -36,6 +36,7 @@ _TRAINED: Final = 128  # documents per list that the clustering sees
 _ROUNDS: Final = 20  # of the clustering
 _LEAST: Final = 65_536
 _ENOUGH: Final = 0.99  # of what scores differ by lies in the directions that are kept
+_MOST_PARTS: Final = 256  # scores of so many codes are 16-bit numbers
 _CHUNK: Final = 65_536
 
 Vectors = npt.NDArray[np.float32]
@@ -49,22 +50,24 @@ def is_asked(factory: str) -> bool:
 def asked_factory(vectors: Vectors, queries: Vectors, lists: int) -> str:
     """What to build for documents (N, D) and queries (q, D), D at least 16, with so many lists.
 
-    m is the smallest of D/8, D/4 and D/2 whose 2m directions hold 0.99 of what the documents' scores differ by.
+    m is the smallest of D/8, D/4 and D/2 whose 2m directions hold 0.99 of what the documents' scores differ by, but at
+    most 256.
     """
     dimension = vectors.shape[1]
     _, _, spread = _maps(_sample(vectors, lists), queries, dimension // 2)
     held = np.cumsum(spread) / spread.sum()
     parts = next((m for m in (dimension // 8, dimension // 4) if held[2 * m - 1] >= _ENOUGH), dimension // 2)
-    return f"Queries,IVF{lists},PQ{parts}x4fsr,Refine(SQ8)"
+    return f"Queries,IVF{lists},PQ{min(parts, _MOST_PARTS)}x4fsr,Refine(SQ8)"
 
 
 def asked_lists(factory: str, dimension: int) -> tuple[int, int]:
     """Its lists, and codes per document. Raises RecipeError for another string, or one that doesn't fit D."""
     found = _PATTERN.fullmatch(factory)
-    if found is None or 2 * int(found[2]) > dimension:
+    most = min(dimension // 2, _MOST_PARTS)
+    if found is None or int(found[2]) > most:
         raise RecipeError(
             f'The factory "{factory}" can\'t be built for {dimension} dimensions.',
-            remedy=f"Write Queries,IVFn,PQmx4fsr,Refine(SQ8) with m at most {dimension // 2}.",
+            remedy=f"Write Queries,IVFn,PQmx4fsr,Refine(SQ8) with m at most {most}.",
         )
     return int(found[1]), int(found[2])
 

@@ -27,6 +27,14 @@ __all__ = ["ListSpreads", "lists_of", "measure_spreads", "spread_bytes"]
 _DIRECTIONS: Final = 2
 _MOST_PLACES: Final = 64
 _MOST: Final = 127  # of an int8
+_BLOCK: Final = 32  # documents whose codes stand together
+_FETCH: Final = "Fetch or build the bundle again."
+_FORMS: Final = {
+    "places": (np.int64, 1),
+    "directions": (np.int8, 3),
+    "scales": (np.float32, 1),
+    "others": (np.float32, 1),
+}
 
 FaissIndex = Any  # faiss is wrapped by SWIG and has no types
 Floats = npt.NDArray[np.float32]
@@ -55,11 +63,18 @@ class ListSpreads(NamedTuple):
         """Read such a file. BundleError when it is missing, or no such file."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
-                return cls(*(parts[name] for name in cls._fields))
-        except (OSError, TypeError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise BundleError(
-                f"{path}: the spreads of the lists can't be read: {error}.", remedy="Fetch or build the bundle again."
-            ) from error
+                read = {name: parts[name] for name in cls._fields}
+        except (OSError, TypeError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, BadZipFile) as error:
+            raise BundleError(f"{path}: the spreads of the lists can't be read: {error}.", remedy=_FETCH) from error
+        for name, (dtype, axes) in _FORMS.items():
+            found = read[name]
+            if found.dtype != dtype or found.ndim != axes or not found.flags.c_contiguous:
+                raise BundleError(
+                    f"{path}: {name} must be {np.dtype(dtype)} with {axes} axes in C order, found {found.dtype} of "
+                    f"shape {found.shape}.",
+                    remedy=_FETCH,
+                )
+        return cls(**read)
 
     def searched(self, index: FaissIndex) -> tuple[FaissIndex, kernels.Lists]:
         """The inverted lists of an index as `artifacts.dense_asked` builds it, and what searches them by these spreads.
@@ -74,24 +89,31 @@ class ListSpreads(NamedTuple):
             product = inverted.pq
             codebooks = faiss.vector_to_array(product.centroids).reshape(product.M, product.ksub, product.dsub)
             held, numbers = inverted.invlists, range(inverted.nlist)
-            codes = np.array([int(held.get_codes(number)) for number in numbers], dtype=np.uint64)
-            ordinals = np.array([int(held.get_ids(number)) for number in numbers], dtype=np.uint64)
+            # An empty list has nothing anywhere.
+            codes = np.array([int(held.get_codes(number) or 0) for number in numbers], dtype=np.uint64)
+            ordinals = np.array([int(held.get_ids(number) or 0) for number in numbers], dtype=np.uint64)
             sizes = np.array([held.list_size(number) for number in numbers], dtype=np.int64)
             return inverted, kernels.Lists(matrix, centres, codebooks, *self, codes, ordinals, sizes)
-        except (TypeError, ValueError) as error:
-            raise BundleError(
-                f"The spreads of the lists don't fit the dense index: {error}.", remedy="Build the bundle again."
-            ) from error
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BundleError(f"the spreads of the lists don't fit the dense index: {error}.", remedy=_FETCH) from error
 
 
 def _parts(index: FaissIndex) -> tuple[FaissIndex, FaissIndex]:
-    """What maps queries, and the inverted lists. ValueError for another kind of index."""
+    """What maps queries, and the inverted lists. ValueError for another kind of index than our own."""
     if isinstance(index, faiss.IndexRefine):
         index = faiss.downcast_index(index.base_index)
         chain: Any = index.chain if isinstance(index, faiss.IndexPreTransform) else None
         if chain is not None and chain.size() == 1:
-            mapping, inverted = faiss.downcast_VectorTransform(chain.at(0)), faiss.downcast_index(index.index)
-            if isinstance(mapping, faiss.LinearTransform) and isinstance(inverted, faiss.IndexIVFPQFastScan):
+            mapping: Any = faiss.downcast_VectorTransform(chain.at(0))
+            inverted: Any = faiss.downcast_index(index.index)
+            if (
+                isinstance(mapping, faiss.LinearTransform)
+                and not mapping.have_bias
+                and isinstance(inverted, faiss.IndexIVFPQFastScan)
+                and inverted.metric_type == faiss.METRIC_INNER_PRODUCT
+                and inverted.by_residual
+                and inverted.bbs == _BLOCK
+            ):
                 return mapping, inverted
     raise ValueError("it is no index laid out by queries")
 

@@ -92,9 +92,9 @@ def choose_parameters(built: BuiltIndex, vectors: Vectors, queries: Vectors) -> 
         for setting in settings:
             recalls.append(_recall(built, setting, queries, truth, threads))
             if recalls[-1] >= LEAST_RECALL:
-                break
-    enough = min(LEAST_RECALL, max(recalls) - _NEARLY)
-    chosen = next(number for number, recall in enumerate(recalls) if recall >= enough)
+                return setting, round(recalls[-1], 4)
+    nearly = max(recalls) - _NEARLY
+    chosen = next(number for number, recall in enumerate(recalls) if recall >= nearly)
     return settings[chosen], round(recalls[chosen], 4)
 
 

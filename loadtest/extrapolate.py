@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from artifacts.dense_lists import spread_bytes
 from loadtest.wire import LoadError
 
 __all__ = ["dense_bytes", "line", "power"]
@@ -12,13 +13,14 @@ Points = Sequence[tuple[float, float]]
 
 
 def dense_bytes(factory: str, dimension: int, documents: int) -> float:
-    """Bytes of a Faiss index with D dimensions and N documents.
+    """Bytes of a Faiss index with D dimensions and N documents, and of the spreads of its lists.
 
         Flat                          4·D·N
         SQ8                           D·N
         HNSWm,X                       X + N·(4·(2·m + m/(m-1)) + 12)      links of all levels, level and offset
         IVFn,PQqx4fsr,Refine(SQ8)     N·(q/2 + 8 + D) + 4·D·n             codes, ids, refinement, centroids
         Queries,IVFn,…                the same + 8·q·(D + n) - 4·D·n      centroids of 2·q values, map of queries
+                                      + n·(2·min(64, q) + 8)              spreads
 
     A node has 2·m links at the bottom, and m at each higher level, which 1/m of the level below reach. Raises LoadError
     for another factory.
@@ -31,7 +33,8 @@ def dense_bytes(factory: str, dimension: int, documents: int) -> float:
         return (plain[graph[2]] + 4 * (2 * links + links / (links - 1)) + 12) * documents
     if lists := re.fullmatch(r"(Queries,)?IVF(\d+),PQ(\d+)x4fsr?,Refine\(SQ8\)", factory):
         count, parts = int(lists[2]), int(lists[3])
-        tables = 8 * parts * (dimension + count) if lists[1] else 4 * dimension * count
+        mapped = 8 * parts * (dimension + count) + count * (spread_bytes(parts) + 8)
+        tables = mapped if lists[1] else 4 * dimension * count
         return (parts / 2 + 8 + dimension) * documents + tables
     raise LoadError(f"The size of a Faiss index {factory!r} has no formula here.", remedy="Use a factory by size.")
 

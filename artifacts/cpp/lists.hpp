@@ -19,7 +19,8 @@
 namespace kernels {
 
 // Half of LANES, of which the compiler makes one register, or two small ones.
-using Floats = float __attribute__((vector_size(LANES / 2 * sizeof(float)), aligned(sizeof(float))));
+typedef float Floats __attribute__((vector_size(LANES / 2 * sizeof(float)), aligned(sizeof(float))));
+static_assert(alignof(Floats) == sizeof(float), "rows may begin anywhere");
 
 inline float sum_of(const Floats &low, const Floats &high) {
     float sums[LANES / 2];
@@ -121,7 +122,10 @@ class Lists {
             std::vector<float> scores(found.size());
             scored.score(query.data(), found.data(), found.size(), scores.data());
             ranking.reserve(found.size());
-            for (size_t i = 0; i < found.size(); ++i) ranking.emplace_back(-scores[i], found[i]);
+            for (size_t i = 0; i < found.size(); ++i) {
+                require(!std::isnan(scores[i]), "document ", found[i], " has a score that is no number");
+                ranking.emplace_back(-scores[i], found[i]);
+            }
             keep_best(ranking, wanted);
         }
         return ordinals_and_scores(ranking);
@@ -246,7 +250,7 @@ class Lists {
     float in_steps(const float *asked, int16_t *rough) const {
         float largest = 0;
         for (size_t i = 0; i < width_; ++i) largest = std::max(largest, std::fabs(asked[places_.data()[i]]));
-        const float step = largest > 0 ? largest / RANGE : 1.0f;
+        const float step = std::max(largest / RANGE, std::numeric_limits<float>::min());
         for (size_t i = 0; i < width_; ++i)
             rough[i] = static_cast<int16_t>(std::lrint(asked[places_.data()[i]] / step));
         return step;

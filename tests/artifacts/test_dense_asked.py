@@ -88,8 +88,10 @@ def test_filters_hold(path: Path, vectors: Vectors, queries: Vectors) -> None:
 
 
 def test_the_same_input_gives_the_same_bytes(path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors) -> None:
-    write_dense_index(build_dense_index(vectors, FACTORY, queries[::2]), tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+    for name in ("once", "again"):
+        write_dense_index(build_dense_index(vectors, FACTORY, queries[::2]), tmp_path / name, tmp_path / f"{name}.npz")
+        assert (tmp_path / name).read_bytes() == path.read_bytes()
+    assert (tmp_path / "once.npz").read_bytes() == (tmp_path / "again.npz").read_bytes()
 
 
 def test_codes_are_as_many_as_the_scores_need(vectors: Vectors, queries: Vectors) -> None:

@@ -1,5 +1,6 @@
 """Lists are chosen by how far their documents lie towards a query, not by their centres alone."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 from artifacts import kernels
 from artifacts.dense import DenseIndex
-from artifacts.dense_build import BuiltIndex, build_dense_index, write_dense_index
+from artifacts.dense_asked import asked_factory
+from artifacts.dense_build import BuiltIndex, build_dense_index, check_factory, write_dense_index
 from artifacts.dense_lists import ListSpreads, lists_of, measure_spreads
-from artifacts.errors import BundleError, DiskError
+from artifacts.dense_tuning import choose_parameters
+from artifacts.errors import BundleError, DiskError, RecipeError
 
 Floats = npt.NDArray[np.float32]
 DIMENSION, COUNT, LISTS = 48, 8000, 40
@@ -304,8 +307,78 @@ def test_files_that_are_no_spreads(built: BuiltIndex, vectors: Floats, tmp_path:
             ListSpreads.read(other)
     with pytest.raises(DiskError, match="can't be written"):
         built.spreads.write(tmp_path / "no" / "spreads.npz")
+    for name, value, found in (
+        ("places", np.zeros(3, np.int32), r"int32 of shape \(3,\)"),
+        ("directions", np.zeros((5, 4), np.int8), r"int8 of shape \(5, 4\)"),
+        ("directions", np.zeros((5, 4, 3), np.int8, order="F"), r"int8 of shape \(5, 4, 3\)"),
+        ("others", np.zeros(3), r"float64 of shape \(3,\)"),
+    ):
+        ListSpreads(**{**built.spreads._asdict(), name: value}).write(file)
+        with pytest.raises(BundleError, match=f"spreads.npz: {name} must be .* found {found}"):
+            ListSpreads.read(file)
+
+
+def test_every_bit_of_the_file_that_is_flipped_is_no_other_error(built: BuiltIndex, tmp_path: Path) -> None:
+    assert built.spreads is not None
+    file = tmp_path / "spreads.npz"
+    built.spreads.write(file)
+    sound = file.read_bytes()
+    whole = np.random.default_rng(10).integers(8 * len(sound), size=300)
+    for bit in (*range(1600), *range(8 * len(sound) - 2400, 8 * len(sound)), *whole):
+        content = bytearray(sound)
+        content[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(content)
+        with suppress(BundleError):
+            ListSpreads.read(file)
+
+
+def test_spreads_of_another_index(built: BuiltIndex, vectors: Floats, queries: Floats, tmp_path: Path) -> None:
+    assert built.spreads is not None
     shorter = built.spreads._replace(scales=built.spreads.scales[:-1])
     with pytest.raises(BundleError, match="don't fit the dense index: every list"):
         DenseIndex(built.index, shorter)
     with pytest.raises(BundleError, match="don't fit the dense index: it is no index laid out by queries"):
         DenseIndex(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)").index, built.spreads)
+    with pytest.raises(BundleError, match="no 8-bit codes"):
+        DenseIndex(build_dense_index(vectors, "SQ8").index, built.spreads)
+    with pytest.raises(BundleError, match="no 8-bit codes"):
+        DenseIndex(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(Flat)").index, built.spreads)
+    write_dense_index(built, tmp_path / "dense.faiss")
+    shorter.write(tmp_path / "spreads.npz")
+    with pytest.raises(BundleError, match=r"spreads.npz: the spreads of the lists don't fit"):
+        DenseIndex.open(tmp_path / "dense.faiss", None, tmp_path / "spreads.npz")
+    queries = queries.copy()
+    queries[0] = 1e38
+    with pytest.raises(ValueError, match="no number"):
+        DenseIndex(*built).search(queries[0], 5)
+
+
+def test_lists_without_documents(tmp_path: Path) -> None:
+    """Of few different documents come few clusters."""
+    random = np.random.default_rng(11)
+    documents = unit(random.standard_normal((3, 32)))[random.integers(3, size=900)]
+    asked = unit(random.standard_normal((40, 32)))
+    few = build_dense_index(documents, "Queries,IVF8,PQ16x4fsr,Refine(SQ8)", asked)
+    inverted: Any = faiss.extract_index_ivf(faiss.downcast_index(few.index.base_index))
+    assert 0 in [inverted.invlists.list_size(number) for number in range(8)]
+    parameters, found = choose_parameters(few, documents, asked)
+    assert found is not None
+    write_dense_index(few, tmp_path / "dense.faiss", tmp_path / "spreads.npz")
+    index = DenseIndex.open(tmp_path / "dense.faiss", parameters, tmp_path / "spreads.npz")
+    assert index.search(asked[0], 900)[0].size > 200
+
+
+@pytest.mark.parametrize(("dimension", "parts"), [(16, 2), (600, 256)])
+def test_few_dimensions_and_many(dimension: int, parts: int) -> None:
+    random = np.random.default_rng(12)
+    documents, asked = (unit(random.standard_normal((count, dimension))) for count in (800, 60))
+    assert asked_factory(documents, asked, 4) == f"Queries,IVF4,PQ{max(parts, 8)}x4fsr,Refine(SQ8)"
+    built = build_dense_index(documents, f"Queries,IVF4,PQ{parts}x4fsr,Refine(SQ8)", asked)
+    parameters, found = choose_parameters(built, documents, asked)
+    _, by_faiss = choose_parameters(BuiltIndex(built.index), documents, asked)
+    assert found is not None
+    assert by_faiss is not None
+    assert found >= by_faiss - 0.02  # half of the lists at most are looked into
+    assert sorted(parameters) == ["k_factor_rf", "nprobe"]
+    with pytest.raises(RecipeError, match=f"m at most {min(dimension // 2, 256)}"):
+        check_factory(f"Queries,IVF4,PQ{min(dimension // 2, 256) + 1}x4fsr,Refine(SQ8)", dimension)
