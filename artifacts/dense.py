@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts import kernels
-from artifacts.dense_lists import ListSpreads
+from artifacts.dense_lists import ListSpreads, SearchedLists
 from artifacts.errors import BundleError
 from artifacts.manifest import DenseInfo
 
@@ -39,8 +39,9 @@ class DenseIndex:
     from more); run several searches from several threads instead. Safe to use from any number of threads.
     """
 
-    def __init__(self, index: FaissIndex, spreads: ListSpreads | None = None) -> None:
-        """Search `index`, by the spreads of its lists if there are some. BundleError where these don't fit it."""
+    def __init__(self, index: FaissIndex, spreads: ListSpreads | None = None, *, taken: bool = False) -> None:
+        """Search `index`, by the spreads of its lists if there are some; then these may be `taken` from it, into memory
+        where they are found faster. BundleError where the spreads don't fit it."""
         self._index = index
         self.count: int = index.ntotal
         self.dimension: int = index.d
@@ -50,14 +51,14 @@ class DenseIndex:
         # Candidates are scored here, which reads the next ones' codes ahead; Faiss waits for those of each.
         self._refines = isinstance(index, faiss.IndexRefine) and self._scored is not None
         self._proposing: FaissIndex = faiss.downcast_index(index.base_index) if self._refines else index
-        self._lists: kernels.Lists | None = None
+        self._searched: SearchedLists | None = None
         if spreads is not None:
             if not self._refines:
                 raise BundleError(
                     "the dense index has spreads of its lists, but no 8-bit codes to score what is found in them.",
                     remedy="Fetch or build the bundle again.",
                 )
-            self._proposing, self._lists = spreads.searched(index)
+            self._proposing, self._searched = spreads.searched(index, taken=taken)
 
     @classmethod
     def open(
@@ -95,7 +96,7 @@ class DenseIndex:
             return cls(index)
         read = ListSpreads.read(spreads)
         try:
-            return cls(index, read)
+            return cls(index, read, taken=True)
         except BundleError as error:
             raise BundleError(f"{spreads}: {error.message}", remedy=error.remedy) from error
 
@@ -132,9 +133,9 @@ class DenseIndex:
         """Search the index, in which `size` documents may be found, for the best `wanted`."""
         most = max(wanted, int(wanted * self._index.k_factor)) if self._refines else wanted + self._exhaustive
         fetched = min(most, size)
-        if self._lists is not None and self._scored is not None:
+        if self._searched is not None and self._scored is not None:
             probes = self._proposing.nprobe
-            return self._lists.search(query, wanted, fetched, probes, _SPREAD, among, self._scored)
+            return self._searched.lists.search(query, wanted, fetched, probes, _SPREAD, among, self._scored)
         hits = self._found(query, wanted, fetched, size, among)
         return kernels.best_first(hits, self._scores(query, hits), wanted)
 

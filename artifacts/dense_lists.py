@@ -9,6 +9,7 @@ documents around its centre, lists are asked in the order of
 S is kept as its main directions, and one variance for all others. Both sides are mapped as in `artifacts.dense_asked`.
 """
 
+import ctypes
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -21,13 +22,15 @@ import numpy.typing as npt
 from artifacts import kernels
 from artifacts.disk import writing
 from artifacts.errors import BundleError
+from artifacts.pages import huge_memory
 
-__all__ = ["ListSpreads", "lists_of", "measure_spreads", "spread_bytes"]
+__all__ = ["ListSpreads", "SearchedLists", "lists_of", "measure_spreads", "spread_bytes"]
 
 _DIRECTIONS: Final = 2
 _MOST_PLACES: Final = 64
 _MOST: Final = 127  # of an int8
 _BLOCK: Final = 32  # documents whose codes stand together
+_LINE: Final = 64  # bytes of the processor's caches
 _FETCH: Final = "Fetch or build the bundle again."
 _FORMS: Final = {
     "places": (np.int64, 1),
@@ -76,11 +79,12 @@ class ListSpreads(NamedTuple):
                 )
         return cls(**read)
 
-    def searched(self, index: FaissIndex) -> tuple[FaissIndex, kernels.Lists]:
+    def searched(self, index: FaissIndex, *, taken: bool = False) -> tuple[FaissIndex, "SearchedLists"]:
         """The inverted lists of an index as `artifacts.dense_asked` builds it, and what searches them by these spreads.
 
-        The lists' codes stay where Faiss has them: the index must outlive what searches it. Raises BundleError when
-        these are not the spreads of that index.
+        The lists' codes stay where Faiss has them, and the index must outlive what searches it. Or they are `taken`
+        from Faiss, which can't search them any more then. Raises BundleError when these are not the spreads of that
+        index.
         """
         try:
             mapping, inverted = _parts(index)
@@ -88,14 +92,57 @@ class ListSpreads(NamedTuple):
             centres = faiss.downcast_index(inverted.quantizer).reconstruct_n(0, inverted.nlist)
             product = inverted.pq
             codebooks = faiss.vector_to_array(product.centroids).reshape(product.M, product.ksub, product.dsub)
-            held, numbers = inverted.invlists, range(inverted.nlist)
-            # An empty list has nothing anywhere.
-            codes = np.array([int(held.get_codes(number) or 0) for number in numbers], dtype=np.uint64)
-            ordinals = np.array([int(held.get_ids(number) or 0) for number in numbers], dtype=np.uint64)
-            sizes = np.array([held.list_size(number) for number in numbers], dtype=np.int64)
-            return inverted, kernels.Lists(matrix, centres, codebooks, *self, codes, ordinals, sizes)
+            places = _Places.of(inverted)
+            memory = None
+            if taken:
+                places, memory = places.gathered()
+                inverted.replace_invlists(None, False)
+            lists = kernels.Lists(matrix, centres, codebooks, *self, places.codes, places.ordinals, places.sizes)
+            return inverted, SearchedLists(lists, memory)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BundleError(f"the spreads of the lists don't fit the dense index: {error}.", remedy=_FETCH) from error
+
+
+class SearchedLists(NamedTuple):
+    """What searches lists, and the memory that they lie in, where that is not Faiss' own."""
+
+    lists: kernels.Lists
+    memory: npt.NDArray[np.uint8] | None
+
+
+class _Places(NamedTuple):
+    """Where the codes and the ordinals of lists lie in memory, how many bytes the codes take, and how many documents
+    there are, (L,) each. An empty list lies anywhere."""
+
+    codes: npt.NDArray[np.uint64]
+    code_bytes: npt.NDArray[np.int64]
+    ordinals: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, inverted: FaissIndex) -> Self:
+        held: Any = faiss.downcast_InvertedLists(inverted.invlists)
+        numbers = range(inverted.nlist)
+        sizes = np.array([held.list_size(number) for number in numbers], dtype=np.int64)
+        return cls(
+            np.array([int(held.get_codes(number) or 0) for number in numbers], dtype=np.uint64),
+            -(-sizes // held.n_per_block) * held.block_size,
+            np.array([int(held.get_ids(number) or 0) for number in numbers], dtype=np.uint64),
+            sizes,
+        )
+
+    def gathered(self) -> tuple[Self, npt.NDArray[np.uint8]]:
+        """The same in one piece of memory, which is given, too: all codes, list by list, and all ordinals."""
+        lengths = np.concatenate([self.code_bytes, 8 * self.sizes])
+        ends = np.cumsum(lengths + -lengths % _LINE)
+        memory = huge_memory(int(ends[-1]))
+        base = memory.ctypes.data
+        targets = (base + np.concatenate([[0], ends[:-1]])).astype(np.uint64)
+        sources = np.concatenate([self.codes, self.ordinals])
+        for target, source, length in zip(targets.tolist(), sources.tolist(), lengths.tolist(), strict=True):
+            ctypes.memmove(target, source, length)
+        count = len(self.sizes)
+        return self._replace(codes=targets[:count].copy(), ordinals=targets[count:].copy()), memory
 
 
 def _parts(index: FaissIndex) -> tuple[FaissIndex, FaissIndex]:

@@ -1,4 +1,4 @@
-"""Files in the page cache, in huge pages where the system can hold them so.
+"""Files in the page cache, and memory, in huge pages where the system can hold them so.
 
 A search jumps to hundreds of places in files of many hundred megabytes, and where these are mapped in pages of 4 KiB,
 most jumps wait for the processor to find the page. Linux maps a file in pages of 2 MiB when it lies in the cache in
@@ -19,9 +19,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ahead", "forget_pages"]
+__all__ = ["Ahead", "forget_pages", "huge_memory"]
 
-_POPULATE_READ: Final = 22  # MADV_POPULATE_READ of Linux 5.14, which Python lacks; it has no signal for a short file
+# What Python lacks of Linux' advice.
+_POPULATE_READ: Final = 22  # MADV_POPULATE_READ of 5.14; it has no signal for a short file
+_HUGE: Final = 2 << 20
 
 
 class Ahead:
@@ -45,6 +47,17 @@ class Ahead:
         # Python's own madvise would hold the interpreter's lock until the disk has answered.
         if self._mapped is not None:
             _madvise()(self._mapped.ctypes.data + start, size, advice)
+
+
+def huge_memory(size: int) -> npt.NDArray[np.uint8]:
+    """Memory of the process' own, (size,), in huge pages as far as the system has some."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(size, np.uint8)
+    mapped = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without them
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapped, np.uint8)
+    return memory[-memory.ctypes.data % _HUGE :][:size]
 
 
 @cache

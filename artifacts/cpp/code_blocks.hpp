@@ -16,6 +16,11 @@
 #pragma GCC diagnostic pop
 #endif
 
+#if defined(__aarch64__) && defined(__ARM_NEON)
+#define HAS_ARM_VECTORS
+#include <arm_neon.h>
+#endif
+
 namespace kernels {
 
 constexpr size_t BLOCK = 32;  // documents, and bytes of a pair of codes
@@ -23,7 +28,7 @@ constexpr std::array<uint8_t, 16> ORDER = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 1
 
 // Adds up what the tables (2 * pairs, 16) have for the codes of a block's documents, into 32 sums. Gives a bit for each
 // document whose sum is at least `least`; without any, the sums are not written. A block that is needed later is asked
-// for `ahead`. All three give the same.
+// for `ahead`. All ways give the same.
 using BlockSums = uint32_t (*)(const uint8_t *codes, const uint8_t *tables, size_t pairs, const uint8_t *ahead,
                                uint16_t least, uint16_t *sums);
 
@@ -31,7 +36,7 @@ inline uint32_t block_sums(const uint8_t *codes, const uint8_t *tables, size_t p
                            uint16_t least, uint16_t *sums) {
     for (size_t i = 0; i < BLOCK; ++i) sums[i] = 0;
     for (size_t pair = 0; pair < pairs; ++pair, codes += BLOCK, tables += BLOCK) {
-        __builtin_prefetch(ahead + pair * BLOCK);
+        __builtin_prefetch(ahead + pair * BLOCK, 0, 0);
         for (size_t j = 0; j < BLOCK; ++j) {
             const uint8_t *table = tables + j / 16 * 16;
             const size_t document = ORDER[j % 16];
@@ -72,7 +77,7 @@ __attribute__((target("avx2"))) inline uint32_t block_sums_avx2(const uint8_t *c
     const __m256i half = _mm256_set1_epi8(15);
     __m256i low = _mm256_setzero_si256(), low_odd = low, high = low, high_odd = low;
     for (size_t pair = 0; pair < pairs; ++pair) {
-        __builtin_prefetch(ahead + pair * BLOCK);
+        __builtin_prefetch(ahead + pair * BLOCK, 0, 0);
         const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(codes + pair * BLOCK));
         const __m256i table = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(tables + pair * BLOCK));
         const __m256i lower = _mm256_shuffle_epi8(table, _mm256_and_si256(code, half));
@@ -105,13 +110,52 @@ __attribute__((target("avx2,avx512f,avx512bw"))) inline uint32_t block_sums_avx5
     };
     size_t pair = 0;
     for (; pair + 2 <= pairs; pair += 2) {
-        __builtin_prefetch(ahead + pair * BLOCK);
+        __builtin_prefetch(ahead + pair * BLOCK, 0, 0);
         add(_mm512_loadu_si512(codes + pair * BLOCK), _mm512_loadu_si512(tables + pair * BLOCK));
     }
     if (pair < pairs)
         add(_mm512_maskz_loadu_epi8(0xFFFFFFFF, codes + pair * BLOCK),
             _mm512_maskz_loadu_epi8(0xFFFFFFFF, tables + pair * BLOCK));
     return finish_block(folded(low), folded(low_odd), folded(high), folded(high_odd), least, sums);
+}
+
+#endif
+
+#ifdef HAS_ARM_VECTORS
+
+// A bit for each of 16 sums that is at least `limit`.
+inline uint32_t enough_neon(uint16x8_t first, uint16x8_t second, uint16x8_t limit) {
+    constexpr uint8_t BITS[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint8x8_t bits = vld1_u8(BITS);
+    const uint8x8_t lower = vand_u8(vmovn_u16(vcgeq_u16(first, limit)), bits);
+    const uint8x8_t upper = vand_u8(vmovn_u16(vcgeq_u16(second, limit)), bits);
+    return vaddv_u8(lower) | static_cast<uint32_t>(vaddv_u8(upper)) << 8;
+}
+
+inline uint32_t block_sums_neon(const uint8_t *codes, const uint8_t *tables, size_t pairs, const uint8_t *ahead,
+                                uint16_t least, uint16_t *sums) {
+    const uint8x16_t half = vdupq_n_u8(15);
+    // Of lower and upper halves of bytes; the first 8 bytes of 16 and the last.
+    uint16x8_t low = vdupq_n_u16(0), low_last = low, high = low, high_last = low;
+    for (size_t pair = 0; pair < pairs; ++pair) {
+        __builtin_prefetch(ahead + pair * BLOCK, 0, 0);
+        for (size_t at = pair * BLOCK; at < (pair + 1) * BLOCK; at += 16) {
+            const uint8x16_t code = vld1q_u8(codes + at), table = vld1q_u8(tables + at);
+            const uint8x16_t lower = vqtbl1q_u8(table, vandq_u8(code, half));
+            const uint8x16_t upper = vqtbl1q_u8(table, vshrq_n_u8(code, 4));
+            low = vaddw_u8(low, vget_low_u8(lower));
+            low_last = vaddw_high_u8(low_last, lower);
+            high = vaddw_u8(high, vget_low_u8(upper));
+            high_last = vaddw_high_u8(high_last, upper);
+        }
+    }
+    // Even places have documents 0 to 7 of 16, odd ones 8 to 15.
+    const uint16x8_t parts[4] = {vuzp1q_u16(low, low_last), vuzp2q_u16(low, low_last), vuzp1q_u16(high, high_last),
+                                 vuzp2q_u16(high, high_last)};
+    const uint16x8_t limit = vdupq_n_u16(least);
+    const uint32_t found = enough_neon(parts[0], parts[1], limit) | enough_neon(parts[2], parts[3], limit) << 16;
+    for (size_t part = 0; found && part < 4; ++part) vst1q_u16(sums + part * 8, parts[part]);
+    return found;
 }
 
 #endif
@@ -123,7 +167,11 @@ inline BlockSums best_block_sums() {
     if (__builtin_cpu_supports("avx512bw")) return block_sums_avx512;
     if (__builtin_cpu_supports("avx2")) return block_sums_avx2;
 #endif
+#ifdef HAS_ARM_VECTORS
+    return block_sums_neon;  // every such processor has it
+#else
     return block_sums;
+#endif
 }
 
 }  // namespace kernels

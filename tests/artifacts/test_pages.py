@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from artifacts.pages import Ahead, forget_pages
+from artifacts.pages import Ahead, forget_pages, huge_memory
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,3 +66,14 @@ def test_the_tokenizer_leaves_huge_pages_as_they_were() -> None:
         ]
         assert lines[0] == lines[1]
         assert "THP_enabled" in lines[0]
+
+
+@pytest.mark.parametrize("size", [1, 4096, 5 << 20])
+def test_memory_in_huge_pages_is_there_to_be_written(size: int) -> None:
+    memory = huge_memory(size)
+    assert memory.shape == (size,)
+    assert not memory.any()
+    memory[:] = 7
+    assert memory.min() == 7
+    if sys.platform == "linux":
+        assert memory.ctypes.data % (2 << 20) == 0
