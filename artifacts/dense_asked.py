@@ -36,7 +36,6 @@ _TRAINED: Final = 128  # documents per list that the clustering sees
 _ROUNDS: Final = 20  # of the clustering
 _LEAST: Final = 65_536
 _ENOUGH: Final = 0.99  # of what scores differ by lies in the directions that are kept
-_CUT_OFF: Final = 1e-4  # of each dimension's numbers, at either end
 _MOST_PARTS: Final = 256  # scores of so many codes are 16-bit numbers
 _CHUNK: Final = 65_536
 
@@ -102,9 +101,7 @@ def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> tuple
     mapped = swig.IndexPreTransform(_given_away(mapping), _given_away(inverted))
     mapped.own_fields = True
     scored = swig.IndexScalarQuantizer(dimension, swig.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-    # The few numbers that lie furthest out are cut off: all others are the finer for it.
-    scored.sq.rangestat, scored.sq.rangestat_arg = swig.ScalarQuantizer.RS_quantiles, _CUT_OFF
-    scored.train(sample)
+    scored.train(vectors)
     for chunk in _chunks(vectors):
         scored.add(np.asarray(chunk))
     refined = swig.IndexRefine(_given_away(mapped), _given_away(scored))
