@@ -6,9 +6,8 @@
 docs/results/quality.json has one row per system and dataset; scripts/result_tables.py says in which table, in which
 order and under which label a system stands, and which pairs are tested, which gives significance.json. What speed.json
 and reliability.json hold against their goals becomes the tables of docs/speed.md and docs/reliability.md. load.json, of
-the load test, stands in README.md, and engines/load.json, of a second one with further engines, in docs/speed.md, as
-does smaller-sample/speed.json, of documents drawn after fewer real ones. Every other docs/results/*.json is an
-`evaluation.json`, and becomes a table of its own.
+the load test, stands in README.md, and engines/load.json, of a second one with further engines, in docs/speed.md. Every
+other docs/results/*.json is an `evaluation.json`, and becomes a table of its own.
 """
 
 import json
@@ -44,7 +43,6 @@ SPEED = "speed.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
 ENGINES = "engines"
-SMALLER = "smaller-sample"
 OTHERS = (QUALITY, SIGNIFICANCE, SPEED, RELIABILITY, LOAD, "scaling.json")
 PART = Part("<!-- results: written by scripts/results.py -->", "<!-- end of results -->")
 
@@ -87,7 +85,6 @@ def outputs(root: Path) -> dict[Path, str]:
         root / "docs" / "evaluation.md": [*details(results), *significance_table(tests, names)],
         root / "docs" / "speed.md": [
             *measured(folder / SPEED, GOALS),
-            *smaller_sample(folder / SMALLER / SPEED),
             *detail_tables(folder / SPEED),
             *engines(folder / ENGINES / LOAD),
         ],
@@ -122,16 +119,6 @@ def speed(folder: Path) -> list[str]:
     source = "All figures, and where the time goes: [speed](docs/speed.md), [load test](docs/results/load.md)."
     blocks = [[f"{heading} ({documents:,} of them):", "", *goals], load, [source]]
     return ["\n".join([*block, ""]) for block in blocks if block]
-
-
-def smaller_sample(file: Path) -> list[str]:
-    """The goals with documents that were drawn after fewer real ones."""
-    table = goal_table(file, GOALS)
-    if not table:
-        return []
-    content = json.loads(file.read_text(encoding="utf-8"))
-    source = f"{content['machine']}, {content['date'][:10]}; [{SPEED}](results/{SMALLER}/{SPEED})"
-    return ["\n".join([f"The same with documents drawn after a fifth as many real ones ({source}):", "", *table, ""])]
 
 
 def engines(file: Path) -> list[str]:

@@ -138,18 +138,6 @@ def test_further_engines_under_load_stand_in_the_page_of_speed(root: Path) -> No
     assert "Some engine" not in (root / "README.md").read_text()
 
 
-def test_a_smaller_sample_stands_beside_the_goals(root: Path) -> None:
-    row = {"key": "dense_qps_per_core", "unit": "queries/s", "value": 2500, "goal": "≥ 2,300"}
-    content = {"machine": "Some CPU", "date": "2026-11-21T03:00:00+00:00", "commit": "abc", "rows": [row]}
-    (root / "docs" / "results" / "smaller-sample").mkdir()
-    (root / "docs" / "results" / "smaller-sample" / "speed.json").write_text(json.dumps(content))
-    assert results.main([]) == 0
-    page = (root / "docs" / "speed.md").read_text()
-    assert "(Some CPU, 2026-11-21; [speed.json](results/smaller-sample/speed.json)):" in page
-    assert "2,500 | queries/s | ≥ 2,300 |" in page
-    assert "2,500" not in (root / "README.md").read_text()
-
-
 def test_every_label_is_given_once_in_a_table() -> None:
     for systems in (result_tables.MAIN, result_tables.POSTINGS, *result_tables.ABLATIONS.values()):
         names, labels = zip(*systems, strict=True)
