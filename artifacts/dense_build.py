@@ -14,7 +14,15 @@ from artifacts.dense_lists import ListSpreads
 from artifacts.errors import BundleError, CorpusError, RecipeError
 from artifacts.progress import ProgressBar
 
-__all__ = ["BuiltIndex", "build_dense_index", "check_factory", "choose_factory", "factory_for", "write_dense_index"]
+__all__ = [
+    "BuiltIndex",
+    "build_dense_index",
+    "check_factory",
+    "choose_factory",
+    "factory_for",
+    "lists_by_size",
+    "write_dense_index",
+]
 
 # Up to so many documents an exact scan takes a few milliseconds at most. Beyond it, 4-bit product codes are scanned in
 # inverted lists and the best candidates scored again with 8-bit vectors.
@@ -44,7 +52,7 @@ def choose_factory(count: int, dimension: int) -> str:
     if count <= FLAT_LIMIT:
         return "Flat"
     parts = max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
-    return f"IVF{_lists(count)},PQ{parts}x4fsr,Refine(SQ8)"
+    return f"IVF{lists_by_size(count)},PQ{parts}x4fsr,Refine(SQ8)"
 
 
 def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None) -> str:
@@ -52,11 +60,12 @@ def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float3
     count, dimension = vectors.shape
     if queries is None or not len(queries) or count <= FLAT_LIMIT or dimension < LEAST_DIMENSION:
         return choose_factory(count, dimension)
-    return asked_factory(vectors, queries, 2 * _lists(count))
+    return asked_factory(vectors, queries, lists_by_size(count, asked=True))
 
 
-def _lists(count: int) -> int:
-    return int(2 ** round(math.log2(math.sqrt(count))))
+def lists_by_size(count: int, *, asked: bool = False) -> int:
+    """How many inverted lists there are for so many documents; twice as many where queries have laid them out."""
+    return int(2 ** (round(math.log2(math.sqrt(count))) + asked))
 
 
 def check_factory(factory: str, dimension: int) -> None:

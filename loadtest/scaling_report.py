@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.dense_build import choose_factory
+from artifacts.dense_build import choose_factory, lists_by_size
 from artifacts.work import write_atomically
 from loadtest.extrapolate import dense_bytes, line, power
 from loadtest.wire import LoadError
@@ -134,9 +134,10 @@ def predictions(series: Sequence[Measured]) -> dict[str, Any]:
 
 def _at(documents: int, series: Sequence[Measured]) -> str:
     """The factory by size; laid out by queries where the largest index that was measured is."""
-    largest, plain = max(series, key=lambda one: one["documents"]), choose_factory(documents, series[0]["dimension"])
-    parts = largest["factory"].split(",")
-    return ",".join([parts[0], plain.split(",")[0], *parts[2:]]) if parts[0] == "Queries" else plain
+    parts = max(series, key=lambda one: one["documents"])["factory"].split(",")
+    if parts[0] != "Queries":
+        return choose_factory(documents, series[0]["dimension"])
+    return ",".join([parts[0], f"IVF{lists_by_size(documents, asked=True)}", *parts[2:]])
 
 
 _NAMES: Final = ("documents", "D", "terms")

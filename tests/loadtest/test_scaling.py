@@ -92,6 +92,13 @@ def test_larger_corpora_follow_from_smaller_ones() -> None:
     assert fit["dense_error"] == pytest.approx(0.01)
 
 
+def test_larger_corpora_have_lists_as_they_would_be_built_with() -> None:
+    asked = {"factory": "Queries,IVF512,PQ16x4fsr,Refine(SQ8)"}
+    fit = predictions([made_up(10_000), made_up(100_000) | asked])
+    lists = [row["factory"].split(",")[1] for row in fit["rows"]]
+    assert lists == ["IVF2048", "IVF8192", "IVF16384"]
+
+
 def test_the_tables_take_the_series_that_differs_in_size_alone() -> None:
     content = {"machine": "m", "date": "d", "commit": "c", "command": "x"}
     series = [made_up(10_000), made_up(100_000), made_up(10_000, 32)]
