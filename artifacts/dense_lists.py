@@ -46,8 +46,7 @@ Floats = npt.NDArray[np.float32]
 class ListSpreads(NamedTuple):
     """How documents lie around the centres of L lists, in m dimensions.
 
-    `places` (w,) int64: the dimensions that are looked at. `directions` (L, r, w) int8, times `scales`
-    (L,) float32: the main directions in these, each as long as the standard deviation along it. `others` (L,) float32:
+    `places` (w,) int64: the dimensions that are looked at. `directions` (L, r, w) int8, times `scales` (L,) float32: the main directions in these, each as long as the standard deviation along it. `others` (L,) float32:
     the variance along any other direction.
     """
 
@@ -57,7 +56,7 @@ class ListSpreads(NamedTuple):
     others: Floats
 
     def write(self, path: Path) -> None:
-        """Write a file. BundleError when the disk does not take it."""
+        """Write a file. DiskError when the disk does not take it."""
         with writing(path), path.open("wb") as file:
             np.savez(file, **self._asdict())
 
