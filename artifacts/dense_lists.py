@@ -46,8 +46,9 @@ Floats = npt.NDArray[np.float32]
 class ListSpreads(NamedTuple):
     """How documents lie around the centres of L lists, in m dimensions.
 
-    `places` (w,) int64: the dimensions that are looked at. `directions` (L, r, w) int8, times `scales` (L,) float32: the main directions in these, each as long as the standard deviation along it. `others` (L,) float32:
-    the variance along any other direction.
+    `places` (w,) int64: the dimensions that are looked at. `directions` (L, r, w) int8, times `scales` (L,) float32:
+    the main directions in these, each as long as the standard deviation along it. `others` (L,) float32: the variance
+    along any other direction.
     """
 
     places: npt.NDArray[np.int64]
