@@ -4,18 +4,17 @@ import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Final
 
-from artifacts.bundle import Bundle
 from loadtest.generator import closed_loop, run_loop
 from loadtest.process import Server, memory_mb, python
+from loadtest.servers.both import Both
 from loadtest.tally import median_of
 from loadtest.wire import LoadError, Target, search_form
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
 
 __all__ = ["http_overhead", "processes", "start_times"]
+
+_MOST_PER_S: Final = 2000  # queries that one client gets answered
 
 
 def serve_command(bundle: Path) -> list[str]:
@@ -52,36 +51,27 @@ def processes(bundle: Path, queries: Sequence[str], seconds: float, count: int =
 
 
 def http_overhead(bundle: Path, queries: Sequence[str], *, seconds: float, rounds: int) -> dict[str, Any]:
-    """Processor time of a search over HTTP beyond that of the same search in process, in microseconds.
+    """Processor time of a search over HTTP beyond that of the same search without, in microseconds.
 
-    Both are asked one query after the other, in turns of `seconds`, `rounds` times; medians. Over HTTP it is the time
-    of the whole server process, in process that of this one, JIT and garbage collection included in both.
+    In each of the `rounds`, one client asks as many queries as it can in `seconds`, and the same process then searches
+    for the same ones without HTTP; given are medians. All threads count, JIT and garbage collection included.
     """
     rows = []
-    with Server(serve_command(bundle)) as server, SearchEngine.open(Bundle.open(bundle)) as engine:
-        engine.warm_up()
-        requests = _requests(server.url, queries, 10)
+    left = itertools.cycle(queries)
+    with Both(bundle) as service:
         for _ in range(rounds):
-            before = server.cpu_s()
-            result = run_loop(closed_loop(server.url, requests, connections=1, seconds=seconds))
-            if result["answered"] < result["sent"]:
+            asked = list(itertools.islice(left, round(seconds * _MOST_PER_S)))
+            forms = _requests(service.url, asked, 10)
+            before = service.cpu_s()
+            result = run_loop(closed_loop(service.url, forms, connections=1, seconds=seconds))
+            used, sent = service.cpu_s() - before, result["sent"]
+            if result["answered"] < sent:
                 raise LoadError(f"Not every request was answered: {result}.", remedy="Give queries that have tokens.")
-            http = (server.cpu_s() - before) / result["sent"]
-            rows.append({"http_us": http * 1e6, "in_process_us": _in_process(engine, queries, seconds) * 1e6})
+            alone = service.search(list(itertools.islice(itertools.cycle(asked), sent)))
+            rows.append({"http_us": used / sent * 1e6, "in_process_us": alone / sent * 1e6})
     over = [row | {"over_us": row["http_us"] - row["in_process_us"]} for row in rows]
     names = ("http_us", "in_process_us", "over_us")
     return {name: round(median_of(over, name) or 0.0, 1) for name in names} | {"rounds": rounds}
-
-
-def _in_process(engine: SearchEngine, queries: Sequence[str], seconds: float) -> float:
-    """Processor seconds of this process per search."""
-    until, used, count = perf_counter() + seconds, process_time(), 0
-    for query in itertools.cycle(queries):
-        engine.search(SearchRequest(query=query, k=10))
-        count += 1
-        if perf_counter() >= until:
-            break
-    return (process_time() - used) / count
 
 
 def _requests(url: str, queries: Sequence[str], k: int) -> list[bytes]:

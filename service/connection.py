@@ -12,36 +12,29 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from service.desk import Desk
+from service.crew import Crew
 from service.flight import Answer, Flight
-from service.heads import Heads, PlainHead
+from service.heads import PlainHead
+from service.shortcut import Shortcut
 
-__all__ = ["Connection", "Shortcut"]
+__all__ = ["Connection"]
 
 _PATIENCE_S: Final = 0.02
 _LONGEST: Final = 65_536  # bytes of a whole request
-
-
-class Shortcut:
-    """What a process needs for plain searches: `POST /search`, whole and at once, as clients send it that keep their
-    connections. Their answers are those of the route, to the byte."""
-
-    def __init__(self, desk: Desk) -> None:
-        settings = desk.settings
-        self.desk = desk
-        self.heads = Heads(settings.max_body_bytes)
-        # Spans and CORS lie around the routes; a limit by address has to know what proxies say of it.
-        self.open = desk.tracing is None and not settings.cors_origins and not settings.rate_limit_per_s
-        """Whether plain searches may take it."""
 
 
 class Connection(HttpToolsProtocol):
     """A plain search is begun as soon as its bytes are here, and the thread that ends it writes the answer to the
     socket itself: the event loop is not woken for it. Everything else is uvicorn's.
 
-    The socket belongs to one thread at a time: to the one that answers a plain search, as long as one is under way, and
-    to the event loop otherwise. uvloop and asyncio close it after `connection_lost`, or with the loop, before which a
-    server abandons its connections: both take the socket away from that thread first.
+    Of a connection that goes on with plain searches, the threads that work on them read the next one themselves: the
+    engine's crew watches it from its second search on, and the event loop has no part in it any more. When something
+    else comes, or the client leaves, it is given back.
+
+    The socket is written by one thread at a time: by the one that answers a plain search, as long as one is under way,
+    and by the event loop otherwise. It is read by the event loop, or else under the lock. uvloop and asyncio close it
+    after `connection_lost`, or with the loop, before which a server abandons its connections: both take it away from
+    the other threads first.
     """
 
     def __init__(
@@ -67,6 +60,9 @@ class Connection(HttpToolsProtocol):
         self._in_message = False
         self._answered = 0.0
         self._socket = -1
+        self._crew: Crew | None = None  # that watches it
+        self._watchable = False
+        self._given_back = False  # and not yet taken by the event loop
 
     def connection_made(self, transport: Any) -> None:
         """Begin."""
@@ -75,11 +71,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End, and drop the search under way."""
-        with self._lock:
-            flight, self._flight = self._flight, None
-            self._socket = -1
-        if flight is not None:
-            flight.cancel()
+        self._let_fly()
         self._unset_patience()
         super().connection_lost(exc)
         self._ended()
@@ -113,28 +105,99 @@ class Connection(HttpToolsProtocol):
             self._let_go()
         with self._lock:
             self._ending = True
-            busy = self._flight is not None
+            busy = self._flight is not None or self._given_back
+            self._unwatch()
         if not busy:
             super().shutdown()
 
     def abandon(self) -> None:
         """End now, whatever is under way: the event loop will be closed, and the socket with it."""
-        with self._lock:
-            flight, self._flight = self._flight, None
-            self._socket = -1
-        if flight is not None:
-            flight.cancel()
+        self._let_fly()
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close if nothing came for long. Plain searches don't set the timer anew, which would be a part of their cost:
         it looks when the last one was answered."""
-        busy = self._flight is not None or self._begun
-        wait = self.timeout_keep_alive if busy else self._answered + self.timeout_keep_alive - monotonic()
+        with self._lock:
+            busy = self._flight is not None or self._begun or self._given_back
+            wait = self.timeout_keep_alive if busy else self._answered + self.timeout_keep_alive - monotonic()
+            if wait <= 0:
+                self._unwatch()
         if wait > 0:
             self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
         else:
             super().timeout_keep_alive_handler()
+
+    def _let_fly(self) -> None:
+        """Take the socket away from all threads, and drop the search under way."""
+        with self._lock:
+            flight, self._flight = self._flight, None
+            self._unwatch()
+            self._socket = -1
+        if flight is not None:
+            flight.cancel()
+
+    def _unwatch(self) -> None:
+        """Have no thread read it any more. The lock must be held."""
+        if self._crew is not None:
+            self._crew.unwatch(self._socket)
+            self._crew = None
+
+    def _watch(self) -> None:
+        """In the event loop: let the threads read it from now on."""
+        with self._lock:
+            if self._flight is not None or self._crew is not None or self._ending or self._begun or not self._is_free():
+                return
+            self.flow.pause_reading()
+            crew = self._shortcut.desk.serving.current.engine.crew
+            try:
+                crew.watch(self._socket, self._ready)
+            except OSError:
+                self._shortcut.watching = False
+                self.flow.resume_reading()
+            else:
+                self._crew = crew
+
+    def _ready(self, left: bool) -> None:
+        """In a thread of the crew: begin what came, if it is a plain search."""
+        with self._lock:
+            if self._crew is None:
+                return
+            data = head = None
+            if not left and self._flight is None:
+                try:
+                    data = os.read(self._socket, _LONGEST)
+                except BlockingIOError:
+                    return
+                except OSError:  # the event loop will come to know
+                    data = None
+            if data:
+                head = self._shortcut.heads.find(data)
+            if not data or head is None or head.size + head.length != len(data):
+                self._give_back(data or b"")
+                return
+            self._flight = flight = Flight(self._shortcut.desk, head, self._land)
+        flight.begin(head, data[head.size :])
+
+    def _give_back(self, data: bytes) -> None:
+        """Let the event loop have the connection again, and what was read. The lock must be held."""
+        self._unwatch()
+        self._watchable = False
+        self._given_back = True
+        with suppress(RuntimeError):  # the loop was closed, and the connection with it
+            self.loop.call_soon_threadsafe(self._take_back, data)
+
+    def _take_back(self, data: bytes) -> None:
+        with self._lock:
+            self._given_back = False
+            ending = self._ending
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if data:
+            self.data_received(data)
+        if ending:
+            self.shutdown()
 
     def _is_free(self) -> bool:
         """Whether nothing of another request is left to be read, answered or written."""
@@ -175,6 +238,8 @@ class Connection(HttpToolsProtocol):
         if self.timeout_keep_alive_task is None:
             wait = self.timeout_keep_alive
             self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
+        # One search may be the only one; and who sends a search in parts would be given back each time.
+        self._watchable = self._shortcut.watching and came is None and self._answered > 0
         self._flight = flight = Flight(self._shortcut.desk, head, self._land, came)
         flight.begin(head, body)
 
@@ -188,6 +253,8 @@ class Connection(HttpToolsProtocol):
             if sent == len(message) and not self._held and not self._ending:
                 self._answered = monotonic()
                 self._flight = None
+                if self._watchable and self._crew is None:
+                    self.loop.call_soon_threadsafe(self._watch)
                 return
         with suppress(RuntimeError):  # the loop was closed, and the connection with it
             self.loop.call_soon_threadsafe(self._go_on, message[sent:])

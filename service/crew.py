@@ -1,37 +1,32 @@
-"""Threads that work for requests. A job waits for a thread, or is handed to one that is idle."""
+"""Threads that work for requests. Those that are idle wait for work, and for requests that come in themselves."""
 
 import logging
 from collections import deque
 from collections.abc import Callable
-from threading import Lock, Thread, current_thread
+from contextlib import suppress
+from threading import Lock, Thread, current_thread, get_ident
 from time import perf_counter
 from typing import Final
+
+from service.lookout import Ready, open_lookout
 
 __all__ = ["Crew", "Work"]
 
 _log = logging.getLogger(__name__)
 _JOIN_S: Final = 5.0
+_LOOK_S: Final = 0.001  # a thread that has work looks after the sockets so often,
+_LATE_S: Final = 0.05  # and whoever sees to it that one looks at all, when none has for so long
 
 Work = Callable[[], object]
-
-
-class _Sleeper:
-    """An idle thread: whoever has work for it releases the lock."""
-
-    __slots__ = ("wake", "work")
-
-    def __init__(self) -> None:
-        self.wake = Lock()
-        self.wake.acquire()
-        self.work: Work | None = None
 
 
 class Crew:
     """At most `threads` daemon threads, which start when they are needed. The one that fell idle last is woken first:
     the processor's caches still have what it needs.
 
-    The standard library's executor would do but for three things: nobody can ask it for an idle thread only, no other
-    thread takes the place of one whose work doesn't end, and its threads keep the process from ending meanwhile.
+    The standard library's executor would do but for four things: nobody can ask it for an idle thread only, its idle
+    threads don't look after sockets, no other thread takes the place of one whose work doesn't end, and its threads
+    keep the process from ending meanwhile.
     """
 
     def __init__(self, name: str, threads: int) -> None:
@@ -39,11 +34,16 @@ class Crew:
         self._limit = threads
         self._lock = Lock()
         self._queue: deque[Work] = deque()
-        self._idle: list[_Sleeper] = []
+        self._lookout = open_lookout()
+        self._idle = 0
+        self._called = 0  # of the idle ones, those that will wake
+        self._looking: set[int] = set()
+        self._looked = 0.0
         self._members: set[Thread] = set()
         self._others: set[Thread] = set()
         self._started = 0
         self._closed = False
+        self._gone = False
 
     def put(self, work: Work) -> None:
         """Let a thread do the work when its turn comes. RuntimeError if the crew is closed, or has no thread and can't
@@ -51,18 +51,45 @@ class Crew:
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"the crew {self._name!r} is closed")
-            if not self._hand_over(work):
-                self._queue_up(work)
+            self._queue.append(work)
+            if get_ident() in self._looking:
+                return  # it sees to it when it has looked after all sockets
+            try:
+                self._find_thread()
+            except RuntimeError:  # the system gives no more
+                if not self._members:
+                    self._queue.pop()
+                    raise
 
     def lend(self, work: Work) -> bool:
         """Let a thread do the work if one has nothing else to do; else False."""
         with self._lock:
-            if self._hand_over(work):
-                return True
-            if self._closed or self._queue or len(self._members) >= self._limit:
+            if self._idle <= self._called and (self._closed or self._queue or len(self._members) >= self._limit):
                 return False
-            self._queue_up(work)
+            self._queue.append(work)
+            try:
+                self._find_thread()
+            except RuntimeError:
+                self._queue.pop()
+                return False
             return True
+
+    def watch(self, socket: int, ready: Ready) -> None:
+        """Let idle threads, and between two works the others, look after a socket. `ready` is called when it has
+        something to read, and may put work; for the last time when the crew closes. OSError where that can't be."""
+        self._lookout.watch(socket, ready)
+
+    def unwatch(self, socket: int) -> None:
+        """Look after a socket no longer."""
+        self._lookout.unwatch(socket)
+
+    def look_if_late(self) -> None:
+        """Look after the sockets if no thread has for long: all may have work that takes long. To be called now and
+        then."""
+        if not self._idle and perf_counter() - self._looked > _LATE_S and self._lookout.watched:
+            called = self._look(0.0)
+            with self._lock:
+                self._go_on(called, len(self._queue))
 
     def hire(self, work: Work) -> None:
         """Let a thread of its own do the work, at once; it ends with it."""
@@ -75,42 +102,44 @@ class Crew:
             if thread in self._members:
                 self._members.discard(thread)
                 self._others.add(thread)
-                if self._queue:
-                    self._fill_up()
+                if self._queue or self._lookout.watched:
+                    self._find_thread()
 
     def close(self, timeout: float = _JOIN_S) -> bool:
         """Refuse new work, finish what waits, end the threads. False if one is still busy after `timeout` seconds."""
+        if self._gone:
+            return True
         with self._lock:
             self._closed = True
             threads = [*self._members, *self._others]
-            for sleeper in self._idle:
-                sleeper.wake.release()
-            self._idle.clear()
+        for ready in self._lookout.watched:
+            ready(True)
+        self._lookout.call()  # who hears it, and ends, calls the next one
         until = perf_counter() + timeout
         for thread in threads:
             thread.join(max(0.0, until - perf_counter()))
-        return not any(thread.is_alive() for thread in threads)
+        self._gone = not any(thread.is_alive() for thread in threads)
+        if self._gone:
+            self._lookout.close()
+        return self._gone
 
-    def _hand_over(self, work: Work) -> bool:
-        if not self._idle:
-            return False
-        sleeper = self._idle.pop()
-        sleeper.work = work
-        sleeper.wake.release()
-        return True
-
-    def _queue_up(self, work: Work) -> None:
-        self._queue.append(work)
-        try:
-            self._fill_up()
-        except RuntimeError:  # the system gives no more threads
-            if not self._members:
-                self._queue.pop()
-                raise
-
-    def _fill_up(self) -> None:
-        if len(self._members) < self._limit:
+    def _find_thread(self) -> None:
+        """Call or start a thread for what was queued; without one, it waits for those that have other work.
+        RuntimeError if one should be started and the system gives none."""
+        if self._idle > self._called:
+            self._called += 1
+            self._lookout.call()
+        elif len(self._members) < self._limit:
             self._start(self._serve, self._members)
+
+    def _go_on(self, called: bool, count: int) -> None:
+        """After a look: find threads for so many works, as far as there are any. Several calls may have come as one,
+        and to this thread, whomever they were for."""
+        if called:
+            self._called = 0
+        with suppress(RuntimeError):
+            for _ in range(count):
+                self._find_thread()
 
     def _start(self, target: Work, among: set[Thread]) -> None:
         thread = Thread(target=target, name=f"{self._name}-{self._started}", daemon=True)
@@ -123,25 +152,43 @@ class Crew:
             raise
 
     def _serve(self) -> None:
-        sleeper = _Sleeper()
-        while (work := self._next(sleeper)) is not None:
+        while (work := self._next()) is not None:
             self._do(work)
             del work  # nothing of a request outlives it here
 
-    def _next(self, sleeper: _Sleeper) -> Work | None:
+    def _next(self) -> Work | None:
         thread = current_thread()
-        with self._lock:
-            if thread not in self._members:
-                self._others.discard(thread)
-                return None
-            if self._queue:
-                return self._queue.popleft()
-            if self._closed:
-                return None
-            self._idle.append(sleeper)
-        sleeper.wake.acquire()
-        work, sleeper.work = sleeper.work, None
-        return work
+        while True:
+            with self._lock:
+                if thread not in self._members:
+                    self._others.discard(thread)
+                    return None
+                hurry = perf_counter() - self._looked > _LOOK_S
+                if self._queue and not hurry:
+                    return self._queue.popleft()
+                if self._closed and not self._queue:
+                    self._lookout.call()
+                    return None
+                wait = not self._queue
+                self._idle += wait
+            called = self._look(None if wait else 0.0)
+            with self._lock:
+                self._idle -= wait
+                self._go_on(called, len(self._queue) - 1)
+
+    def _look(self, seconds: float | None) -> bool:
+        """Wait so long, and look after the sockets that have something to read; whether there was a call."""
+        called, told = self._lookout.wait(seconds)
+        self._looked = perf_counter()
+        if told:
+            self._looking.add(get_ident())
+            for ready, left in told:
+                try:
+                    ready(left)
+                except Exception:
+                    _log.exception("reading failed")
+            self._looking.discard(get_ident())
+        return called
 
     def _do(self, work: Work) -> None:
         try:

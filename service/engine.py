@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from artifacts.bundle import Bundle
+from service.crew import Crew
 from service.errands import Errands
 from service.errors import NotReadyError
 from service.jobs import Job, Jobs, Steps
@@ -86,6 +87,11 @@ class SearchEngine:
     def parts(self) -> Parts:
         """What searches are made of. Others can only be given at the beginning."""
         return self._parts
+
+    @property
+    def crew(self) -> Crew:
+        """The threads that work on requests."""
+        return self._jobs.crew
 
     @property
     def fields(self) -> list[str]:

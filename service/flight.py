@@ -48,7 +48,7 @@ class Flight:
         self._ended = False
 
     def begin(self, head: PlainHead, body: bytes) -> None:
-        """Begin, in the event loop."""
+        """Begin, in any thread."""
         desk = self._desk
         desk.serving.metrics.in_flight.inc()
         try:
@@ -57,8 +57,9 @@ class Flight:
         except Exception as error:
             self._end(None, error)
             return
-        self._tenure = desk.serving.current
-        engine = self._tenure.begin()
+        while (engine := (tenure := desk.serving.current).begin_if_open()) is None:
+            pass  # another one is current by now
+        self._tenure = tenure
         try:
             self._jobs = engine.begin(self._steps(engine, body), self._done)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Who may ask, and how often. Everything here runs in the event loop, so nothing needs a lock."""
+"""Who may ask, and how often. A limit on the rate is asked in the event loop alone, so it needs no lock."""
 
 import ipaddress
 import math

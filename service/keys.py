@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import Annotated, Final, Literal, Self
 
@@ -98,7 +99,7 @@ class ApiKeys:
 
 
 class KeyFile:
-    """The keys in a file, which is read again when it changed. For the event loop alone, so without a lock."""
+    """The keys in a file, which is read again when it changed, by one thread."""
 
     def __init__(self, path: Path) -> None:
         """SettingsError if the file can't be used."""
@@ -106,13 +107,19 @@ class KeyFile:
         self._signature = _signature(path)
         self._keys = ApiKeys.open(path)
         self._looked = monotonic()
+        self._lock = Lock()
 
     def keys(self) -> ApiKeys:
         """The keys as they were a second ago at most. A file that can't be used leaves those before in force."""
-        now = monotonic()
-        if now - self._looked < _LOOK_S:
-            return self._keys
-        self._looked = now
+        if monotonic() - self._looked >= _LOOK_S and self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+        return self._keys
+
+    def _look(self) -> None:
+        self._looked = monotonic()
         signature = _signature(self._path)
         if signature != self._signature:
             self._signature = signature
@@ -122,7 +129,6 @@ class KeyFile:
                 _log.error("API keys stay as they were", extra={"reason": str(error)})
             else:
                 _log.info("API keys read again")
-        return self._keys
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:

@@ -45,7 +45,7 @@ class Serving:
         self.settings = engine.settings
         self.metrics = engine.metrics
         self.current = Tenure(engine)
-        """Read it in the event loop, once per request."""
+        """Read it once per request."""
         self.on_reload: Callable[[], None] = lambda: None
         """Called when a reload was asked for, to tell other processes."""
         self._folder = folder

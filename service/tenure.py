@@ -9,8 +9,8 @@ __all__ = ["Tenure"]
 
 
 class Tenure:
-    """An engine and the requests that use it: `with tenure as engine`. They may end in other threads than they began
-    in; they begin in the event loop alone, as engines change places there."""
+    """An engine and the requests that use it: `with tenure as engine`. Engines change places in the event loop, so that
+    the current tenure has not ended there; in other threads it may have since it was looked up, see `begin_if_open`."""
 
     __slots__ = ("_ended", "_lock", "_users", "drained", "engine")
 
@@ -25,6 +25,14 @@ class Tenure:
     def begin(self) -> SearchEngine:
         """Give the engine to a request."""
         with self._lock:
+            self._users += 1
+        return self.engine
+
+    def begin_if_open(self) -> SearchEngine | None:
+        """Give the engine to a request, unless another one has taken its place already."""
+        with self._lock:
+            if self._ended:
+                return None
             self._users += 1
         return self.engine
 

@@ -12,8 +12,9 @@ from typing import Final
 import uvicorn
 
 from service.app import Application, create_app
-from service.connection import Connection, Shortcut
+from service.connection import Connection
 from service.door import Door, Share
+from service.shortcut import Shortcut
 from service.swap import Serving
 
 __all__ = ["BACKLOG", "EXIT_ERROR", "announce", "make_server", "ready_line", "serve"]
@@ -94,6 +95,10 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         self._door = Door(self._listener, self._protocol, lambda: len(self.server_state.connections), self._share)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._shortcut.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         if self._door is not None:

@@ -6,10 +6,9 @@
 #include <cstring>
 
 #include "arrays.hpp"
+#include "window_sums.hpp"
 
 namespace kernels {
-
-constexpr uint32_t WINDOW = 1 << 12;
 
 // The list of a term with the query's weight of it. A frequent one is cut by windows of the documents, three bytes a
 // posting, twelve bits for the place in the window and twelve for the impact; a rare one has a document number of four
@@ -60,25 +59,13 @@ struct ImpactList {
     }
 };
 
-// Places of a window whose sums, none of which is below 0, are above a bound, ascending; gives how many.
-ALSO_FOR_AVX2 inline size_t places_above(const float *sums, float bound, uint16_t *places) {
-    constexpr size_t BLOCK = 32;
-    uint32_t least, value;  // floats from 0 on are ordered like their bits
-    std::memcpy(&least, &bound, sizeof least);
-    size_t count = 0;
-    for (size_t block = 0; block < WINDOW; block += BLOCK) {
-        int32_t above = 0;
-        for (size_t i = block; i < block + BLOCK; ++i) {
-            std::memcpy(&value, sums + i, sizeof value);
-            above |= static_cast<int32_t>(least - value);
-        }
-        if (above >= 0) continue;
-        for (size_t i = block; i < block + BLOCK; ++i) {
-            places[count] = static_cast<uint16_t>(i);
-            count += sums[i] > bound;
-        }
-    }
-    return count;
+// Whether the numbers can be where the postings of a list's windows end.
+ALSO_FOR_AVX2 inline bool are_ends(const uint8_t *ends, uint32_t windows) {
+    bool wrong = windows > 0 && load<uint32_t>(ends) > WINDOW;
+    // Where one is less than the one before, the difference is a large number.
+    for (size_t window = 1; window < windows; ++window)
+        wrong |= load<uint32_t>(ends + 4 * window) - load<uint32_t>(ends + 4 * window - 4) > WINDOW;
+    return !wrong;
 }
 
 }  // namespace kernels

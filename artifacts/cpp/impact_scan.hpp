@@ -48,11 +48,10 @@ class ImpactScan {
             if (!any) continue;
             // What scores nothing by these lists isn't lifted by the others: they add less than the last hit's score.
             const double bound = least_ / margin_ - rest_[added];
-            size_t count = places_above(sums_, std::max(0.0f, below(bound)), places_);
+            size_t count = take_above_(sums_, std::max(0.0f, below(bound)), places_, scores_);
             if (among_) count = filtered(window, count);
             for (size_t i = added; i < total && count > 0; ++i) count = rise(i, window, count);
-            for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], sums_[places_[i]]);
-            std::memset(sums_, 0, sizeof sums_);
+            for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], scores_[i]);
         }
         std::sort(best_.begin(), best_.end(), std::greater<>());
         return std::move(best_);
@@ -60,7 +59,7 @@ class ImpactScan {
 
   private:
     // Asking a list for a document takes about as long as adding up so many postings.
-    static constexpr uint64_t ASKING = 8;
+    static constexpr uint64_t ASKING = 32;
     static constexpr size_t LINE = 64;  // of the processor's caches
     // Twice what one addition of floats can be off, as a share of the sum.
     static constexpr double ROUNDING = 0x1p-23;
@@ -88,6 +87,17 @@ class ImpactScan {
         return any;
     }
 
+    // Makes the sums 0 again that a list was added to.
+    void clear(const ImpactList &list, uint32_t window) {
+        if (list.ends && list.last(window) - list.first(window) < WINDOW / 16) {
+            const uint8_t *const end = list.postings + 3 * size_t{list.last(window)};
+            for (const uint8_t *posting = list.postings + 3 * size_t{list.first(window)}; posting < end; posting += 3)
+                sums_[load<uint16_t>(posting) & (WINDOW - 1)] = 0;
+        } else {
+            std::memset(sums_, 0, sizeof sums_);
+        }
+    }
+
     bool add_rare(ImpactList &list, uint32_t window) {
         const uint32_t base = window * WINDOW;
         bool any = false;
@@ -107,23 +117,33 @@ class ImpactScan {
         for (size_t i = 0; i < count; ++i) {
             const uint32_t document = window * WINDOW + places_[i];
             places_[left] = places_[i];
+            scores_[left] = scores_[i];
             left += among_[document / 8] >> document % 8 & 1;
         }
         return left;
     }
 
-    // Adds a list's products at least for promising documents, of which there are so many; gives how many are left.
+    // Adds a list's products for promising documents, of which there are so many; gives how many are left.
     size_t rise(size_t number, uint32_t window, size_t count) {
         ImpactList &list = lists_[number];
         if (count * ASKING * documents_ >= uint64_t{list.count} * WINDOW) {
-            add(list, window);
-            return count;
+            if (!add(list, window)) return count;
+            size_t left = 0;
+            for (size_t i = 0; i < count; ++i) {
+                const uint16_t place = places_[i];
+                const float score = scores_[i] + sums_[place];
+                places_[left] = place;
+                scores_[left] = score;
+                left += !((score + rest_[number + 1]) * margin_ <= least_);
+            }
+            clear(list, window);
+            return left;
         }
         size_t left = 0;
         for (size_t i = 0; i < count; ++i) {
             const uint16_t place = places_[i];
-            if ((sums_[place] + rest_[number]) * margin_ <= least_) continue;
-            sums_[place] += list.weight * static_cast<float>(list.impact(window * WINDOW + place));
+            if ((scores_[i] + rest_[number]) * margin_ <= least_) continue;
+            scores_[left] = scores_[i] + list.weight * static_cast<float>(list.impact(window * WINDOW + place));
             places_[left++] = place;
         }
         return left;
@@ -145,6 +165,7 @@ class ImpactScan {
         std::memcpy(&least_, &bits, sizeof bits);
     }
 
+    const TakeAbove take_above_ = best_take_above();
     std::vector<ImpactList> lists_;
     uint32_t documents_;
     size_t k_;
@@ -155,8 +176,9 @@ class ImpactScan {
     std::vector<float> products_;
     std::vector<uint64_t> best_;  // a heap, the worst on top
     float least_ = 0;             // a document must score more: one that scores as much as the last hit comes after it
-    alignas(64) float sums_[WINDOW] = {};
-    uint16_t places_[WINDOW + 1];  // promising documents of a window
+    alignas(64) float sums_[WINDOW] = {};  // of a window, 0 between two of them
+    uint16_t places_[WINDOW + 1];  // promising documents of a window,
+    float scores_[WINDOW + 1];     // and what was added up for each
 };
 
 }  // namespace kernels

@@ -124,14 +124,7 @@ class Impacts {
         if (start < 0) return list;
         list.ends = list.postings;
         list.postings += 4 * size_t{windows_};
-        uint32_t before = 0;
-        bool ascend = true;
-        for (uint32_t window = 0; window < windows_; ++window) {
-            const uint32_t end = list.last(window);
-            ascend &= before <= end && end - before <= WINDOW;
-            before = end;
-        }
-        require(ascend && before == list.count, DAMAGED);
+        require(are_ends(list.ends, windows_) && list.last(windows_ - 1) == list.count, DAMAGED);
         return list;
     }
 

@@ -83,14 +83,18 @@ def serve(make: Callable[[Callable[[], None]], ASGIApp], what: str, *, host: str
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def serve_engine(engine: "SearchEngine", what: str, *, host: str, port: int) -> None:
-    """Serve an engine of the service as the service does, until SIGTERM; otherwise like `serve`."""
+def serve_engine(
+    engine: "SearchEngine", what: str, *, host: str, port: int, announce: Callable[[str], None] | None = None
+) -> None:
+    """Serve an engine of the service as the service does, until SIGTERM; otherwise like `serve`. `announce` is told the
+    address instead of stdout."""
     from service import web  # other systems' servers have no need of it
     from service.swap import Serving
 
     with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"
-        web.serve(Serving(engine), listener, on_ready=lambda: print(f"Ready: {what} at {url}", flush=True))
+        tell = announce or (lambda url: print(f"Ready: {what} at {url}", flush=True))
+        web.serve(Serving(engine), listener, on_ready=lambda: tell(url))
 
 
 def warm_up(search: Search, queries: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from artifacts.bundle import Bundle
+from service import lookout
 from service.app import create_app
 from service.connection import Connection
 from service.engine import SearchEngine
@@ -20,6 +21,7 @@ from service.jobs import Steps
 from service.schemas import SearchRequest
 from service.settings import Settings
 from service.telemetry import Mark
+from service.tenure import Tenure
 from tests.service.conftest import SETTINGS
 from tests.service.live import Live, running
 from tests.service.test_overload import Gated
@@ -101,6 +103,11 @@ def counted(engine: SearchEngine, status: int) -> float:
 
 def connections(live: Live) -> list[Connection]:
     return [one for one in list(live.server.server_state.connections) if isinstance(one, Connection)]
+
+
+def watched(live: Live) -> int:
+    """Connections that threads read themselves."""
+    return sum(one._crew is not None for one in connections(live))
 
 
 def without_times(body: bytes) -> object:
@@ -233,7 +240,9 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
+@pytest.mark.parametrize("searches", [0, 5])
 def test_who_leaves_is_not_answered_and_holds_nothing(
+    searches: int,
     connect: Connect,
     tiny_bundle: Bundle,
     gate: threading.Event,
@@ -246,6 +255,12 @@ def test_who_leaves_is_not_answered_and_holds_nothing(
         leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
         with running(create_app(engine)) as live:
             client = connect(live)
+            gate.set()
+            for _ in range(searches):
+                assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+                assert leg.entered.acquire(timeout=PATIENCE_S)
+            until(lambda: searches == 0 or watched(live) == 1)
+            gate.clear()
             client.send(request(SEARCH))
             assert leg.entered.acquire(timeout=PATIENCE_S)
             client.close()
@@ -259,11 +274,8 @@ def test_who_leaves_is_not_answered_and_holds_nothing(
                 assert other.answer()[0].startswith(b"HTTP/1.1 200")
             in_flight = engine.metrics.registry.get_sample_value("lightretriever_requests_in_flight")
             assert in_flight == 0
-    assert [vars(record)["status"] for record in caplog.records if record.name == "lightretriever.access"] == [
-        499,
-        200,
-        200,
-    ]
+    logged = [vars(record)["status"] for record in caplog.records if record.name == "lightretriever.access"]
+    assert logged == [*[200] * searches, 499, 200, 200]
 
 
 def test_a_server_that_stops_answers_first(connect: Connect, tiny_bundle: Bundle, gate: threading.Event) -> None:
@@ -407,12 +419,135 @@ def test_a_search_that_gets_no_thread_is_refused_once(
                 raise RuntimeError("can't start new thread")
 
             patch.setattr(engine._jobs.crew, "_members", set())  # as before its first thread
-            patch.setattr(engine._jobs.crew, "_idle", [])
+            patch.setattr(engine._jobs.crew, "_idle", 0)
             patch.setattr("service.crew.Thread.start", fail)
             assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 500")
             assert not engine._jobs.crew._queue
         assert desk.admission._inside == 0
         assert desk.serving.current._users == 0
+
+
+def search_until_watched(live: Live, client: Client) -> None:
+    count = watched(live)
+
+    def ask() -> bool:
+        assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+        return watched(live) > count
+
+    until(ask)
+
+
+def test_a_connection_that_goes_on_needs_no_event_loop(
+    live: Live, engine: SearchEngine, connect: Connect, gate: threading.Event
+) -> None:
+    client = connect()
+    search_until_watched(live, client)
+    (connection,) = (one for one in connections(live) if one._crew is not None)
+    assert connection._crew is engine.crew
+    blocked = threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        gate.wait()
+
+    connection.loop.call_soon_threadsafe(block)
+    assert blocked.wait(PATIENCE_S)
+    for k in (1, 2, 3):
+        assert len(json.loads(client.ask(request({"query": "play music", "k": k}))[2])["hits"]) == k
+
+
+def test_one_search_alone_is_not_worth_it(connect: Connect, engine: SearchEngine) -> None:
+    with running(create_app(engine)) as live:
+        client = connect(live)
+        assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+        client.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert watched(live) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+        request(SEARCH, LONG_WAY),
+        request(SEARCH, "Expect: nothing"),
+        request(b"[" * 100_000),
+    ],
+)
+def test_what_is_no_plain_search_is_given_back(connect: Connect, live: Live, other: bytes) -> None:
+    client = connect()
+    for _ in range(3):
+        search_until_watched(live, client)
+        count = watched(live)
+        assert client.ask(other)[0] == connect().ask(other)[0]
+        assert watched(live) == count - 1
+
+
+def test_searches_that_come_together_or_in_parts_are_given_back(connect: Connect, live: Live) -> None:
+    data = [request({"query": "play music", "k": k}) for k in (1, 2, 3)]
+    client = connect()
+    for parts in ([b"".join(data)], [data[0], data[1] + data[2]], [data[0][:50], data[0][50:] + data[1], data[2]]):
+        search_until_watched(live, client)
+        for part in parts:
+            client.send(part)
+            sleep(0.005)
+        assert [len(json.loads(client.answer()[2])["hits"]) for _ in data] == [1, 2, 3]
+
+
+def test_requests_are_read_while_all_threads_work(connect: Connect, tiny_bundle: Bundle, gate: threading.Event) -> None:
+    """One waits in its turn, and the next is told at once that there is no room."""
+    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 1})
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
+        leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        with running(app := create_app(engine)) as live:
+            clients = [connect(live) for _ in range(3)]
+            gate.set()
+            for client in clients:
+                search_until_watched(live, client)
+            gate.clear()
+            while leg.entered.acquire(blocking=False):
+                pass
+            clients[0].send(request(SEARCH))
+            assert leg.entered.acquire(timeout=PATIENCE_S)
+            clients[1].send(request(SEARCH))
+            until(lambda: app.state.desk.admission._inside == 2)
+            assert clients[2].ask(request(SEARCH))[0].startswith(b"HTTP/1.1 503")
+            gate.set()
+            for client in clients[:2]:
+                assert client.answer()[0].startswith(b"HTTP/1.1 200")
+
+
+def test_an_engine_that_closes_gives_connections_back(connect: Connect, tiny_bundle: Bundle) -> None:
+    with SearchEngine.open(tiny_bundle, SETTINGS) as old, SearchEngine.open(tiny_bundle, SETTINGS) as new:
+        for engine in (old, new):
+            engine.warm_up()
+        with running(app := create_app(old)) as live:
+            idle, client = connect(live), connect(live)
+            for one in (idle, client):
+                search_until_watched(live, one)
+            serving, before = app.state.desk.serving, app.state.desk.serving.current
+            serving.current = Tenure(new)
+            before.end()
+            assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")  # the old one's thread, the new engine
+            assert before.drained.is_set()
+            old.close()
+            until(lambda: watched(live) == 0)
+            for one in (idle, client):
+                search_until_watched(live, one)
+            assert {one._crew for one in connections(live)} == {new.crew}
+
+
+def test_where_sockets_cannot_be_watched_the_event_loop_reads_them(
+    connect: Connect, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.crew.open_lookout", lookout._Bench)
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine, running(create_app(engine)) as live:
+        client = connect(live)
+        until(lambda: client.ask(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
+        for _ in range(10):
+            assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 200")
+        assert watched(live) == 0
+        assert not connections(live)[0]._shortcut.watching
 
 
 def test_many_connections_at_once(connect: Connect) -> None:

@@ -1,9 +1,10 @@
 """The threads that work: as many as may be, none for nothing, and another one for one that is held."""
 
 import gc
+import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import sleep
 
@@ -134,6 +135,89 @@ def test_closing_finishes_what_waits_and_refuses_the_rest() -> None:
     assert made == list(range(20))
     with pytest.raises(RuntimeError, match="closed"):
         crew.put(made.clear)
+
+
+def test_an_idle_thread_looks_after_sockets_and_does_what_comes_of_it() -> None:
+    crew = Crew("watching", 2)
+    ours, theirs = socket.socketpair()
+    done = threading.Semaphore(0)
+    seen: list[tuple[bytes, threading.Thread]] = []
+    worked: list[threading.Thread] = []
+
+    def work() -> None:
+        worked.append(threading.current_thread())
+        done.release()
+
+    def ready(left: bool) -> None:
+        seen.append((b"" if left else ours.recv(100), threading.current_thread()))
+        if not left:
+            crew.put(work)
+
+    with ours, theirs:
+        crew.put(done.release)
+        assert done.acquire(timeout=30)
+        crew.watch(ours.fileno(), ready)
+        for number in range(100):
+            theirs.send(b"%d" % number)
+            assert done.acquire(timeout=30)
+            assert seen[-1][0] == b"%d" % number
+            assert seen[-1][1] is worked[-1] is not threading.current_thread()
+        crew.unwatch(ours.fileno())
+        theirs.send(b"more")
+        crew.put(done.release)
+        assert done.acquire(timeout=30)
+        assert len(seen) == 100
+        crew.watch(ours.fileno(), ready)  # it has something to read already
+        assert done.acquire(timeout=30)
+        assert crew.close()
+        assert [data for data, _ in seen[100:]] == [b"more", b""]
+
+
+def test_work_from_all_sides_is_done(gate: threading.Event) -> None:
+    """Whoever hears a call that was meant for another one passes it on."""
+    crew = Crew("all", 3)
+    pairs = [socket.socketpair() for _ in range(8)]
+    done = threading.Semaphore(0)
+
+    def reader(ours: socket.socket) -> Callable[[bool], None]:
+        def ready(left: bool) -> None:
+            if not left:
+                for _ in ours.recv(100):
+                    crew.put(done.release)
+
+        return ready
+
+    for ours, _ in pairs:
+        crew.watch(ours.fileno(), reader(ours))
+    crew.put(done.release)
+    assert done.acquire(timeout=30)
+    for _ in range(300):
+        for _, theirs in pairs:
+            theirs.send(b"x")
+            crew.put(done.release)
+            crew.look_if_late()
+        for _ in range(2 * len(pairs)):
+            assert done.acquire(timeout=30)
+    assert crew.close()
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
+
+
+def test_somebody_looks_while_all_threads_are_held(gate: threading.Event) -> None:
+    crew = Crew("busy", 1)
+    ours, theirs = socket.socketpair()
+    seen: list[threading.Thread] = []
+    with ours, theirs:
+        hold(crew, gate, 1)
+        crew.watch(ours.fileno(), lambda left: seen.append(threading.current_thread()))
+        theirs.send(b"x")
+        crew.look_if_late()
+        while not seen:  # only if nobody has looked for some time
+            sleep(0.01)
+            crew.look_if_late()
+        assert seen == [threading.current_thread()]
+        crew.unwatch(ours.fileno())
 
 
 class Thing:
