@@ -146,6 +146,9 @@ def count_each(
 def magnitude(numbers: npt.NDArray[np.float32]) -> float:
     """The sum of the numbers' absolute values, which is not finite if one of them isn't."""
 
+def extremes(numbers: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> tuple[int, int]:
+    """The least and the largest of the numbers, without NumPy's microseconds for each. ValueError if there is none."""
+
 def best_first(
     ordinals: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

@@ -21,6 +21,8 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final, TypeVar
 
+import uvloop
+
 from artifacts.corpus import find_file, read_queries
 from artifacts.errors import LightRetrieverError
 from loadtest.tally import Tally
@@ -197,13 +199,14 @@ async def closed_loop(
     return {"connections": connections, **run.result(max(run.finished, start + seconds) - start, process_time() - used)}
 
 
-def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run a loop to its end, on an event loop that wakes within microseconds of the time asked for."""
+def run_loop(work: Coroutine[Any, Any, T], *, on_time: bool = True) -> T:
+    """Run a loop to its end, on an event loop that wakes within microseconds of the time asked for; a closed loop, in
+    which nothing is due at a time, need not be `on_time` and costs less on uvloop."""
 
     def precise() -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
-    with asyncio.Runner(loop_factory=precise) as runner:
+    with asyncio.Runner(loop_factory=precise if on_time else uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
@@ -224,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             work = open_loop(given.url, requests, rate=given.rate, seconds=given.seconds)
         else:
             work = closed_loop(given.url, requests, connections=given.connections, seconds=given.seconds)
-        print(json.dumps(run_loop(work)))
+        print(json.dumps(run_loop(work, on_time=given.rate is not None)))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

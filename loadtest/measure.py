@@ -94,7 +94,7 @@ def saturated(closed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _closed(one: Running, requests: list[bytes], plan: Plan, connections: int) -> Row:
     before = one.server.cpu_s()
     work = closed_loop(one.server.url, requests, connections=connections, seconds=plan.seconds, limit_s=plan.limit_s)
-    return _row(one, run_loop(work), before)
+    return _row(one, run_loop(work, on_time=False), before)
 
 
 def _open(one: Running, requests: list[bytes], plan: Plan, rate: float) -> Row:

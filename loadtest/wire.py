@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import quote, urlsplit
 
 import httptools
@@ -105,9 +105,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say that there is work to be done."""
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"{type(transport).__name__} can't be written to")
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's don't say so
         self._owner.idle(self)
 
     def send(self, ticket: Ticket, request: bytes) -> None:

@@ -5,7 +5,8 @@ import logging
 import random
 import re
 from collections.abc import Mapping, Sequence
-from time import perf_counter
+from threading import get_ident
+from time import perf_counter, time
 from typing import Final
 
 from starlette.responses import Response
@@ -21,6 +22,7 @@ CLIENT_CLOSED: Final = 499
 
 _log = logging.getLogger("lightretriever.access")
 
+_RECORD: Final = vars(logging.LogRecord(_log.name, logging.INFO, __file__, 0, "request", None, None))
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -80,9 +82,16 @@ class Exchange:
         metrics.request(route, self.status).observe(self.end())
         if not _log.isEnabledFor(logging.INFO):
             return
-        # Made here, because the logger would look through the stack for who logs.
-        record = logging.LogRecord(_log.name, logging.INFO, __file__, 0, "request", None, None)
+        # Made here, because the logger would look through the stack for who logs, and the record for the file's name.
+        record = logging.LogRecord.__new__(logging.LogRecord)
+        now = time()
         vars(record).update(
+            _RECORD,
+            created=now,
+            msecs=now % 1 * 1e3,
+            relativeCreated=_RECORD["relativeCreated"] + (now - _RECORD["created"]) * 1e3,
+            thread=get_ident(),
+            threadName=None,
             request_id=self.request_id,
             method=self._method,
             path=shortened(self._path, _LONGEST_PATH),

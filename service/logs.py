@@ -3,6 +3,7 @@
 import logging
 import sys
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -11,6 +12,7 @@ __all__ = ["configure_logging"]
 
 # What every record has; the rest is what a call gave as `extra`.
 _COMMON: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+_OWN: Final = len(vars(logging.makeLogRecord({})))
 
 
 def configure_logging(level: str) -> None:
@@ -29,7 +31,8 @@ class _JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
-        line |= {name: value for name, value in vars(record).items() if name not in _COMMON}
+        given = islice(vars(record).items(), _OWN, None)  # the record's own come first
+        line |= {name: value for name, value in given if name not in _COMMON}
         line["timestamp"] = datetime.fromtimestamp(record.created, UTC)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -58,6 +58,8 @@ PYBIND11_MODULE(kernels, module) {
         .def("search", &Lists::search, py::arg("query").noconvert(), "wanted"_a, "candidates"_a, "probes"_a, "spread"_a,
              py::arg("among").noconvert(), "scored"_a);
     module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
+    module.def("extremes", &extremes<int32_t>, py::arg("numbers").noconvert());
+    module.def("extremes", &extremes<int64_t>, py::arg("numbers").noconvert());
     module.def("best_first", &best_first, py::arg("ordinals").noconvert(), py::arg("scores").noconvert(), "count"_a);
     module.def("align", &align, "legs"_a);
     module.def("unknown", &unknown, py::arg("ordinals").noconvert(), py::arg("scores").noconvert());

@@ -21,6 +21,13 @@ inline double magnitude(const Array<float> &numbers) {
     return sum;
 }
 
+// The least and the largest of numbers, of which there is one at least.
+template <typename T> py::tuple extremes(const Array<T> &numbers) {
+    require(numbers.size() > 0, "there are no numbers");
+    const auto [least, largest] = std::minmax_element(numbers.data(), numbers.data() + numbers.size());
+    return py::make_tuple(*least, *largest);
+}
+
 // Documents in Faiss' 8-bit codes: value = low + step * (code + 1/2). What all documents of a query have in common is
 // added up once: q·value = q·(low + step/2) + (q step)·code.
 struct ByteQuery {

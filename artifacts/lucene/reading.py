@@ -7,11 +7,12 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from artifacts import kernels
 from artifacts.errors import BundleError, JavaError
 from artifacts.lucene.jvm import JavaObject, java_call, java_class
 from artifacts.lucene.packed import from_java, pack_ints, pack_text, unpack_texts
 
-__all__ = ["RESTORE", "LuceneIndex", "check_integers"]
+__all__ = ["RESTORE", "LuceneIndex", "check_integers", "extremes"]
 
 RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 """What to do about an index that is damaged."""
@@ -86,10 +87,11 @@ class LuceneIndex:
     def check_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> None:
         """Raise ValueError for an ordinal that no document has."""
         check_integers("ordinals", ordinals)
-        if len(ordinals) and not (int(ordinals.min()) >= 0 and int(ordinals.max()) < self.count):
-            raise ValueError(
-                f"ordinals must be 0 to {self.count - 1} in {self.path}; got {ordinals.min()} to {ordinals.max()}."
-            )
+        if len(ordinals) == 0:
+            return
+        least, largest = extremes(ordinals)
+        if least < 0 or largest >= self.count:
+            raise ValueError(f"ordinals must be 0 to {self.count - 1} in {self.path}; got {least} to {largest}.")
 
     def __enter__(self) -> Self:
         return self
@@ -104,3 +106,10 @@ def check_integers(name: str, values: npt.NDArray[Any]) -> None:
     """Raise ValueError unless values are integers of shape (n,)."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
+
+
+def extremes(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """The least and the largest of integers (n,), n above 0."""
+    if values.dtype in (np.int32, np.int64) and values.flags.c_contiguous:
+        return kernels.extremes(values)
+    return int(values.min()), int(values.max())

@@ -28,7 +28,7 @@ from artifacts.lucene.packed import (
     unpack_texts,
     utf8,
 )
-from artifacts.lucene.reading import RESTORE, LuceneIndex, check_integers
+from artifacts.lucene.reading import RESTORE, LuceneIndex, check_integers, extremes
 
 __all__ = [
     "ASKED_IF_BM25",
@@ -220,8 +220,9 @@ def _check_query(terms: npt.NDArray[Any], weights: npt.NDArray[Any]) -> None:
         )
     if len(terms) == 0:
         return
-    if int(terms.min()) < 0 or (terms.dtype != np.int32 and int(terms.max()) > _MAX_TERM):
-        raise ValueError(f"terms must be 0 to {_MAX_TERM}; got {terms.min()} to {terms.max()}.")
+    least, most = extremes(terms)
+    if least < 0 or most > _MAX_TERM:
+        raise ValueError(f"terms must be 0 to {_MAX_TERM}; got {least} to {most}.")
     narrow = weights.dtype == np.float32
     largest = kernels.magnitude(_float32(weights)) if narrow else float(np.abs(weights).sum(dtype=np.float64))
     if not largest * MAX_IMPACT < _MAX_SCORE:  # a not-a-number fails this, too
