@@ -5,10 +5,10 @@
 
 The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM they are encoded by the
 service's own query encoder, in two processes that share the work, each its half at once; "tokenise" and "encode" are
-the two parts of that, "both" the time on the clock. Both legs are searched for 100 candidates and fused, by as many
-threads as the machine has processors. With the LLM the same indexes are searched, for the model's queries. On a GPU it
-encodes all of them; on a CPU `--llm-queries` of them, and encoding and searching are scaled up, which the row says.
-Ratios are of times on the clock, all processors working on either side.
+the two parts of that, "both" the time on the clock, of the median of five turns. Both legs are searched for 100
+candidates and fused, by as many threads as the machine has processors. With the LLM the same indexes are searched, for
+the model's queries. On a GPU it encodes all of them; on a CPU `--llm-queries` of them, and encoding and searching are
+scaled up, which the row says. Ratios are of times on the clock, all processors working on either side.
 
 The paper's own (arXiv:2505.12260, table 1; one A800 GPU, 1 million passages, exact dense search, batches of 256):
 
@@ -49,6 +49,7 @@ CANDIDATES: Final = 100
 PAPER: Final = {"encode_ratio": 109.4853 / 0.0412, "qps_ratio": 6999 / 549}
 """The paper's ratios for Llama-8b: "over 2500x" in encoding, and 12.7 in queries per second."""
 _WARM_UP: Final = 2000
+_TURNS: Final = 5  # of some tenths of a second, each in new processes, which remember no words
 _LLM_ON_CPU: Final = 1024
 
 Times = dict[str, float]
@@ -125,8 +126,9 @@ def search_s(bundle: Bundle, queries: Sequence[EncodedQuery], threads: int) -> f
 
 
 def measure_light(bundle: Bundle, texts: Sequence[str], processes: int, threads: int) -> Times:
-    """The row of the service: `tokenize_s`, `encode_s`, `both_s` and `search_s`."""
-    times = encode_light(bundle.path, texts, processes)
+    """The row of the service: `tokenize_s`, `encode_s` and `both_s` of the median of several turns, and `search_s`."""
+    turns = [encode_light(bundle.path, texts, processes) for _ in range(_TURNS)]
+    times = sorted(turns, key=lambda turn: turn["both_s"])[_TURNS // 2]
     encoder, task = light_encoder(bundle), bundle.manifest.default_task
     queries = list(encoder.encode_batch(texts, task, StageClock()))
     return {**times, "search_s": search_s(bundle, queries, threads)}
