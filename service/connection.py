@@ -9,11 +9,11 @@ from time import monotonic, perf_counter
 from typing import Any, Final
 
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.crew import Crew
-from service.flight import Answer, Flight
+from service.flight import Answer, Flight, message_of
 from service.heads import PlainHead
 from service.shortcut import Shortcut
 
@@ -31,10 +31,9 @@ class Connection(HttpToolsProtocol):
     engine's crew watches it from its second search on, and the event loop has no part in it any more. When something
     else comes, or the client leaves, it is given back.
 
-    The socket is written by one thread at a time: by the one that answers a plain search, as long as one is under way,
-    and by the event loop otherwise. It is read by the event loop, or else under the lock. uvloop and asyncio close it
-    after `connection_lost`, or with the loop, before which a server abandons its connections: both take it away from
-    the other threads first.
+    One thread at a time writes to the socket, that of a plain search or the event loop; and one reads it, the event
+    loop or who has the lock. uvloop and asyncio close it after `connection_lost`, or with the loop, before which a
+    server abandons its connections: both take it away from other threads first.
     """
 
     def __init__(
@@ -105,8 +104,8 @@ class Connection(HttpToolsProtocol):
             self._let_go()
         with self._lock:
             self._ending = True
+            self._retire()
             busy = self._flight is not None or self._given_back
-            self._unwatch()
         if not busy:
             super().shutdown()
 
@@ -122,7 +121,8 @@ class Connection(HttpToolsProtocol):
             busy = self._flight is not None or self._begun or self._given_back
             wait = self.timeout_keep_alive if busy else self._answered + self.timeout_keep_alive - monotonic()
             if wait <= 0:
-                self._unwatch()
+                self._retire()
+                wait = self.timeout_keep_alive if self._given_back else wait
         if wait > 0:
             self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
         else:
@@ -143,38 +143,49 @@ class Connection(HttpToolsProtocol):
             self._crew.unwatch(self._socket)
             self._crew = None
 
+    def _retire(self) -> None:
+        """Have no thread read it any more: it is to be closed, but what has come is answered. The lock must be held."""
+        if self._crew is None or self._flight is not None:
+            self._unwatch()
+            return
+        try:
+            self._give_back(os.read(self._socket, _LONGEST))
+        except BlockingIOError:
+            self._unwatch()
+        except OSError:
+            self._give_back(b"")
+
     def _watch(self) -> None:
         """In the event loop: let the threads read it from now on."""
         with self._lock:
-            if self._flight is not None or self._crew is not None or self._ending or self._begun or not self._is_free():
+            busy = self._flight is not None or self._given_back or self._begun or not self._is_free()
+            if busy or self._crew is not None or self._ending or not self._watchable:
                 return
             self.flow.pause_reading()
-            crew = self._shortcut.desk.serving.current.engine.crew
+            self._crew = self._shortcut.desk.serving.current.engine.crew
             try:
-                crew.watch(self._socket, self._ready)
+                self._crew.watch(self._socket, self._ready)
             except OSError:
-                self._shortcut.watching = False
+                self._crew, self._shortcut.watching = None, False
                 self.flow.resume_reading()
-            else:
-                self._crew = crew
 
     def _ready(self, left: bool) -> None:
         """In a thread of the crew: begin what came, if it is a plain search."""
         with self._lock:
             if self._crew is None:
                 return
-            data = head = None
-            if not left and self._flight is None:
-                try:
-                    data = os.read(self._socket, _LONGEST)
-                except BlockingIOError:
-                    return
-                except OSError:  # the event loop will come to know
-                    data = None
-            if data:
-                head = self._shortcut.heads.find(data)
-            if not data or head is None or head.size + head.length != len(data):
-                self._give_back(data or b"")
+            if left or self._flight is not None:
+                self._give_back(b"")
+                return
+            try:
+                data = os.read(self._socket, _LONGEST)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""  # the event loop will see
+            head = self._shortcut.heads.find(data)
+            if head is None or head.size + head.length != len(data) or len(data) == _LONGEST:
+                self._give_back(data)
                 return
             self._flight = flight = Flight(self._shortcut.desk, head, self._land)
         flight.begin(head, data[head.size :])
@@ -189,8 +200,7 @@ class Connection(HttpToolsProtocol):
 
     def _take_back(self, data: bytes) -> None:
         with self._lock:
-            self._given_back = False
-            ending = self._ending
+            self._given_back, ending = False, self._ending
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -245,7 +255,7 @@ class Connection(HttpToolsProtocol):
 
     def _land(self, flight: Flight, answer: Answer) -> None:
         """Write an answer, in any thread. The event loop is woken only if there is more to do."""
-        message = self._message(answer)
+        message = message_of(answer, self.server_state.default_headers, closes=self._ending)
         with self._lock:
             if self._flight is not flight:
                 return
@@ -258,14 +268,6 @@ class Connection(HttpToolsProtocol):
                 return
         with suppress(RuntimeError):  # the loop was closed, and the connection with it
             self.loop.call_soon_threadsafe(self._go_on, message[sent:])
-
-    def _message(self, answer: Answer) -> bytes:
-        status, headers, body = answer
-        parts = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
-        parts += (b"connection: close\r\n\r\n" if self._ending else b"\r\n", body)
-        return b"".join(parts)
 
     def _send(self, message: bytes) -> int:
         """Send as much as the socket takes; how much that was. A connection that takes nothing any more is cut."""
@@ -284,6 +286,7 @@ class Connection(HttpToolsProtocol):
             if self._flight is None:
                 return
             self._flight = None
+            self._unwatch()  # the event loop reads again
             held, self._held = self._held, b""
         self._answered = monotonic()
         if rest:

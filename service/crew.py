@@ -8,7 +8,7 @@ from threading import Lock, Thread, current_thread, get_ident
 from time import perf_counter
 from typing import Final
 
-from service.lookout import Ready, open_lookout
+from service.lookout import AT_ONCE, Ready, open_lookout
 
 __all__ = ["Crew", "Work"]
 
@@ -76,7 +76,7 @@ class Crew:
 
     def watch(self, socket: int, ready: Ready) -> None:
         """Let idle threads, and between two works the others, look after a socket. `ready` is called when it has
-        something to read, and may put work; for the last time when the crew closes. OSError where that can't be."""
+        something to read, and may put work; for the last time when it is let go. OSError where that can't be."""
         self._lookout.watch(socket, ready)
 
     def unwatch(self, socket: int) -> None:
@@ -87,9 +87,11 @@ class Crew:
         """Look after the sockets if no thread has for long: all may have work that takes long. To be called now and
         then."""
         if not self._idle and perf_counter() - self._looked > _LATE_S and self._lookout.watched:
-            called = self._look(0.0)
-            with self._lock:
-                self._go_on(called, len(self._queue))
+            more = True
+            while more:
+                called, more = self._look(0.0)
+                with self._lock:
+                    self._go_on(called, len(self._queue))
 
     def hire(self, work: Work) -> None:
         """Let a thread of its own do the work, at once; it ends with it."""
@@ -107,21 +109,29 @@ class Crew:
 
     def close(self, timeout: float = _JOIN_S) -> bool:
         """Refuse new work, finish what waits, end the threads. False if one is still busy after `timeout` seconds."""
-        if self._gone:
-            return True
         with self._lock:
             self._closed = True
-            threads = [*self._members, *self._others]
+        until = perf_counter() + timeout
+        self.let_go()
+        while not self._gone and (threads := self._alive()):
+            self._lookout.call()  # who hears it, and ends, calls the next one
+            left = until - perf_counter()
+            if left <= 0:
+                return False
+            threads[0].join(left)
+        if not self._gone:
+            self._gone = True
+            self._lookout.close()
+        return True
+
+    def let_go(self) -> None:
+        """Look after no socket any more: another crew will."""
         for ready in self._lookout.watched:
             ready(True)
-        self._lookout.call()  # who hears it, and ends, calls the next one
-        until = perf_counter() + timeout
-        for thread in threads:
-            thread.join(max(0.0, until - perf_counter()))
-        self._gone = not any(thread.is_alive() for thread in threads)
-        if self._gone:
-            self._lookout.close()
-        return self._gone
+
+    def _alive(self) -> list[Thread]:
+        with self._lock:
+            return [thread for thread in (*self._members, *self._others) if thread.is_alive()]
 
     def _find_thread(self) -> None:
         """Call or start a thread for what was queued; without one, it waits for those that have other work.
@@ -162,6 +172,10 @@ class Crew:
             with self._lock:
                 if thread not in self._members:
                     self._others.discard(thread)
+                    # It may have been replaced when it was idle already, and have heard a call.
+                    self._go_on(False, len(self._queue))
+                    if self._closed:
+                        self._lookout.call()
                     return None
                 hurry = perf_counter() - self._looked > _LOOK_S
                 if self._queue and not hurry:
@@ -171,13 +185,14 @@ class Crew:
                     return None
                 wait = not self._queue
                 self._idle += wait
-            called = self._look(None if wait else 0.0)
+            called, _ = self._look(None if wait else 0.0)
             with self._lock:
                 self._idle -= wait
                 self._go_on(called, len(self._queue) - 1)
 
-    def _look(self, seconds: float | None) -> bool:
-        """Wait so long, and look after the sockets that have something to read; whether there was a call."""
+    def _look(self, seconds: float | None) -> tuple[bool, bool]:
+        """Wait so long, and look after the sockets that have something to read; whether there was a call, and whether
+        there may be more sockets."""
         called, told = self._lookout.wait(seconds)
         self._looked = perf_counter()
         if told:
@@ -188,7 +203,7 @@ class Crew:
                 except Exception:
                     _log.exception("reading failed")
             self._looking.discard(get_ident())
-        return called
+        return called, len(told) == AT_ONCE
 
     def _do(self, work: Work) -> None:
         try:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.desk import Desk
 from service.engine import SearchEngine
@@ -17,7 +18,7 @@ from service.jobs import Job, Steps
 from service.schemas import SearchRequest
 from service.tenure import Tenure
 
-__all__ = ["Answer", "Flight"]
+__all__ = ["Answer", "Flight", "message_of"]
 
 _METHOD: Final = "POST"
 _OK: Final = 200
@@ -26,6 +27,16 @@ Answer = tuple[int, Headers, bytes]
 """Status, headers, body."""
 
 _NO_ANSWER: Final[Answer] = (500, ((b"content-length", b"0"),), b"")
+
+
+def message_of(answer: Answer, more: Headers, *, closes: bool) -> bytes:
+    """The bytes of an answer with `more` headers, after which the connection is closed or not."""
+    status, headers, body = answer
+    parts = [STATUS_LINE[status]]
+    for name, value in (*more, *headers):
+        parts += (name, b": ", value, b"\r\n")
+    parts += (b"connection: close\r\n\r\n" if closes else b"\r\n", body)
+    return b"".join(parts)
 
 
 class Flight:
@@ -66,6 +77,8 @@ class Flight:
             self._done(None, error)
         if self._ended:
             self._jobs = ()
+        elif self._cancelled:  # by another thread, before there was a job
+            self.cancel()
 
     def cancel(self) -> None:
         """Take no further step: the client has left."""

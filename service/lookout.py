@@ -9,14 +9,16 @@ import select
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final, Protocol
+from weakref import finalize
 
-__all__ = ["Lookout", "Ready", "open_lookout"]
+__all__ = ["AT_ONCE", "Lookout", "Ready", "open_lookout"]
 
 Ready = Callable[[bool], object]
 """What is to be done when a socket has something to read; it is told whether it is the end: the other side has left, or
 nobody will look any more."""
 
-_AT_ONCE: Final = 16  # sockets that one thread looks after before it begins to work
+AT_ONCE: Final = 16
+"""Sockets that one thread looks after before it begins to work."""
 
 
 class Lookout(Protocol):
@@ -55,6 +57,7 @@ class _Epoll:
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
+        self._close_bell = finalize(self, os.close, self._bell)  # also where a thread hangs, and nobody closes this
         self._ready: dict[int, Ready] = {}
 
     @property
@@ -66,7 +69,7 @@ class _Epoll:
 
     def wait(self, seconds: float | None) -> tuple[bool, list[tuple[Ready, bool]]]:
         called, told = False, []
-        for socket, events in self._epoll.poll(seconds, _AT_ONCE):
+        for socket, events in self._epoll.poll(seconds, AT_ONCE):
             if socket == self._bell:
                 called = True
             elif (ready := self._ready.get(socket)) is not None:
@@ -87,7 +90,7 @@ class _Epoll:
 
     def close(self) -> None:
         self._epoll.close()
-        os.close(self._bell)
+        self._close_bell()
 
 
 class _Bench:

@@ -202,6 +202,7 @@ class Serving:
         def exchange() -> None:
             old, self.current = self.current, Tenure(engine)
             old.end()
+            old.engine.crew.let_go()
             engine.publish()
             self.metrics.swaps.labels("swapped").inc()
             done.set()

@@ -17,11 +17,12 @@ from service.engine import SearchEngine
 from service.errands import Errands
 from service.flight import Flight
 from service.hits import Plain
-from service.jobs import Steps
+from service.jobs import Job, Steps
 from service.schemas import SearchRequest
 from service.settings import Settings
 from service.telemetry import Mark
 from service.tenure import Tenure
+from service.waiting import Done
 from tests.service.conftest import SETTINGS
 from tests.service.live import Live, running
 from tests.service.test_overload import Gated
@@ -515,6 +516,108 @@ def test_requests_are_read_while_all_threads_work(connect: Connect, tiny_bundle:
             gate.set()
             for client in clients[:2]:
                 assert client.answer()[0].startswith(b"HTTP/1.1 200")
+
+
+def test_a_connection_is_read_by_one_only_after_a_large_answer(connect: Connect, tiny_bundle: Bundle) -> None:
+    """The event loop writes what the socket did not take, and reads again."""
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine, running(create_app(engine)) as live:
+        client = connect(live)
+        until(lambda: client.ask(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))
+        short = engine.errands
+        for _ in range(3):
+            engine.errands = short
+            search_until_watched(live, client)
+            engine.errands = Wordy(engine.bundle.manifest, engine.settings, engine.parts, engine.metrics)
+            client.send(request(SEARCH))
+            until(lambda: watched(live) == 0)
+            data = request({"query": "play music", "k": 2})
+            engine.errands = short
+            client.send(data)
+            assert len(json.loads(client.answer()[2])["padding"]) == 20_000_000
+            assert len(json.loads(client.answer()[2])["hits"]) == 2
+            for cut in (1, 30, len(data) - 1):
+                client.send(data[:cut])
+                sleep(0.001)
+                assert len(json.loads(client.ask(data[cut:])[2])["hits"]) == 2
+
+
+def test_a_large_request_is_not_left_half_read(connect: Connect, live: Live) -> None:
+    """One that fills what is read at once, with another one behind it."""
+    client = connect()
+    search_until_watched(live, client)
+    large = request(json.dumps(SEARCH).encode())
+    padded = request(json.dumps(SEARCH).encode() + b" " * (65_536 - len(large)))
+    large = request(json.dumps(SEARCH).encode() + b" " * (2 * 65_536 - len(large) - len(padded)))
+    assert len(large) == 65_536
+    client.send(large + request({"query": "play music", "k": 1}))
+    assert [len(json.loads(client.answer()[2])["hits"]) for _ in range(2)] == [3, 1]
+
+
+@pytest.mark.parametrize("how", ["stops", "is bored"])
+def test_what_has_come_is_answered_before_the_end(
+    how: str, connect: Connect, tiny_bundle: Bundle, gate: threading.Event
+) -> None:
+    """While the only thread has work, a search lies in the socket of a connection that is to be closed."""
+    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 9})
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        engine.warm_up()
+        leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        with running(create_app(engine)) as live:
+            clients = [connect(live) for _ in range(2)]
+            gate.set()
+            for client in clients:
+                search_until_watched(live, client)
+            gate.clear()
+            while leg.entered.acquire(blocking=False):
+                pass
+            clients[0].send(request(SEARCH))
+            assert leg.entered.acquire(timeout=PATIENCE_S)
+            (idle,) = (one for one in connections(live) if one._flight is None)
+            held = threading.Event()
+
+            def end() -> None:  # the event loop looks at nothing else meanwhile
+                clients[1].send(request(SEARCH))
+                if how == "stops":
+                    idle.shutdown()
+                else:
+                    idle._answered = 0.0
+                    idle.timeout_keep_alive_handler()
+                held.set()
+
+            idle.loop.call_soon_threadsafe(end)
+            assert held.wait(PATIENCE_S)
+            gate.set()
+            for client in clients:
+                assert client.answer()[0].startswith(b"HTTP/1.1 200")
+            if how == "stops":
+                assert clients[1].rest() == b""
+
+
+def test_a_search_that_is_dropped_before_it_has_a_job_takes_no_step(
+    connect: Connect, engine: SearchEngine, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(create_app(engine)) as live:
+        client = connect(live)
+        search_until_watched(live, client)
+        (connection,) = connections(live)
+        begin, entered, dropped = engine.begin, threading.Event(), counted(engine, 499)
+        jobs = []
+
+        def slow(steps: Steps[Plain], done: Done) -> list[Job[Plain]]:
+            entered.set()
+            gate.wait(PATIENCE_S)
+            jobs.extend(begin(steps, done))
+            return jobs
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "begin", slow)
+            client.send(request(SEARCH))
+            assert entered.wait(PATIENCE_S)
+            connection.loop.call_soon_threadsafe(connection.abandon)
+            until(lambda: connection._socket == -1)
+            gate.set()
+            until(lambda: counted(engine, 499) == dropped + 1)
+        assert jobs[0]._cancelled
 
 
 def test_an_engine_that_closes_gives_connections_back(connect: Connect, tiny_bundle: Bundle) -> None:

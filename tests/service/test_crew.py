@@ -204,6 +204,53 @@ def test_work_from_all_sides_is_done(gate: threading.Event) -> None:
         theirs.close()
 
 
+def test_a_thread_that_is_replaced_when_it_is_idle_again_keeps_no_call(gate: threading.Event) -> None:
+    """The call was late, its thread is idle by now, and hears what is meant for the one in its place."""
+    for _ in range(20):
+        crew = Crew("late", 1)
+        [thread] = hold(crew, gate, 1)
+        gate.set()
+        while not crew._idle:
+            sleep(0.001)
+        crew.replace(thread)
+        done = threading.Event()
+        crew.put(done.set)
+        assert done.wait(30)
+        assert crew.close()
+        gate.clear()
+
+
+def test_who_was_replaced_when_idle_passes_on_the_end(gate: threading.Event) -> None:
+    crew = Crew("passing", 2)
+    first, _ = hold(crew, gate, 2)
+    gate.set()
+    while crew._idle < 2:
+        sleep(0.001)
+    crew.replace(first)
+    assert crew.close(timeout=30)
+    assert threads_of("passing") == []
+    assert crew.close()
+
+
+def test_a_look_takes_all_sockets_that_have_something(gate: threading.Event) -> None:
+    crew = Crew("many", 1)
+    hold(crew, gate, 1)
+    pairs = [socket.socketpair() for _ in range(50)]
+    seen: list[int] = []
+    for number, (ours, _) in enumerate(pairs):
+        crew.watch(ours.fileno(), partial(lambda number, left: seen.append(number), number))
+    for _, theirs in pairs:
+        theirs.send(b"x")
+    while not seen:
+        sleep(0.06)
+        crew.look_if_late()
+    assert sorted(seen) == list(range(50))
+    for ours, theirs in pairs:
+        crew.unwatch(ours.fileno())
+        ours.close()
+        theirs.close()
+
+
 def test_somebody_looks_while_all_threads_are_held(gate: threading.Event) -> None:
     crew = Crew("busy", 1)
     ours, theirs = socket.socketpair()
