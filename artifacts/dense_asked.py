@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from artifacts.dense_lists import ListSpreads, lists_of, measure_spreads
 from artifacts.errors import RecipeError
+from artifacts.rounding import rounded_codes
 
 __all__ = ["LEAST_DIMENSION", "asked_factory", "asked_lists", "build_asked_index", "is_asked"]
 
@@ -102,8 +103,10 @@ def build_asked_index(vectors: Vectors, queries: Vectors, factory: str) -> tuple
     mapped.own_fields = True
     scored = swig.IndexScalarQuantizer(dimension, swig.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     scored.train(vectors)
+    low, span = faiss.vector_to_array(scored.sq.trained).reshape(2, dimension).astype(np.float32)
+    moment = _moment(queries)
     for chunk in _chunks(vectors):
-        scored.add(np.asarray(chunk))
+        scored.add_sa_codes(rounded_codes(chunk, low, span / np.float32(255), moment))
     refined = swig.IndexRefine(_given_away(mapped), _given_away(scored))
     refined.own_fields, refined.own_refine_index = True, True
     return refined, spreads
@@ -120,11 +123,17 @@ def _sample(vectors: Vectors, lists: int) -> Vectors:
     return vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
 
 
+def _moment(queries: Vectors) -> npt.NDArray[np.float64]:
+    """E[q qᵀ] over queries (q, D), of which the mean in all directions is 1, and a tenth more in each: (D, D)."""
+    moment = queries.T.astype(np.float64) @ queries
+    scaled: npt.NDArray[np.float64] = moment * len(moment) / np.trace(moment) + _EVEN * np.eye(len(moment))
+    return scaled
+
+
 def _maps(documents: Vectors, queries: Vectors, parts: int) -> tuple[Vectors, Vectors, npt.NDArray[np.float64]]:
     """What maps documents (n, D), and what maps queries, two arrays (2·parts, D) float32; spread by direction (D,)."""
-    moment = queries.T.astype(np.float64) @ queries
-    values, directions = np.linalg.eigh(moment * len(moment) / np.trace(moment))
-    roots = np.sqrt(np.maximum(values, 0) + _EVEN)
+    values, directions = np.linalg.eigh(_moment(queries))
+    roots = np.sqrt(np.maximum(values, _EVEN))
     stretched = (directions * roots) @ directions.T
     spread, main = np.linalg.eigh(np.cov((documents @ stretched).T))
     largest = main[:, ::-1].T[: 2 * parts]

@@ -5,9 +5,12 @@ elsewhere than a document. So recall is measured when a bundle is written, by a 
 its own documents make.
 """
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache, partial
 from typing import Final
 
 import faiss
@@ -29,8 +32,9 @@ _NEARLY: Final = 0.01  # where no setting finds enough, the cheapest that finds 
 _QUERIES: Final = 256
 _TERMS: Final = 8  # of a document, for a query
 _GRAPH_WIDTHS: Final = (128, 256, 512, 1024)
-_LIST_SHARES: Final = (128, 64, 32, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2)
-_FACTORS: Final = (2, 3, 4, 6, 8, 16, 32)
+_LEAST_SHARE: Final = 128  # of the lists, a 128th is the least that is looked into, and half of them the most
+_STEPS: Final = 8  # in which a width doubles
+_FACTORS: Final = (2, 3, 4, 5, 6, 8, 12, 16, 32)
 _RESCORE: Final = 4096  # scoring a candidate again costs about as much as scanning so many bytes of 4-bit codes
 
 Vectors = npt.NDArray[np.float32]
@@ -79,43 +83,61 @@ def choose_parameters(built: BuiltIndex, vectors: Vectors, queries: Vectors) -> 
     The recall is the share of the exact best 100 among those that a search for 100 finds. Chosen is the cheapest
     setting that reaches 0.95, or comes within 0.01 of the best where none does: efSearch of a graph, else nprobe (of
     the inverted lists) and k_factor_rf (candidates scored again, as a multiple of 100). An index without such
-    parameters gets none, and no recall. The same vectors and queries give the same setting.
+    parameters gets none, and no recall. A wider search, and one that scores more candidates again, is taken to find no
+    less. The same vectors and queries give the same setting.
     """
-    settings = list(_settings(built.index))
-    if settings == [{}]:
+    widths, factors = _widths(built.index), _factors(built.index)
+    if widths == [{}] and factors == [{}]:
         return {}, None
     if not len(queries):
-        return settings[0], None
+        return widths[0] | factors[0], None
     truth = faiss.knn(queries, vectors, min(_BEST, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)[1]
-    recalls: list[float] = []
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for setting in settings:
-            recalls.append(_recall(built, setting, queries, truth, threads))
-            if recalls[-1] >= LEAST_RECALL:
-                return setting, round(recalls[-1], 4)
-    nearly = max(recalls) - _NEARLY
-    chosen = next(number for number, recall in enumerate(recalls) if recall >= nearly)
-    return settings[chosen], round(recalls[chosen], 4)
+
+        @cache
+        def recall(width: int, factor: int) -> float:
+            return _recall(built, widths[width] | factors[factor], queries, truth, threads)
+
+        best = recall(len(widths) - 1, len(factors) - 1)
+        least = LEAST_RECALL if best >= LEAST_RECALL else best - _NEARLY
+        found: list[tuple[float, int, int]] = []
+        for factor in range(len(factors)):
+            enough = partial(_is_enough, recall, factor, least)
+            width = bisect_left(range(len(widths)), True, key=enough)
+            if width < len(widths):
+                found.append((_cost(built.index, widths[width] | factors[factor]), width, factor))
+        _, width, factor = min(found)
+        return widths[width] | factors[factor], round(recall(width, factor), 4)
 
 
-def _settings(index: FaissIndex) -> Iterator[dict[str, float]]:
-    """What can be chosen from, the cheapest first."""
-    factors = _FACTORS if isinstance(index, faiss.IndexRefine) else (None,)
+def _is_enough(recall: Callable[[int, int], float], factor: int, least: float, width: int) -> bool:
+    return recall(width, factor) >= least
+
+
+def _widths(index: FaissIndex) -> list[dict[str, float]]:
+    """How wide a search may be, the narrowest first."""
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None:
-        widths = sorted({max(1, ivf.nlist // share) for share in _LIST_SHARES})
-        each = index.ntotal / ivf.nlist
-        pairs = [(width, factor) for width in widths for factor in factors]
-        pairs.sort(key=lambda pair: pair[0] * each * ivf.code_size + _RESCORE * _BEST * (pair[1] or 0))
-        yield from ({"nprobe": width} | _factor(factor) for width, factor in pairs)
-    elif _is_graph(index):
-        yield from ({"efSearch": width} | _factor(factor) for factor in factors for width in _GRAPH_WIDTHS)
-    else:
-        yield from (_factor(factor) for factor in factors)
+        doublings = math.log2(_LEAST_SHARE) - 1
+        steps = range(round(doublings * _STEPS) + 1)
+        wide = {max(1, round(ivf.nlist / _LEAST_SHARE * 2 ** (step / _STEPS))) for step in steps}
+        return [{"nprobe": width} for width in sorted(wide)]
+    return [{"efSearch": width} for width in _GRAPH_WIDTHS] if _is_graph(index) else [{}]
 
 
-def _factor(factor: int | None) -> dict[str, float]:
-    return {} if factor is None else {"k_factor_rf": factor}
+def _factors(index: FaissIndex) -> list[dict[str, float]]:
+    """How many candidates may be scored again, the fewest first."""
+    return [{"k_factor_rf": factor} for factor in _FACTORS] if isinstance(index, faiss.IndexRefine) else [{}]
+
+
+def _cost(index: FaissIndex, setting: dict[str, float]) -> float:
+    """What a search costs, as if it were bytes that are read; comparable for settings of one index."""
+    rescored = _RESCORE * _BEST * setting.get("k_factor_rf", 0.0)
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None:
+        return float(setting["nprobe"] * index.ntotal / ivf.nlist * ivf.code_size + rescored)
+    # A graph's candidate is scored with all its neighbours.
+    return _RESCORE * setting.get("efSearch", 0.0) + rescored
 
 
 def _is_graph(index: FaissIndex) -> bool:

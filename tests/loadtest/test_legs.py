@@ -31,17 +31,20 @@ def test_exact_best_is_that_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(found, np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :40])
 
 
-def test_wider_searches_find_more() -> None:
-    slow = legs.DensePoint({"nprobe": 8.0}, 0.96, [0.002, 0.004, 0.002])
-    fast = legs.DensePoint({"nprobe": 2.0}, 0.94, [0.001])
-    rows = legs.dense_rows([fast, slow], {"documents": 3})
+def test_the_goal_counts_what_is_served() -> None:
+    wide = legs.DensePoint({"nprobe": 8.0}, 0.96, [0.002, 0.004, 0.002])
+    narrow = legs.DensePoint({"nprobe": 6.0}, 0.955, [0.001], own=False)
+    rows = legs.dense_rows([narrow, wide], {"documents": 3}, 0.951)
     assert [(row["key"], row.get("setting")) for row in rows] == [
-        ("dense", "nprobe 2"),
+        ("dense", "nprobe 6"),
         ("dense", "nprobe 8"),
         ("dense_qps_per_core", None),
     ]
     assert (rows[-1]["value"], rows[-1]["parameters"], rows[-1]["documents"]) == (500, {"nprobe": 8.0}, 3)
-    assert [row["key"] for row in legs.dense_rows([fast], {})] == ["dense"]  # nothing finds enough
+    assert rows[-1]["recall@100 before codes"] == 0.951
+    few = legs.DensePoint({"nprobe": 2.0}, 0.94, [0.001])
+    for point, known in ((few, 0.96), (few, None), (wide, 0.949)):
+        assert [row["key"] for row in legs.dense_rows([point], {}, known)] == ["dense"]  # it does not find enough
 
 
 def test_the_ratio_is_ours_over_theirs() -> None:
