@@ -1,6 +1,7 @@
 // A posting list of impacts as PlainImpacts.java writes it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,10 +35,37 @@ struct ImpactList {
     // The impact in a document, 0 where it lacks the term.
     uint32_t impact(uint32_t document) const { return ends ? frequent_impact(document) : rare_impact_of(document); }
 
+    // Adds the weighted impacts in documents to their scores. The places where they may be are asked for, all before the
+    // first is looked at: they lie all over the list.
+    void add_impacts(const int64_t *documents, size_t count, float *scores) const {
+        constexpr size_t TOGETHER = 64;
+        uint32_t lows[TOGETHER], sizes[TOGETHER];
+        for (size_t start = 0; start < count; start += TOGETHER) {
+            const size_t some = std::min(TOGETHER, count - start);
+            for (size_t i = 0; ends && i < some; ++i) {
+                const uint32_t window = static_cast<uint32_t>(documents[start + i]) / WINDOW;
+                lows[i] = first(window);
+                sizes[i] = last(window) - lows[i];
+                for (size_t quarter = 1; quarter < 4; ++quarter)
+                    __builtin_prefetch(postings + 3 * (lows[i] + sizes[i] * quarter / 4));
+            }
+            for (size_t i = 0; i < some; ++i) {
+                const auto document = static_cast<uint32_t>(documents[start + i]);
+                const uint32_t found = ends ? impact_within(lows[i], sizes[i], document) : rare_impact_of(document);
+                scores[start + i] += weight * static_cast<float>(found);
+            }
+        }
+    }
+
   private:
     uint32_t frequent_impact(uint32_t document) const {
-        const uint32_t window = document / WINDOW, wanted = document % WINDOW;
-        uint32_t low = first(window), size = last(window) - low;
+        const uint32_t window = document / WINDOW, low = first(window);
+        return impact_within(low, last(window) - low, document);
+    }
+
+    // The impact in a document of whose window there are so many postings from `low` on.
+    uint32_t impact_within(uint32_t low, uint32_t size, uint32_t document) const {
+        const uint32_t wanted = document % WINDOW;
         if (size == 0) return 0;
         while (size > 1) {  // without branches: the last posting that is not beyond the one that is wanted
             const uint32_t half = size / 2;

@@ -34,7 +34,7 @@ class ImpactScan {
             for (uint32_t i = 0; list.ends && i <= list.mask; ++i)
                 products_[list.products + i] = list.weight * static_cast<float>(i);
         for (size_t i = lists_.size(); i-- > 0;) rest_[i] = rest_[i + 1] + lists_[i].most * margin_;
-        best_.reserve(k + 1);
+        best_.reserve(2 * k_ + SPARE);
     }
 
     // By score, ties by ordinal: a score's bits in the upper half of each, above 0, and the ordinal's complement below.
@@ -53,6 +53,7 @@ class ImpactScan {
             for (size_t i = added; i < total && count > 0; ++i) count = rise(i, window, count);
             for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], scores_[i]);
         }
+        keep_best();
         std::sort(best_.begin(), best_.end(), std::greater<>());
         return std::move(best_);
     }
@@ -60,7 +61,8 @@ class ImpactScan {
   private:
     // Asking a list for a document takes about as long as adding up so many postings.
     static constexpr uint64_t ASKING = 32;
-    static constexpr size_t LINE = 64;  // of the processor's caches
+    static constexpr size_t LINE = 64;   // of the processor's caches
+    static constexpr size_t SPARE = 64;  // proposals, at least, before the best of them are chosen
     // Twice what one addition of floats can be off, as a share of the sum.
     static constexpr double ROUNDING = 0x1p-23;
 
@@ -155,14 +157,17 @@ class ImpactScan {
         uint32_t bits;
         std::memcpy(&bits, &score, sizeof bits);
         best_.push_back(uint64_t{bits} << 32 | (std::numeric_limits<uint32_t>::max() - document));
-        std::push_heap(best_.begin(), best_.end(), std::greater<>());
-        if (best_.size() > k_) {
-            std::pop_heap(best_.begin(), best_.end(), std::greater<>());
-            best_.pop_back();
-        }
+        if (best_.size() == best_.capacity()) keep_best();
+    }
+
+    // Leaves the best k of those proposed, and notes what the last of them scores.
+    void keep_best() {
         if (best_.size() < k_) return;
-        bits = static_cast<uint32_t>(best_.front() >> 32);
+        const auto last = best_.begin() + static_cast<ptrdiff_t>(k_ - 1);
+        std::nth_element(best_.begin(), last, best_.end(), std::greater<>());
+        const auto bits = static_cast<uint32_t>(*last >> 32);
         std::memcpy(&least_, &bits, sizeof bits);
+        best_.resize(k_);
     }
 
     const TakeAbove take_above_ = best_take_above();
@@ -174,7 +179,7 @@ class ImpactScan {
     double margin_;             // a score is at most so many times what its parts add up to
     std::vector<double> rest_;  // what the lists from this one on can add to a score, rounding included
     std::vector<float> products_;
-    std::vector<uint64_t> best_;  // a heap, the worst on top
+    std::vector<uint64_t> best_;  // and more that were proposed since the last hit's score was noted
     float least_ = 0;             // a document must score more: one that scores as much as the last hit comes after it
     alignas(64) float sums_[WINDOW] = {};  // of a window, 0 between two of them
     uint16_t places_[WINDOW + 1];  // promising documents of a window,
