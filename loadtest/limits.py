@@ -56,7 +56,7 @@ def dense_bytes_read(factory: str, dimension: int, documents: int, parameters: M
         Flat                          4·D·N
         SQ8                           D·N
         IVFn,PQqx4fsr,Refine(SQ8)     4·D·n + N·nprobe/n·q/2 + 100·k_factor_rf·D
-        Queries,IVFn,…                the same, but 8·q·(D + n) for 4·D·n, and the directions of n lists
+        Queries,IVFn,…                the same, but 8·q·(D + nprobe) + 2·q·n for 4·D·n, and the directions of n lists
 
     LoadError for another factory: how much of a graph is read depends on the query.
     """
@@ -64,9 +64,10 @@ def dense_bytes_read(factory: str, dimension: int, documents: int, parameters: M
         return dimension * documents * (4.0 if factory == "Flat" else 1.0)
     if lists := re.fullmatch(r"(Queries,)?IVF(\d+),PQ(\d+)x4fsr?,Refine\(SQ8\)", factory):
         count, parts = int(lists[2]), int(lists[3])
-        mapped = 8.0 * parts * (dimension + count) + count * spread_bytes(parts)
+        probes = parameters["nprobe"]
+        mapped = 8.0 * parts * (dimension + probes) + count * (2 * parts + spread_bytes(parts))
         tables = mapped if lists[1] else 4.0 * dimension * count
-        visited = documents * parameters["nprobe"] / count * parts / 2
+        visited = documents * probes / count * parts / 2
         return tables + visited + _K * parameters["k_factor_rf"] * dimension
     raise LoadError(f"What a search of {factory!r} reads has no formula here.", remedy="Use a bundle of another size.")
 

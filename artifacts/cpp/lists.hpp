@@ -14,56 +14,10 @@
 #include "arrays.hpp"
 #include "code_blocks.hpp"
 #include "nearest.hpp"
+#include "products.hpp"
 #include "scores.hpp"
 
 namespace kernels {
-
-// Half of LANES, of which the compiler makes one register, or two small ones.
-typedef float Floats __attribute__((vector_size(LANES / 2 * sizeof(float)), aligned(sizeof(float))));
-static_assert(alignof(Floats) == sizeof(float), "rows may begin anywhere");
-
-inline float sum_of(const Floats &low, const Floats &high) {
-    float sums[LANES / 2];
-    for (size_t lane = 0; lane < LANES / 2; ++lane) sums[lane] = low[lane] + high[lane];
-    for (size_t half = LANES / 4; half > 0; half /= 2)
-        for (size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-    return sums[0];
-}
-
-// Inner products of rows (n, size) with a vector (size,).
-ALSO_FOR_AVX2 inline void products_of(const float *rows, size_t count, size_t size, const float *vector, float *products) {
-    constexpr size_t TOGETHER = 4, HALF = LANES / 2;  // rows, so that one's sums don't wait for each other
-    for (size_t first = 0; first < count; first += TOGETHER) {
-        Floats low[TOGETHER] = {}, high[TOGETHER] = {};
-        const float *row[TOGETHER];
-        for (size_t k = 0; k < TOGETHER; ++k) row[k] = rows + std::min(first + k, count - 1) * size;
-        size_t i = 0;
-        for (; i + LANES <= size; i += LANES) {
-            const auto left = *reinterpret_cast<const Floats *>(vector + i);
-            const auto right = *reinterpret_cast<const Floats *>(vector + i + HALF);
-#pragma GCC unroll 4
-            for (size_t k = 0; k < TOGETHER; ++k) {
-                low[k] += *reinterpret_cast<const Floats *>(row[k] + i) * left;
-                high[k] += *reinterpret_cast<const Floats *>(row[k] + i + HALF) * right;
-            }
-        }
-        for (size_t k = 0; k < TOGETHER && first + k < count; ++k) {
-            products[first + k] = sum_of(low[k], high[k]);
-            for (size_t rest = i; rest < size; ++rest) products[first + k] += row[k][rest] * vector[rest];
-        }
-    }
-}
-
-// The sum of the squared products of directions (r, w) with a vector (w,).
-ALSO_FOR_AVX2 inline float squares_along(const int8_t *direction, const int16_t *vector, size_t count, size_t width) {
-    float sum = 0;
-    for (size_t i = 0; i < count; ++i, direction += width) {
-        int32_t product = 0;
-        for (size_t j = 0; j < width; ++j) product += static_cast<int16_t>(direction[j]) * vector[j];
-        sum += static_cast<float>(product) * static_cast<float>(product);
-    }
-    return sum;
-}
 
 // L inverted lists of mapped documents x' (m,). A list has a centre (m,), and its documents differ from it: by a standard
 // deviation along each of r directions, which are given times that, in w of the m places, as bytes with a scale for each
@@ -95,9 +49,11 @@ class Lists {
         for (size_t i = 0; i < width_; ++i)
             require(places_.data()[i] >= 0 && static_cast<size_t>(places_.data()[i]) < mapped_, "place ",
                     places_.data()[i], " is outside 0..", mapped_ - 1);
+        require(mapped_ <= MOST_PLACES, "m is at most ", MOST_PLACES);
         for (py::ssize_t rows : {directions_.shape(0), scales_.size(), others_.size(), codes_.size(), ordinals_.size(),
                                  sizes_.size()})
             require(static_cast<size_t>(rows) == count_, "every list has directions, a scale, a variance, codes and a size");
+        roughen();
     }
 
     // The best documents, `wanted` of them if the lists hold so many, and their scores by `scored`, with which the best
@@ -141,28 +97,54 @@ class Lists {
         float product;  // of the query with the centre
     };
 
-    // The best lists by q'·centre + spread * deviation along q', the best first.
+    // The centres as bytes, each with a scale, less what all have in common, which ranks none before another.
+    void roughen() {
+        std::vector<double> middle(mapped_);
+        for (size_t list = 0; list < count_; ++list)
+            for (size_t i = 0; i < mapped_; ++i)
+                middle[i] += static_cast<double>(centre(list)[i]) / static_cast<double>(count_);
+        rough_.resize(count_ * mapped_);
+        rough_scales_.resize(count_);
+        std::vector<float> apart(mapped_);
+        for (size_t list = 0; list < count_; ++list) {
+            float largest = std::numeric_limits<float>::min();
+            for (size_t i = 0; i < mapped_; ++i) {
+                apart[i] = centre(list)[i] - static_cast<float>(middle[i]);
+                largest = std::max(largest, std::fabs(apart[i]));
+            }
+            rough_scales_[list] = largest / 127;
+            for (size_t i = 0; i < mapped_; ++i)
+                rough_[list * mapped_ + i] = static_cast<int8_t>(std::lrint(apart[i] / rough_scales_[list]));
+        }
+    }
+
+    // The best lists by q'·centre + spread * deviation along q', the best first. They are looked for by rough centres,
+    // which fit into the processor's own cache; the products of those that are found are exact.
     std::vector<Probe> choose(const float *asked, size_t wanted, float spread) const {
         float length = 0;  // its square
         products_of(asked, 1, mapped_, asked, &length);
-        std::vector<int16_t> rough(width_);
-        const float step = in_steps(asked, rough.data());
-        std::vector<float> products(count_);
-        products_of(centres_.data(), count_, mapped_, asked, products.data());
+        std::vector<int16_t> whole(mapped_), in_places(width_);
+        const float step = in_steps(asked, whole.data());
+        for (size_t i = 0; i < width_; ++i) in_places[i] = whole[static_cast<size_t>(places_.data()[i])];
+        std::vector<int32_t> products(count_);
+        whole_products(rough_.data(), count_, mapped_, whole.data(), products.data());
         std::vector<uint64_t> ranking(count_);
         for (size_t list = 0; list < count_; ++list) {
             const float scale = scales_.data()[list] * step;
-            const float along = squares_along(directions_.data() + list * along_ * width_, rough.data(), along_, width_);
+            const float along =
+                squares_along(directions_.data() + list * along_ * width_, in_places.data(), along_, width_);
             const float variance = along * scale * scale + others_.data()[list] * length;
-            ranking[list] = key(products[list] + spread * std::sqrt(variance), static_cast<uint32_t>(list));
+            const float product = static_cast<float>(products[list]) * (rough_scales_[list] * step);
+            ranking[list] = key(product + spread * std::sqrt(variance), static_cast<uint32_t>(list));
         }
         const auto last = ranking.begin() + static_cast<ptrdiff_t>(wanted);
         std::nth_element(ranking.begin(), last, ranking.end(), std::greater<>());
         std::sort(ranking.begin(), last, std::greater<>());
         std::vector<Probe> probed(wanted);
         for (size_t i = 0; i < wanted; ++i) {
-            const uint32_t list = ~static_cast<uint32_t>(ranking[i]);
-            probed[i] = {list, products[list]};
+            probed[i].list = ~static_cast<uint32_t>(ranking[i]);
+            if (i + 4 < wanted) __builtin_prefetch(centre(~static_cast<uint32_t>(ranking[i + 4])));
+            products_of(centre(probed[i].list), 1, mapped_, asked, &probed[i].product);
         }
         return probed;
     }
@@ -246,15 +228,16 @@ class Lists {
         return step;
     }
 
-    // A query's numbers in the places, as multiples of a step, which is returned.
-    float in_steps(const float *asked, int16_t *rough) const {
+    // A query's numbers (m,) as multiples of a step, which is returned.
+    float in_steps(const float *asked, int16_t *whole) const {
         float largest = 0;
-        for (size_t i = 0; i < width_; ++i) largest = std::max(largest, std::fabs(asked[places_.data()[i]]));
+        for (size_t i = 0; i < mapped_; ++i) largest = std::max(largest, std::fabs(asked[i]));
         const float step = std::max(largest / RANGE, std::numeric_limits<float>::min());
-        for (size_t i = 0; i < width_; ++i)
-            rough[i] = static_cast<int16_t>(std::lrint(asked[places_.data()[i]] / step));
+        for (size_t i = 0; i < mapped_; ++i) whole[i] = static_cast<int16_t>(std::lrint(asked[i] / step));
         return step;
     }
+
+    const float *centre(size_t list) const { return centres_.data() + list * mapped_; }
 
     // Larger for a larger score, and of equal ones for the first list, whose complement stands below.
     static uint64_t key(float score, uint32_t list) {
@@ -272,6 +255,8 @@ class Lists {
     Array<float> scales_, others_;
     Array<uint64_t> codes_, ordinals_;
     Array<int64_t> sizes_;
+    std::vector<int8_t> rough_;  // centres (L, m), times
+    std::vector<float> rough_scales_;
     size_t mapped_, size_, count_, along_, width_, parts_;
 };
 

@@ -29,8 +29,9 @@ def test_bytes_of_a_dense_search() -> None:
     expected = 1024 * 1024 + 1_000_000 / 16 * 64 + 400 * 256
     assert limits.dense_bytes_read("IVF1024,PQ128x4fsr,Refine(SQ8)", 256, 1_000_000, parameters) == expected
     mapped = limits.dense_bytes_read("Queries,IVF1024,PQ64x4fsr,Refine(SQ8)", 256, 1_000_000, parameters)
-    scanned = 1_000_000 * parameters["nprobe"] / 1024
-    assert mapped == expected - scanned * 32 + (128 * 1280 - 256 * 1024) * 4 + 1024 * 2 * 64
+    # 128 rows map a query, 1,024 rough centres have 128 bytes, 64 exact ones four times as many, directions 2 times 64.
+    chosen = 128 * 256 * 4 + 1024 * 128 + 64 * 128 * 4 + 1024 * 2 * 64
+    assert mapped == 1_000_000 / 16 * 32 + 400 * 256 + chosen
     with pytest.raises(LoadError, match=r"'HNSW32,Flat' reads has no formula"):
         limits.dense_bytes_read("HNSW32,Flat", 256, 1000, {"efSearch": 128})
 
