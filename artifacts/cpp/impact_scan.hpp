@@ -162,7 +162,7 @@ class ImpactScan {
 
     // Leaves the best k of those proposed, and notes what the last of them scores.
     void keep_best() {
-        if (best_.size() < k_) return;
+        if (best_.empty() || best_.size() < k_) return;
         const auto last = best_.begin() + static_cast<ptrdiff_t>(k_ - 1);
         std::nth_element(best_.begin(), last, best_.end(), std::greater<>());
         const auto bits = static_cast<uint32_t>(*last >> 32);
