@@ -21,6 +21,7 @@ from artifacts.bundle import Bundle
 from artifacts.errors import LightRetrieverError
 from artifacts.evaluation.quality import typed_command
 from artifacts.evaluation.report import environment, machine_name
+from artifacts.interrupt import stoppable
 from artifacts.work import write_atomically
 from loadtest.generator import closed_loop, read_texts, run_loop
 from loadtest.goals import http_overhead, processes, start_times
@@ -195,4 +196,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with stoppable():  # its servers end with it
+        sys.exit(main())

@@ -17,6 +17,7 @@ from typing import Any, Final
 from artifacts.bundle import Bundle
 from artifacts.errors import LightRetrieverError
 from artifacts.evaluation.quality import typed_command
+from artifacts.interrupt import stoppable
 from loadtest.generator import closed_loop, read_texts, run_loop
 from loadtest.process import Server, python
 from loadtest.record import record
@@ -101,4 +102,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with stoppable():  # its servers end with it
+        sys.exit(main())

@@ -22,6 +22,7 @@ from artifacts.bundle import Bundle
 from artifacts.errors import LightRetrieverError
 from artifacts.evaluation.quality import typed_command
 from artifacts.evaluation.report import environment, machine_name
+from artifacts.interrupt import stoppable
 from artifacts.work import write_atomically
 from loadtest.generator import read_texts
 from loadtest.goals import processes, serve_command
@@ -170,4 +171,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with stoppable():  # its servers end with it
+        sys.exit(main())

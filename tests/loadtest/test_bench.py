@@ -1,7 +1,11 @@
 """The comparison from the command line, with real servers on a tiny bundle, and its report."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
@@ -9,6 +13,7 @@ from loadtest import bench, report
 from loadtest.measure import saturated
 from loadtest.tally import COUNTS
 
+PATIENCE_S = 60
 SHORT = ["--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
 
 
@@ -69,6 +74,30 @@ def test_one_command_measures_records_and_reports(results: Path, capsys: pytest.
         (results / "load.svg").read_text(),
     ) == before
     assert "load.html" in capsys.readouterr().out
+
+
+def test_servers_end_with_a_run_that_is_stopped(tiny_path: Path, queries: Path, tmp_path: Path) -> None:
+    given = [str(tiny_path), "--queries", str(queries), "--output", str(tmp_path / "out"), "--work", str(tmp_path)]
+    command = [sys.executable, "-m", "loadtest.bench", *given, "--systems", "lightretriever", "--seconds", "600"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        until(lambda: children.read_text() != "")
+        (server,) = map(int, children.read_text().split())
+        assert is_alive(server)
+        run.terminate()
+        assert run.wait(PATIENCE_S) != 0
+        assert not is_alive(server)
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def until(happens: Callable[[], bool]) -> None:
+    end = monotonic() + PATIENCE_S
+    while not happens():
+        assert monotonic() < end, "it did not happen"
+        sleep(0.01)
 
 
 def test_rows_for_the_goals() -> None:
