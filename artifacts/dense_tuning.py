@@ -8,7 +8,7 @@ its own documents make.
 import math
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Final
@@ -98,20 +98,15 @@ def choose_parameters(built: BuiltIndex, vectors: Vectors, queries: Vectors) -> 
         def recall(width: int, factor: int) -> float:
             return _recall(built, widths[width] | factors[factor], queries, truth, threads)
 
-        best = recall(len(widths) - 1, len(factors) - 1)
+        best = recall(len(widths) - 1, factor=len(factors) - 1)
         least = LEAST_RECALL if best >= LEAST_RECALL else best - _NEARLY
         found: list[tuple[float, int, int]] = []
         for factor in range(len(factors)):
-            enough = partial(_is_enough, recall, factor, least)
-            width = bisect_left(range(len(widths)), True, key=enough)
+            width = bisect_left(range(len(widths)), least, key=partial(recall, factor=factor))
             if width < len(widths):
                 found.append((_cost(built.index, widths[width] | factors[factor]), width, factor))
         _, width, factor = min(found)
-        return widths[width] | factors[factor], round(recall(width, factor), 4)
-
-
-def _is_enough(recall: Callable[[int, int], float], factor: int, least: float, width: int) -> bool:
-    return recall(width, factor) >= least
+        return widths[width] | factors[factor], round(recall(width, factor=factor), 4)
 
 
 def _widths(index: FaissIndex) -> list[dict[str, float]]:

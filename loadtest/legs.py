@@ -51,7 +51,7 @@ class DensePoint:
     parameters: dict[str, float]
     recall: float
     seconds: list[float]
-    own: bool = True
+    own: bool
 
     @property
     def qps(self) -> float:

@@ -143,7 +143,6 @@ class Lists {
         std::vector<Probe> probed(wanted);
         for (size_t i = 0; i < wanted; ++i) {
             probed[i].list = ~static_cast<uint32_t>(ranking[i]);
-            if (i + 4 < wanted) __builtin_prefetch(centre(~static_cast<uint32_t>(ranking[i + 4])));
             products_of(centre(probed[i].list), 1, mapped_, asked, &probed[i].product);
         }
         return probed;

@@ -12,15 +12,11 @@ from artifacts.dense import DenseIndex
 from artifacts.dense_asked import asked_factory, asked_lists
 from artifacts.dense_build import build_dense_index, check_factory, factory_for, write_dense_index
 from artifacts.errors import RecipeError
+from tests.support.vectors import unit
 
 Vectors = npt.NDArray[np.float32]
 DIMENSION, COUNT = 32, 6000
 FACTORY = "Queries,IVF32,PQ16x4fsr,Refine(SQ8)"
-
-
-def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
-    found: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return found
 
 
 @pytest.fixture(scope="module")

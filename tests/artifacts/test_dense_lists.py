@@ -16,15 +16,11 @@ from artifacts.dense_build import BuiltIndex, build_dense_index, check_factory, 
 from artifacts.dense_lists import ListSpreads, lists_of, measure_spreads
 from artifacts.dense_tuning import choose_parameters
 from artifacts.errors import BundleError, DiskError, RecipeError
+from tests.support.vectors import unit
 
 Floats = npt.NDArray[np.float32]
 DIMENSION, COUNT, LISTS = 48, 8000, 40
 FACTORY = f"Queries,IVF{LISTS},PQ24x4fsr,Refine(SQ8)"
-
-
-def unit(vectors: npt.NDArray[np.floating]) -> Floats:
-    found: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +210,11 @@ def test_parts_that_do_not_fit(name: str, value: npt.NDArray[Any], message: str)
     parts = Given([1] * 5, mapped=20, parts=10, width=9).parts
     with pytest.raises(ValueError, match=message):
         kernels.Lists(**{**parts, name: value})
+
+
+def test_vectors_are_not_too_long_for_whole_numbers() -> None:
+    with pytest.raises(ValueError, match="m is at most 4096"):
+        Given([1] * 5, mapped=4112, parts=16, width=9)
 
 
 def test_spreads_are_those_of_the_documents() -> None:

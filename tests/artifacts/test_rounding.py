@@ -8,14 +8,10 @@ import pytest
 from artifacts.dense_asked import build_asked_index
 from artifacts.lucene.jvm import start_jvm
 from artifacts.rounding import rounded_codes
+from tests.support.vectors import unit
 
 Floats = npt.NDArray[np.float32]
 DIMENSION = 48
-
-
-def unit(vectors: npt.NDArray[np.floating]) -> Floats:
-    found: Floats = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return found
 
 
 @pytest.fixture(scope="module")

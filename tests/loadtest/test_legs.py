@@ -32,7 +32,7 @@ def test_exact_best_is_that_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_goal_counts_what_is_served() -> None:
-    wide = legs.DensePoint({"nprobe": 8.0}, 0.96, [0.002, 0.004, 0.002])
+    wide = legs.DensePoint({"nprobe": 8.0}, 0.96, [0.002, 0.004, 0.002], own=True)
     narrow = legs.DensePoint({"nprobe": 6.0}, 0.955, [0.001], own=False)
     rows = legs.dense_rows([narrow, wide], {"documents": 3}, 0.951)
     assert [(row["key"], row.get("setting")) for row in rows] == [
@@ -42,7 +42,7 @@ def test_the_goal_counts_what_is_served() -> None:
     ]
     assert (rows[-1]["value"], rows[-1]["parameters"], rows[-1]["documents"]) == (500, {"nprobe": 8.0}, 3)
     assert rows[-1]["recall@100 before codes"] == 0.951
-    few = legs.DensePoint({"nprobe": 2.0}, 0.94, [0.001])
+    few = legs.DensePoint({"nprobe": 2.0}, 0.94, [0.001], own=True)
     for point, known in ((few, 0.96), (few, None), (wide, 0.949)):
         assert [row["key"] for row in legs.dense_rows([point], {}, known)] == ["dense"]  # it does not find enough
 

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic, sleep
 
 import pytest
@@ -494,28 +495,38 @@ def test_searches_that_come_together_or_in_parts_are_given_back(connect: Connect
         assert [len(json.loads(client.answer()[2])["hits"]) for _ in data] == [1, 2, 3]
 
 
-def test_requests_are_read_while_all_threads_work(connect: Connect, tiny_bundle: Bundle, gate: threading.Event) -> None:
-    """One waits in its turn, and the next is told at once that there is no room."""
-    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 1})
-    with SearchEngine.open(tiny_bundle, settings) as engine:
+@contextmanager
+def held(
+    connect: Connect, bundle: Bundle, gate: threading.Event, *, clients: int, max_waiting: int
+) -> Iterator[tuple[Live, list[Client]]]:
+    """A service with watched connections, whose only thread is held, until the gate opens, by a search of the first."""
+    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": max_waiting})
+    with SearchEngine.open(bundle, settings) as engine:
         engine.warm_up()
         leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
-        with running(app := create_app(engine)) as live:
-            clients = [connect(live) for _ in range(3)]
+        with running(create_app(engine)) as live:
+            connected = [connect(live) for _ in range(clients)]
             gate.set()
-            for client in clients:
+            for client in connected:
                 search_until_watched(live, client)
             gate.clear()
             while leg.entered.acquire(blocking=False):
                 pass
-            clients[0].send(request(SEARCH))
+            connected[0].send(request(SEARCH))
             assert leg.entered.acquire(timeout=PATIENCE_S)
-            clients[1].send(request(SEARCH))
-            until(lambda: app.state.desk.admission._inside == 2)
-            assert clients[2].ask(request(SEARCH))[0].startswith(b"HTTP/1.1 503")
-            gate.set()
-            for client in clients[:2]:
-                assert client.answer()[0].startswith(b"HTTP/1.1 200")
+            yield live, connected
+
+
+def test_requests_are_read_while_all_threads_work(connect: Connect, tiny_bundle: Bundle, gate: threading.Event) -> None:
+    """One waits in its turn, and the next is told at once that there is no room."""
+    with held(connect, tiny_bundle, gate, clients=3, max_waiting=1) as (live, clients):
+        clients[1].send(request(SEARCH))
+        admission = connections(live)[0]._shortcut.desk.admission
+        until(lambda: admission._inside == 2)
+        assert clients[2].ask(request(SEARCH))[0].startswith(b"HTTP/1.1 503")
+        gate.set()
+        for client in clients[:2]:
+            assert client.answer()[0].startswith(b"HTTP/1.1 200")
 
 
 def test_a_connection_is_read_by_one_only_after_a_large_answer(connect: Connect, tiny_bundle: Bundle) -> None:
@@ -558,39 +569,26 @@ def test_what_has_come_is_answered_before_the_end(
     how: str, connect: Connect, tiny_bundle: Bundle, gate: threading.Event
 ) -> None:
     """While the only thread has work, a search lies in the socket of a connection that is to be closed."""
-    settings = SETTINGS.model_copy(update={"search_threads": 1, "max_waiting": 9})
-    with SearchEngine.open(tiny_bundle, settings) as engine:
-        engine.warm_up()
-        leg = engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
-        with running(create_app(engine)) as live:
-            clients = [connect(live) for _ in range(2)]
-            gate.set()
-            for client in clients:
-                search_until_watched(live, client)
-            gate.clear()
-            while leg.entered.acquire(blocking=False):
-                pass
-            clients[0].send(request(SEARCH))
-            assert leg.entered.acquire(timeout=PATIENCE_S)
-            (idle,) = (one for one in connections(live) if one._flight is None)
-            held = threading.Event()
+    with held(connect, tiny_bundle, gate, clients=2, max_waiting=9) as (live, clients):
+        (idle,) = (one for one in connections(live) if one._flight is None)
+        ended = threading.Event()
 
-            def end() -> None:  # the event loop looks at nothing else meanwhile
-                clients[1].send(request(SEARCH))
-                if how == "stops":
-                    idle.shutdown()
-                else:
-                    idle._answered = 0.0
-                    idle.timeout_keep_alive_handler()
-                held.set()
-
-            idle.loop.call_soon_threadsafe(end)
-            assert held.wait(PATIENCE_S)
-            gate.set()
-            for client in clients:
-                assert client.answer()[0].startswith(b"HTTP/1.1 200")
+        def end() -> None:  # the event loop looks at nothing else meanwhile
+            clients[1].send(request(SEARCH))
             if how == "stops":
-                assert clients[1].rest() == b""
+                idle.shutdown()
+            else:
+                idle._answered = 0.0
+                idle.timeout_keep_alive_handler()
+            ended.set()
+
+        idle.loop.call_soon_threadsafe(end)
+        assert ended.wait(PATIENCE_S)
+        gate.set()
+        for client in clients:
+            assert client.answer()[0].startswith(b"HTTP/1.1 200")
+        if how == "stops":
+            assert clients[1].rest() == b""
 
 
 def test_a_search_that_is_dropped_before_it_has_a_job_takes_no_step(
