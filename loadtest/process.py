@@ -11,7 +11,9 @@ from threading import Timer
 from time import perf_counter
 from types import TracebackType
 from typing import Final, Self
+from weakref import finalize
 
+from artifacts.interrupt import uninterrupted
 from loadtest.wire import LoadError
 
 __all__ = ["ROOT", "Server", "finish", "memory_mb", "python"]
@@ -39,20 +41,23 @@ class Server:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         begun = perf_counter()
         try:
-            self._process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **(environment or {})},
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-            )
+            with uninterrupted():  # a signal finds either no process, or one that will be ended
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    env={**os.environ, **(environment or {})},
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    text=True,
+                )
+                self._end = finalize(self, _end, self._process)
         except OSError as error:
             self._errors.close()
             raise LoadError(f"{command[0]} can't be started: {error}.") from error
         alarm = Timer(patience_s, self._process.kill)
-        alarm.start()
+        alarm.daemon = True  # the end of Python does not wait for it
         try:
+            alarm.start()
             self.url = self._await_ready(command)
         except BaseException:
             self.close()
@@ -90,15 +95,7 @@ class Server:
 
     def close(self) -> None:
         """End the process; a second time does nothing."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._end()
         self._errors.close()
 
     def __enter__(self) -> Self:
@@ -119,6 +116,18 @@ class Server:
     def _written(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()[-_LAST:] or "it wrote nothing on stderr."
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def finish(command: Sequence[str]) -> None:
