@@ -96,7 +96,7 @@ class Crew:
     def hire(self, work: Work) -> None:
         """Let a thread of its own do the work, at once; it ends with it."""
         with self._lock:
-            self._start(lambda: self._do(work), self._others)
+            self._start(lambda: self._do_alone(work), self._others)
 
     def replace(self, thread: Thread) -> None:
         """Do without a thread from now on: its work doesn't end. It ends itself when the work does."""
@@ -171,7 +171,7 @@ class Crew:
         while True:
             with self._lock:
                 if thread not in self._members:
-                    self._others.discard(thread)
+                    self._others.discard(thread)  # and not before: whoever closes waits for those it knows
                     # It may have been replaced when it was idle already, and have heard a call.
                     self._go_on(False, len(self._queue))
                     if self._closed:
@@ -205,12 +205,13 @@ class Crew:
             self._looking.discard(get_ident())
         return called, len(told) == AT_ONCE
 
+    def _do_alone(self, work: Work) -> None:
+        self._do(work)
+        with self._lock:
+            self._others.discard(current_thread())
+
     def _do(self, work: Work) -> None:
         try:
             work()
         except Exception:
             _log.exception("work failed")
-        thread = current_thread()
-        if thread in self._others:
-            with self._lock:
-                self._others.discard(thread)

@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,15 @@ def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
+
+
+@pytest.fixture
+def switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def threads_of(name: str) -> list[threading.Thread]:
@@ -287,3 +297,18 @@ def test_nothing_of_the_work_outlives_it() -> None:
     finally:
         gc.enable()
     crew.close()
+
+
+def test_who_was_replaced_may_end_while_the_crew_closes(monkeypatch: pytest.MonkeyPatch, switching: None) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    for _ in range(500):
+        crew, gate = Crew("late", 2), threading.Event()
+        held = hold(crew, gate, 2)
+        for thread in held:
+            crew.replace(thread)
+        gate.set()
+        assert crew.close()
+        for thread in held:
+            thread.join(30)
+    assert errors == []
