@@ -8,10 +8,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final, Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 
 from artifacts.manifest import Manifest
 from service.shared_metrics import shared_text
+from service.times import Times
 
 __all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 
@@ -96,14 +97,16 @@ class Metrics:
         if self._folder is None:
             ProcessCollector(registry=self.registry)
         self._count_states()
-        requests = Histogram(
+        self._requests = Times(
             "lightretriever_request_seconds",
             "Time from a request's arrival to the start of its answer.",
             ["route", "status"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
+        self.request: Callable[[str, int], Times] = cache(
+            lambda route, status: self._requests.labels(route, str(status))
+        )
         """The histogram of a route and status."""
         self._count_faults()
         self.swaps = Counter(
@@ -114,11 +117,11 @@ class Metrics:
         )
         for result in ("swapped", "refused"):
             self.swaps.labels(result)
-        stages = Histogram(
+        self._stages = Times(
             "lightretriever_stage_seconds", "Time per stage.", ["stage"], buckets=_BUCKETS, registry=self.registry
         )
-        self._stages = {stage: stages.labels(stage) for stage in get_args(Stage)}
-        self._searches = Histogram(
+        self._stage = {stage: self._stages.labels(stage) for stage in get_args(Stage)}
+        self._searches = Times(
             "lightretriever_search_seconds",
             "Time of a whole search, waiting included, without HTTP.",
             buckets=_BUCKETS,
@@ -154,15 +157,18 @@ class Metrics:
         self.refresh()
 
     def refresh(self) -> None:
-        """Write down the present state, for other processes to read; one alone is asked when someone wants to know."""
+        """Write down the times and the present state, for other processes to read; one alone is asked when someone
+        wants to know."""
         if self._folder is not None:
+            for times in (self._requests, self._stages, self._searches):
+                times.count()
             for gauge, value in self._states:
                 gauge.set(value())
 
     def observe(self, clock: StageClock) -> None:
         """Take over the times of one search."""
         for stage, seconds in clock.seconds.items():
-            self._stages[stage].observe(seconds)
+            self._stage[stage].observe(seconds)
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
