@@ -30,7 +30,7 @@ class Times(Histogram):
 
     def count(self) -> None:
         """Count what waits, for all labels; from any thread."""
-        if not hasattr(self, "_waiting"):
+        if not hasattr(self, "_waiting"):  # it has labels, and each of these its own times
             for times in cast(dict[Sequence[str], Times], self._metrics).copy().values():
                 times.count()
             return
