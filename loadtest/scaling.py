@@ -31,6 +31,7 @@ from loadtest.record import commit, latency
 from loadtest.scaling_report import write_tables
 from loadtest.stages import measure
 from service.engine import SearchEngine
+from service.memory import settle
 from service.schemas import SearchRequest
 from service.settings import Settings
 
@@ -63,6 +64,7 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
     result["processes"] = processes(bundle.path, queries, seconds)
     with SearchEngine.open(bundle, Settings(max_candidates=max(most for _, most in SIZES))) as engine:
         engine.warm_up()
+        settle()  # as the service does
         measure(engine, queries[:count])
         stages = measure(engine, queries[:count])
         result["stages"] = {name: latency(values, 1e3) for name, values in stages.items()}

@@ -30,6 +30,7 @@ from service.engine import SearchEngine
 from service.fusion import CandidateTable, Fused, align, fuse_linear
 from service.http import json_response
 from service.legs import Found, Leg
+from service.memory import settle
 from service.schemas import SearchRequest
 from service.telemetry import StageClock
 
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         random.Random(given.seed).shuffle(texts)
         with SearchEngine.open(Bundle.open(given.bundle), hashed=False) as engine:
             engine.warm_up()
+            settle()  # as the service does
             measure(engine, texts[: min(200, given.count)], candidates=given.candidates)
             seconds = measure(engine, texts[: given.count], candidates=given.candidates)
             alone = measure_fresh_encoding(engine, texts, given.count)

@@ -48,6 +48,8 @@ class Serving:
         """Read it once per request."""
         self.on_reload: Callable[[], None] = lambda: None
         """Called when a reload was asked for, to tell other processes."""
+        self.on_closed: Callable[[], None] = lambda: None
+        """Called when an engine that was replaced is closed."""
         self._folder = folder
         self._jobs: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
@@ -162,6 +164,8 @@ class Serving:
             if self._stop.is_set():
                 break
         old.engine.close()
+        del old  # so that it can be freed
+        self.on_closed()
 
     def _prepared(self) -> SearchEngine | None:
         """A warm engine over what the folder has, every file of it verified; None if that is served already."""

@@ -14,6 +14,7 @@ import uvicorn
 from service.app import Application, create_app
 from service.connection import Connection
 from service.door import Door, Share
+from service.memory import settle
 from service.shortcut import Shortcut
 from service.swap import Serving
 
@@ -41,7 +42,13 @@ def announce(line: str) -> None:
 def serve(serving: Serving, listener: socket, on_ready: Callable[[], None], share: Share | None = None) -> None:
     """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up; `share` is this process's of the
     connections, where several listen. Errors as in `create_app`."""
-    server = make_server(create_app(serving, on_ready=on_ready), listener, share)
+
+    def begin() -> None:
+        settle()
+        on_ready()
+
+    serving.on_closed = settle
+    server = make_server(create_app(serving, on_ready=begin), listener, share)
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
     before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

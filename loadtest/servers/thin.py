@@ -19,6 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from service.memory import settle
+
 if TYPE_CHECKING:
     from service.engine import SearchEngine
 
@@ -68,8 +70,13 @@ def serve(make: Callable[[Callable[[], None]], ASGIApp], what: str, *, host: str
     """
     with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"
+
+        def ready() -> None:
+            settle()
+            print(f"Ready: {what} at {url}", flush=True)
+
         config = uvicorn.Config(
-            make(lambda: print(f"Ready: {what} at {url}", flush=True)),
+            make(ready),
             loop="uvloop",
             http="httptools",
             ws="none",

@@ -1,10 +1,21 @@
-"""Freed memory goes back to the system."""
+"""Freed memory goes back to the system, and what stays is not looked through again and again."""
 
 import ctypes
+import gc
+import os
+import signal
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from socket import create_server
 
 import pytest
 
-from service.memory import give_back
+from artifacts.bundle import Bundle
+from service.memory import give_back, settle
+from service.settings import Settings
+from service.swap import Serving
+from service.web import serve
 from tests.support.memory import resident_bytes
 
 PIECES = 10_000
@@ -32,3 +43,48 @@ def test_freed_memory_is_given_back() -> None:
 def test_a_c_library_that_can_not_is_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     give_back()
+
+
+class Knot:
+    """Holds itself: only the collector of cycles can end it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Other tests of this process need a collector that sees everything."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_what_stays_is_not_looked_through_again_and_what_is_gone_is_freed() -> None:
+    kept, gone = Knot(), Knot()
+    end = weakref.ref(gone)
+    settle()
+    assert not any(one is kept for one in gc.get_objects())
+    assert end() is gone
+    del gone
+    gc.collect()
+    assert end() is not None  # it was settled
+    settle()
+    assert end() is None
+    later = Knot()
+    assert any(one is later for one in gc.get_objects())
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle) -> None:
+    seen: list[int] = []
+
+    def ready() -> None:
+        seen.append(gc.get_freeze_count())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+    with closing(create_server(("127.0.0.1", 0))) as listener, Serving.open(tiny_bundle.path, settings) as serving:
+        serve(serving, listener, ready)
+        assert serving.on_closed is settle
+    assert seen[0] > 10_000

@@ -3,6 +3,7 @@
 import gc
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from service.encoder import EncodedQuery
 from service.engine import SearchEngine
 from service.errors import BundleRefusedError, NotReadyError, SearchFailedError
 from service.legs import Found, Leg
+from service.memory import settle
 from service.settings import Settings
 from service.swap import Serving
 from tests.support.tampering import edit_manifest
@@ -134,6 +136,25 @@ def test_swaps_under_load_fail_nothing_and_leave_nothing(
     assert after[0] < before[0] + count - 4
     assert after[1] < before[1] + count - 4
     assert after[2] < before[2] + count - 4
+
+
+def test_an_engine_that_was_there_when_the_process_settled_is_freed(
+    client: TestClient, current: Path, versions: dict[str, Path]
+) -> None:
+    serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
+    serving.on_closed = settle
+    engine = serving.current.engine
+    engine.itself = engine  # type: ignore[attr-defined]  # only the collector can end it
+    first = weakref.ref(engine)
+    del engine
+    try:
+        settle()
+        flip(current, versions["two"])
+        assert reload(client)
+        assert not reload(client)  # it waits until the old one is closed
+        assert first() is None
+    finally:
+        gc.unfreeze()
 
 
 def test_metrics_go_on_over_a_swap(client: TestClient, current: Path, versions: dict[str, Path]) -> None:
