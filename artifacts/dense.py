@@ -47,6 +47,11 @@ class DenseIndex:
         self.dimension: int = index.d
         self._exhaustive = isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
         self._coder, self._codes = _codes(index)
+        if self._codes is not None and len(self._codes) != self.count:
+            raise BundleError(
+                f"the dense index says that it has {self.count} documents, but it has codes of {len(self._codes)}.",
+                remedy="Fetch or build the bundle again.",
+            )
         self._scored = _scored(self._coder, self._codes)
         # Candidates are scored here, which reads the next ones' codes ahead; Faiss waits for those of each.
         self._refines = isinstance(index, faiss.IndexRefine) and self._scored is not None

@@ -121,7 +121,13 @@ class _Places(NamedTuple):
 
     @classmethod
     def of(cls, inverted: FaissIndex) -> Self:
-        held: Any = faiss.downcast_InvertedLists(inverted.invlists)
+        swig: Any = faiss  # its type stubs lack some of these
+        held: Any = swig.downcast_InvertedLists(inverted.invlists)
+        if not isinstance(held, swig.BlockInvertedLists):
+            raise ValueError("its lists hold their codes one by one")
+        expected = (_BLOCK, -(-inverted.pq.M // 2) * _BLOCK)  # two codes a byte
+        if (held.n_per_block, held.block_size) != expected:
+            raise ValueError(f"a block has {held.n_per_block} documents and {held.block_size} bytes, not {expected}")
         numbers = range(inverted.nlist)
         sizes = np.array([held.list_size(number) for number in numbers], dtype=np.int64)
         return cls(

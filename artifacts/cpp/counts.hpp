@@ -48,7 +48,10 @@ struct Counted {
         std::vector<int32_t> sorted(ids.size()), different(ids.size());
         std::vector<int64_t> number(ids.size());
         for (size_t i = 0; i < sorted.size(); ++i) {
-            const long id = PyLong_AsLong(PyList_GET_ITEM(ids.ptr(), static_cast<py::ssize_t>(i)));
+            PyObject *const item = PyList_GET_ITEM(ids.ptr(), static_cast<py::ssize_t>(i));
+            // Anything else could run code of its own to become one, and change the list meanwhile.
+            if (!PyLong_Check(item)) throw py::type_error("a token id is no int");
+            const long id = PyLong_AsLong(item);
             if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
             require(id >= 0 && id <= std::numeric_limits<int32_t>::max(), "token id ", id, " is none");
             sorted[i] = static_cast<int32_t>(id);

@@ -49,6 +49,8 @@ class ImpactScan {
             // What scores nothing by these lists isn't lifted by the others: they add less than the last hit's score.
             const double bound = least_ / margin_ - rest_[added];
             size_t count = take_above_(sums_, std::max(0.0f, below(bound)), places_, scores_);
+            // Only a damaged file has postings behind the last document.
+            while (count > 0 && window * uint64_t{WINDOW} + places_[count - 1] >= documents_) --count;
             if (among_) count = filtered(window, count);
             for (size_t i = added; i < total && count > 0; ++i) count = rise(i, window, count);
             for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], scores_[i]);

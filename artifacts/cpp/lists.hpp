@@ -42,8 +42,8 @@ class Lists {
         parts_ = static_cast<size_t>(codebooks_.shape(0));
         require(static_cast<size_t>(centres_.shape(1)) == mapped_, "mapping and centres have the same m");
         require(codebooks_.shape(1) == VALUES && parts_ * static_cast<size_t>(codebooks_.shape(2)) == mapped_ &&
-                    parts_ <= MOST_PARTS,
-                "codebooks have sixteen values for each part of m, in at most ", MOST_PARTS, " parts");
+                    parts_ > 0 && parts_ <= MOST_PARTS,
+                "codebooks have sixteen values for each part of m, in at least one part and at most ", MOST_PARTS);
         require(static_cast<size_t>(places_.size()) == width_ && width_ <= MOST_PLACES, "there are w places, at most ",
                 MOST_PLACES);
         for (size_t i = 0; i < width_; ++i)
@@ -53,6 +53,8 @@ class Lists {
         for (py::ssize_t rows : {directions_.shape(0), scales_.size(), others_.size(), codes_.size(), ordinals_.size(),
                                  sizes_.size()})
             require(static_cast<size_t>(rows) == count_, "every list has directions, a scale, a variance, codes and a size");
+        for (size_t i = 0; i < count_; ++i)
+            require(sizes_.data()[i] >= 0, "a list has ", sizes_.data()[i], " documents");
         roughen();
     }
 
@@ -238,8 +240,10 @@ class Lists {
 
     const float *centre(size_t list) const { return centres_.data() + list * mapped_; }
 
-    // Larger for a larger score, and of equal ones for the first list, whose complement stands below.
+    // Larger for a larger score, and of equal ones for the first list, whose complement stands below. What is no number
+    // comes last.
     static uint64_t key(float score, uint32_t list) {
+        if (std::isnan(score)) return static_cast<uint32_t>(~list);
         uint32_t bits;
         std::memcpy(&bits, &score, sizeof bits);
         bits = bits >> 31 ? ~bits : bits | 0x80000000u;

@@ -44,6 +44,7 @@ class Table {
   public:
     Table(py::array rows, std::optional<Array<float>> scales) : rows_(std::move(rows)), scales_(std::move(scales)) {
         require(rows_.ndim() == 2 && (rows_.flags() & py::array::c_style), "a token table is a C array of shape (V, D)");
+        require(rows_.dtype().byteorder() != '>', "a token table has the bytes of a number in this processor's order");
         kind_ = rows_.dtype().kind();
         width_ = static_cast<size_t>(rows_.itemsize());
         require((kind_ == 'f' && (width_ == 2 || width_ == 4)) || (kind_ == 'i' && width_ == 1),

@@ -20,6 +20,7 @@ from tests.support.vectors import unit
 
 Floats = npt.NDArray[np.float32]
 DIMENSION, COUNT, LISTS = 48, 8000, 40
+SWIG: Any = faiss  # its type stubs lack some of these
 FACTORY = f"Queries,IVF{LISTS},PQ24x4fsr,Refine(SQ8)"
 
 
@@ -152,6 +153,17 @@ def test_lists_are_asked_by_product_and_spread() -> None:
             assert np.isin(looked_into, ranked[:10]).all()
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_list_whose_spread_is_no_number_is_asked_last(sign: int) -> None:
+    given = Given([10] * 50, mapped=32, parts=16, width=12)
+    given.parts["others"][7] = np.copysign(np.float32(np.nan), sign)
+    searched = kernels.Lists(**given.parts)
+    query = np.random.default_rng(7).standard_normal(24).astype(np.float32)
+    for probes, there in ((49, False), (50, True)):
+        found, _ = searched.search(query, 1000, 1000, probes, 1.5, None, given.scored)
+        assert (7 in given.lists[np.argsort(given.ordinals)][found]) is there
+
+
 def test_only_what_is_among_the_allowed() -> None:
     given = Given([100, 32, 0, 1, 331, 64, 33], mapped=20, parts=10, width=9)
     allowed = np.random.default_rng(8).random(561) < 0.2
@@ -194,6 +206,7 @@ def test_more_than_there_is_and_a_query_of_zeros() -> None:
         ("codebooks", np.zeros((9, 16, 2), np.float32), "sixteen values for each part"),
         ("codebooks", np.zeros((10, 8, 2), np.float32), "sixteen values for each part"),
         ("codebooks", np.zeros((10, 16), np.float32), "codebooks"),
+        ("codebooks", np.zeros((0, 16, 2), np.float32), "sixteen values for each part"),
         ("places", np.arange(8), "w places"),
         ("places", np.array([0, 1, 2, 3, 4, 5, 6, 7, 20]), "place 20 is outside 0..19"),
         ("places", np.array([0, 1, 2, 3, 4, 5, 6, 7, -1]), "place -1 is outside 0..19"),
@@ -204,6 +217,7 @@ def test_more_than_there_is_and_a_query_of_zeros() -> None:
         ("codes", np.zeros(4, np.uint64), "every list"),
         ("ordinals", np.zeros(4, np.uint64), "every list"),
         ("sizes", np.zeros(6, np.int64), "every list"),
+        ("sizes", np.array([1, 1, -1, 1, 1]), "a list has -1 documents"),
     ],
 )
 def test_parts_that_do_not_fit(name: str, value: npt.NDArray[Any], message: str) -> None:
@@ -352,6 +366,35 @@ def test_spreads_of_another_index(built: BuiltIndex, vectors: Floats, queries: F
     queries[0] = 1e38
     with pytest.raises(ValueError, match="no number"):
         DenseIndex(*built).search(queries[0], 5)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        SWIG.BlockInvertedLists(LISTS, 32, 1),
+        SWIG.BlockInvertedLists(LISTS, 64, 32 * 12),
+        SWIG.ArrayInvertedLists(LISTS, 12),
+    ],
+    ids=["bytes", "documents", "one by one"],
+)
+def test_blocks_of_another_size(vectors: Floats, queries: Floats, tmp_path: Path, others: Any) -> None:
+    """Such a file may hold fewer bytes than would be read of it."""
+    built = build_dense_index(vectors, FACTORY, queries)
+    inverted: Any = faiss.extract_index_ivf(faiss.downcast_index(built.index.base_index))
+    held: Any = faiss.downcast_InvertedLists(inverted.invlists)
+    for number in range(inverted.nlist):
+        others.resize(number, held.list_size(number))
+    inverted.replace_invlists(others, False)
+    write_dense_index(built, tmp_path / "dense.faiss", tmp_path / "spreads.npz")
+    with pytest.raises(BundleError, match=r"spreads.npz: the spreads of the lists don't fit .* (a block|one by one)"):
+        DenseIndex.open(tmp_path / "dense.faiss", None, tmp_path / "spreads.npz")
+
+
+def test_fewer_codes_than_documents(built: BuiltIndex, vectors: Floats, queries: Floats) -> None:
+    other = build_dense_index(vectors, FACTORY, queries)
+    other.index.ntotal += 1
+    with pytest.raises(BundleError, match=f"has {len(vectors) + 1} documents, but it has codes of {len(vectors)}"):
+        DenseIndex(*other)
 
 
 def test_lists_without_documents(tmp_path: Path) -> None:

@@ -47,8 +47,20 @@ def test_what_can_not_be_counted() -> None:
     with pytest.raises(ValueError, match="no IDF"):
         kernels.count([V], IDF)
     wrong: list[Any] = ["7"]
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a token id is no int"):
         kernels.count(wrong, None)
+
+    class Sly:
+        """Changes the list while it is read."""
+
+        def __index__(self) -> int:
+            ids.clear()
+            return 1
+
+    ids: list[Any] = [Sly(), 2, 3]
+    with pytest.raises(TypeError, match="a token id is no int"):
+        kernels.count(ids, None)
+    assert len(ids) == 3
     assert [array.size for array in kernels.count([], IDF)] == [0, 0, 0, 0]
 
 

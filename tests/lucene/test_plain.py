@@ -139,7 +139,10 @@ def lists(tmp_path_factory: pytest.TempPathFactory) -> npt.NDArray[np.uint8]:
 def search_all(lists: npt.NDArray[np.uint8], documents: int) -> None:
     impacts = kernels.Impacts(lists, documents)
     terms, weights = np.arange(12, dtype=np.int32), np.ones(12, np.float32)
-    impacts.search(terms, weights, 10, None, 0.3)
+    everything = np.full((documents + 7) // 8, 255, np.uint8)  # what is read behind it would be something else
+    for among in (None, everything):
+        found, _ = impacts.search(terms, weights, 10, among, 0.3)
+        assert ((found >= 0) & (found < documents)).all()
     impacts.scores(terms, weights, np.arange(documents))
     impacts.impacts(terms, np.arange(documents))
     impacts.terms(documents - 1)
