@@ -84,19 +84,27 @@ class Crew:
         self._lookout.unwatch(socket)
 
     def look_if_late(self) -> None:
-        """Look after the sockets if no thread has for long: all may have work that takes long. To be called now and
-        then."""
-        if not self._idle and perf_counter() - self._looked > _LATE_S and self._lookout.watched:
-            more = True
-            while more:
-                called, more = self._look(0.0)
-                with self._lock:
-                    self._go_on(called, len(self._queue))
+        """Look once after the sockets if no thread has for long: all may have work that takes long. To be called now
+        and then."""
+        if self._idle or perf_counter() - self._looked <= _LATE_S:
+            return
+        for _ in range(0, len(self._lookout.watched), AT_ONCE):  # and no more, were they all ready again at once
+            called, more = self._look(0.0)
+            with self._lock:
+                self._go_on(called, len(self._queue))
+            if not more:
+                return
 
     def hire(self, work: Work) -> None:
-        """Let a thread of its own do the work, at once; it ends with it."""
+        """Let a thread of its own do the work, at once; it ends with it. Where the system gives none, the work is done
+        when one of the others can."""
         with self._lock:
-            self._start(lambda: self._do_alone(work), self._others)
+            try:
+                self._start(lambda: self._do_alone(work), self._others)
+            except RuntimeError:
+                _log.exception("no thread can be started")
+                self._queue.append(work)
+                self._go_on(False, 1)
 
     def replace(self, thread: Thread) -> None:
         """Do without a thread from now on: its work doesn't end. It ends itself when the work does."""
@@ -105,7 +113,7 @@ class Crew:
                 self._members.discard(thread)
                 self._others.add(thread)
                 if self._queue or self._lookout.watched:
-                    self._find_thread()
+                    self._go_on(False, 1)
 
     def close(self, timeout: float = _JOIN_S) -> bool:
         """Refuse new work, finish what waits, end the threads. False if one is still busy after `timeout` seconds."""
@@ -127,7 +135,7 @@ class Crew:
     def let_go(self) -> None:
         """Look after no socket any more: another crew will."""
         for ready in self._lookout.watched:
-            ready(True)
+            self._tell(ready, True)
 
     def _alive(self) -> list[Thread]:
         with self._lock:
@@ -143,7 +151,7 @@ class Crew:
             self._start(self._serve, self._members)
 
     def _go_on(self, called: bool, count: int) -> None:
-        """After a look: find threads for so many works, as far as there are any. Several calls may have come as one,
+        """Find threads for so many works, as far as there are any. After a look, several calls may have come as one,
         and to this thread, whomever they were for."""
         if called:
             self._called = 0
@@ -194,16 +202,20 @@ class Crew:
         """Wait so long, and look after the sockets that have something to read; whether there was a call, and whether
         there may be more sockets."""
         called, told = self._lookout.wait(seconds)
-        self._looked = perf_counter()
+        self._looked = perf_counter()  # others need not now
         if told:
             self._looking.add(get_ident())
             for ready, left in told:
-                try:
-                    ready(left)
-                except Exception:
-                    _log.exception("reading failed")
+                self._tell(ready, left)
             self._looking.discard(get_ident())
+            self._looked = perf_counter()  # it has work for a while, however long it took to look
         return called, len(told) == AT_ONCE
+
+    def _tell(self, ready: Ready, left: bool) -> None:
+        try:
+            ready(left)
+        except Exception:
+            _log.exception("reading failed")
 
     def _do_alone(self, work: Work) -> None:
         self._do(work)

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from time import sleep
 
@@ -51,6 +52,10 @@ def hold(crew: Crew, gate: threading.Event, count: int) -> list[threading.Thread
     return held
 
 
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_threads_start_when_needed_and_no_more_than_may(gate: threading.Event) -> None:
     crew = Crew("bounded", 3)
     assert threads_of("bounded") == []
@@ -85,8 +90,10 @@ def test_who_fell_idle_last_is_woken_first() -> None:
     gates = [threading.Event(), threading.Event()]
     first, second = hold(crew, gates[0], 1), hold(crew, gates[1], 1)
     worked: list[threading.Thread] = []
-    for gate in gates:
+    for idle, gate in enumerate(gates, 1):
         gate.set()
+        while crew._idle < idle:
+            sleep(0.001)
         sleep(0.1)
     done = threading.Event()
 
@@ -259,6 +266,90 @@ def test_a_look_takes_all_sockets_that_have_something(gate: threading.Event) -> 
         crew.unwatch(ours.fileno())
         ours.close()
         theirs.close()
+
+
+class Restless:
+    """Sockets that have something to read again as soon as it was read, as those of clients that don't wait."""
+
+    def __init__(self, crew: Crew, count: int, seconds: float = 0.0) -> None:
+        self._crew, self._seconds = crew, seconds
+        self._pairs = [socket.socketpair() for _ in range(count)]
+        self._over = False
+
+    def __enter__(self) -> None:
+        for ours, theirs in self._pairs:
+            ours.setblocking(False)
+            self._crew.watch(ours.fileno(), partial(self._answer, ours, theirs))
+            theirs.send(b"x")
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        for ours, theirs in self._pairs:
+            self._crew.unwatch(ours.fileno())
+            ours.close()
+            theirs.close()
+
+    def _answer(self, ours: socket.socket, theirs: socket.socket, left: bool) -> None:
+        with suppress(OSError):
+            if ours.recv(9) and not self._over:
+                sleep(self._seconds)
+                theirs.send(b"x")
+
+
+def test_a_look_ends_while_clients_ask_again_and_again(gate: threading.Event) -> None:
+    crew = Crew("endless", 1)
+    hold(crew, gate, 1)
+    with Restless(crew, 40):
+        sleep(0.06)
+        looking = threading.Thread(target=crew.look_if_late)
+        looking.start()
+        looking.join(30)
+        assert not looking.is_alive()
+
+
+def test_work_is_done_while_clients_ask_again_and_again() -> None:
+    crew = Crew("starving", 1)
+    done = threading.Semaphore(0)
+    crew.put(done.release)
+    assert done.acquire(timeout=30)
+    with Restless(crew, 40, seconds=0.0001):
+        for _ in range(50):
+            crew.put(done.release)
+        for _ in range(50):
+            assert done.acquire(timeout=30)
+    assert crew.close()
+
+
+def test_without_new_threads_the_others_do_what_there_is(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = Crew("scarce", 2)
+    first, _ = hold(crew, gate, 2)
+    done = threading.Semaphore(0)
+    with monkeypatch.context() as patch:
+        patch.setattr("service.crew.Thread.start", no_thread)
+        crew.hire(done.release)
+        crew.put(done.release)
+        crew.replace(first)
+    assert not done.acquire(timeout=0.05)
+    gate.set()
+    for _ in range(2):
+        assert done.acquire(timeout=30)
+    assert crew.close()
+
+
+def test_an_idle_thread_does_what_no_new_one_can(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew("idle", 1)
+    hold(crew, gate, 1)
+    gate.set()
+    while not crew._idle:
+        sleep(0.001)
+    done = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr("service.crew.Thread.start", no_thread)
+        crew.hire(done.set)
+    assert done.wait(30)
+    assert crew.close()
 
 
 def test_somebody_looks_while_all_threads_are_held(gate: threading.Event) -> None:
