@@ -1,27 +1,59 @@
 """The metrics of several processes, put together from the folder in which each keeps its own."""
 
+import fcntl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
-__all__ = ["shared_text"]
+__all__ = ["inherit", "shared_text"]
 
 _BUNDLE: Final = "lightretriever_bundle_info"
 _OLDEST: Final = "process_start_time_seconds"
+_LOCK: Final = "inheriting"
+_HEIR: Final = "ended"
 
 
 def shared_text(folder: Path) -> bytes:
     """All metrics in Prometheus' text format: counts and times added up, and states as each metric says."""
     registry = CollectorRegistry()
-    registry.register(_Counted(folder))
-    registry.register(_Processes(folder))
-    return generate_latest(registry)
+    with _locked(folder, fcntl.LOCK_SH):
+        registry.register(_Counted(folder))
+        registry.register(_Processes(folder))
+        return generate_latest(registry)
+
+
+def inherit(folder: Path, pid: int) -> None:
+    """Forget the states of a process that ended, and add what it counted to what others did that ended before.
+
+    Reading the metrics would take longer with every process that ever ended, if their files were kept.
+    """
+    with _locked(folder, fcntl.LOCK_EX):  # whoever reads meanwhile would count something twice, or not at all
+        mark_process_dead(pid, str(folder))
+        for file in folder.glob(f"*_{pid}.db"):
+            kind = file.name.partition("_")[0]
+            heir = MmapedDict(str(folder / f"{kind}_{_HEIR}.db"))
+            try:
+                for key, value, timestamp, _ in MmapedDict.read_all_values_from_file(str(file)):
+                    heir.write_value(key, heir.read_value(key)[0] + value, timestamp)
+            finally:
+                heir.close()
+            file.unlink()
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    """Keep others from reading, or from changing, which files there are. The system frees the lock of who ends."""
+    with (folder / _LOCK).open("ab") as file:
+        fcntl.flock(file, how)
+        yield
 
 
 class _Counted(Collector):

@@ -206,10 +206,12 @@ class Serving:
         def exchange() -> None:
             old, self.current = self.current, Tenure(engine)
             old.end()
-            old.engine.crew.let_go()
-            engine.publish()
-            self.metrics.swaps.labels("swapped").inc()
-            done.set()
+            try:
+                old.engine.crew.let_go()
+                engine.publish()
+                self.metrics.swaps.labels("swapped").inc()
+            finally:  # were the metrics' disk full, the engines have changed places all the same
+                done.set()
 
         if self._loop is None:
             return False

@@ -23,12 +23,11 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
-from prometheus_client.multiprocess import mark_process_dead
-
 from artifacts.errors import LightRetrieverError
 from service.door import Share
 from service.logs import configure_logging
 from service.settings import Settings
+from service.shared_metrics import inherit
 from service.swap import Serving
 from service.telemetry import METRICS_FOLDER
 from service.web import EXIT_ERROR, announce, ready_line, serve
@@ -159,7 +158,11 @@ class _Supervisor:
         for due in [due for due in self._due if due[0] <= now]:
             self._due.remove(due)
             place = min(set(range(self._count)) - {worker.place for worker in self._workers})
-            self._workers.append(_Worker(self._job, self._shared, place, due[1]))
+            try:
+                self._workers.append(_Worker(self._job, self._shared, place, due[1]))
+            except OSError as error:  # such as no memory for one more process; the others serve meanwhile
+                _log.error("no worker can be started", extra={"reason": str(error)})
+                self._due.append((now + _LONGEST_PAUSE_S, due[1]))
 
     def _announce(self) -> None:
         if not self._announced and all(worker.line for worker in self._workers):
@@ -179,7 +182,11 @@ class _Supervisor:
 
     def _forget(self, worker: _Worker) -> None:
         worker.pipe.close()
-        mark_process_dead(worker.process.pid, str(self._shared))
+        if worker.process.pid is not None:
+            try:
+                inherit(self._shared, worker.process.pid)
+            except Exception:  # such as a full disk, or a file that was cut off; the others serve all the same
+                _log.exception("what a worker counted is lost")
         Share(self._shared / _CONNECTIONS, worker.place).leave()
 
 
@@ -210,9 +217,10 @@ def _work(job: Job, shared: Path, place: int, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the server is there to handle it; the parent stops us
     configure_logging(job.settings.log_level)
     Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    heard = _said(shared)  # what is said from now on is of a version that may not be the one opened here
     try:
         with Serving.open(job.bundle, job.settings) as serving:
-            family = _Family(serving, shared)
+            family = _Family(serving, shared, heard)
             serving.on_reload = family.tell
             Thread(target=family.listen, daemon=True).start()
             serve(
@@ -222,6 +230,7 @@ def _work(job: Job, shared: Path, place: int, pipe: Connection) -> None:
                 share=Share(shared / _CONNECTIONS, place),
             )
             family.over.set()
+            serving.metrics.refresh()  # the last second's times, for those that go on
     except LightRetrieverError as error:
         pipe.send(_Failed(str(error)))
         sys.exit(EXIT_ERROR)
@@ -243,27 +252,33 @@ def _end_with_parent(pipe: Connection) -> None:
 class _Family:
     """Lets the workers reload together, and keeps the metrics that tell a state up to date."""
 
-    def __init__(self, serving: Serving, shared: Path) -> None:
+    def __init__(self, serving: Serving, shared: Path, heard: str) -> None:
+        """`heard` is what had been said before the bundle was opened."""
         self.over = Event()
         self._serving = serving
-        self._file = shared / _RELOAD
-        self._heard = self._said()
+        self._shared = shared
+        self._heard = heard
 
     def tell(self) -> None:
         """Let the others reload too."""
-        self._file.write_text(f"{os.getpid()} {monotonic()}", encoding="utf-8")
+        (self._shared / _RELOAD).write_text(f"{os.getpid()} {monotonic()}", encoding="utf-8")
 
     def listen(self) -> None:
         """Do what the others say, until it is over."""
         while not self.over.wait(_TICK_S):
-            self._serving.metrics.refresh()
-            said = self._said()
-            if said != self._heard and said and said.partition(" ")[0] != str(os.getpid()):
-                self._serving.ask()
-            self._heard = said
+            try:
+                self._serving.metrics.refresh()
+                said = _said(self._shared)
+                if said != self._heard and said and said.partition(" ")[0] != str(os.getpid()):
+                    self._serving.ask()
+                self._heard = said
+            except Exception:  # such as a full disk; the next second may be better
+                _log.exception("listening to other workers failed")
 
-    def _said(self) -> str:
-        try:
-            return self._file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return ""
+
+def _said(shared: Path) -> str:
+    """Which worker was asked to reload last, and when."""
+    try:
+        return (shared / _RELOAD).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""

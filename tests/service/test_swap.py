@@ -1,5 +1,6 @@
 """Another bundle takes over while requests go on: no answer of two versions, no failure, and nothing left behind."""
 
+import errno
 import gc
 import shutil
 import threading
@@ -155,6 +156,23 @@ def test_an_engine_that_was_there_when_the_process_settled_is_freed(
         assert first() is None
     finally:
         gc.unfreeze()
+
+
+def test_metrics_that_can_not_be_written_hold_up_no_swap(
+    client: TestClient, current: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(engine: SearchEngine) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchEngine, "publish", full)
+        flip(current, versions["two"])
+        assert serving.ask().result(60)
+    assert served(client) == "two"
+    flip(current, versions["one"])
+    assert serving.ask().result(60)
+    assert served(client) == "one"
 
 
 def test_metrics_go_on_over_a_swap(client: TestClient, current: Path, versions: dict[str, Path]) -> None:

@@ -1,5 +1,6 @@
 """Several processes behind one address: started, counted together, restarted, reloaded and stopped."""
 
+import errno
 import json
 import os
 import re
@@ -10,16 +11,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
 import httpx2
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from artifacts.bundle import Bundle
+from service import workers
 from service.keys import new_key
 from service.server import EXIT_ERROR
+from service.settings import Settings
 from tests.service.process import ROOT, Server
 from tests.service.test_swap import flip, named
 from tests.support.tiny import make_tiny_bundle
@@ -40,7 +44,15 @@ def two_workers(bundle: Path, **environment: str) -> Iterator[tuple[Server, str]
 def children(server: Server) -> list[int]:
     """The workers: children of the server that are no helper of multiprocessing's."""
     pids = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in pids if b"spawn_main" in command_of(pid)]
+
+
+def command_of(pid: str) -> bytes:
+    """A process' command; nothing if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def gone(pid: int) -> bool:
@@ -89,7 +101,7 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
             assert found["errors_total", "document_not_found"] == 1
             assert found["ready",] == 1
             assert found["documents",] == 120
-            assert found["requests_in_flight",] == 1
+            wait_until(lambda: samples(url)["requests_in_flight",] == 1)  # this one; the last may not be over quite yet
             assert {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"} == {
                 "dense": 0,
                 "sparse": 0,
@@ -115,7 +127,15 @@ def connections(pid: int, port: int) -> int:
     """How many connections to a port of its own a process has, of those that are open at both ends."""
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     inodes = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"}
-    return sum(str(file.readlink()) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
+    return sum(target_of(file) in inodes for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def target_of(link: Path) -> str:
+    """Where a link leads; nowhere if it has gone meanwhile."""
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def test_connections_that_come_together_are_shared_out(tiny_path: Path) -> None:
@@ -146,12 +166,40 @@ def test_a_worker_that_dies_is_replaced_while_the_other_answers(tiny_path: Path)
         wait_until(lambda: samples(url)["ready",] == 1)
         # What the dead one counted still counts, what it was doing does not.
         wait_until(lambda: samples(url)["search_seconds_count",] == 11)
-        assert samples(url)["requests_in_flight",] == 1
+        wait_until(lambda: samples(url)["requests_in_flight",] == 1)
         server.process.send_signal(signal.SIGINT)
         code, _, errors = server.wait()
     assert code == 0
     (ended,) = [json.loads(line) for line in errors.splitlines() if '"worker ended"' in line]
     assert ended["pid"] == first
+
+
+def test_a_worker_that_ends_has_told_all_it_counted(tiny_path: Path) -> None:
+    with two_workers(tiny_path) as (server, url):
+        first, _ = children(server)
+        assert {search(url) for _ in range(30)} == {200}
+        os.kill(first, signal.SIGTERM)
+        wait_until(lambda: len(children(server)) == 2 and first not in children(server))
+        wait_until(lambda: samples(url)["ready",] == 1)
+        wait_until(lambda: samples(url)["search_seconds_count",] == 30)
+
+
+def test_a_worker_that_can_not_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        supervisor = workers._Supervisor(workers.Job(tmp_path, Settings(), listener, "here"), 2, tmp_path)
+        supervisor._due = [(0.0, 3)]
+
+        def fail(*arguments: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(workers, "_Worker", fail)
+        supervisor._replace()
+    ((again, crashes),) = supervisor._due
+    assert crashes == 3
+    assert again > monotonic()
+    assert "no worker can be started" in caplog.text
 
 
 def test_a_bad_bundle_ends_the_command_with_one_line(tiny_path: Path, tmp_path: Path) -> None:
@@ -193,31 +241,61 @@ def test_workers_do_not_outlive_their_parent(tiny_path: Path) -> None:
         wait_until(lambda: all(gone(pid) for pid in workers))
 
 
-def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
-    link = tmp_path / "current"
-    versions = {name: named(tmp_path / name, name).path for name in ("one", "two")}
-    link.symlink_to(versions["one"])
-    key, entry = new_key("admin", ["admin", "search"])
-    keys = tmp_path / "keys.json"
-    keys.write_text(f"[{entry.model_dump_json()}]")
-    headers = {"authorization": f"Bearer {key}"}
+class Reloadable:
+    """A link to version one of two, what a service needs to be told to look at it again, and who tells it."""
 
-    def served(url: str) -> str:
-        answer = httpx2.post(f"{url}/search", json=BODY, headers=headers, timeout=60).json()
-        (name,) = {hit["id"].partition("-")[0] for hit in answer["hits"]}
-        return str(name)
+    def __init__(self, folder: Path) -> None:
+        self.link = folder / "current"
+        self.versions = {name: named(folder / name, name).path for name in ("one", "two")}
+        self.link.symlink_to(self.versions["one"])
+        key, entry = new_key("admin", ["admin", "search"])
+        keys = folder / "keys.json"
+        keys.write_text(f"[{entry.model_dump_json()}]")
+        self.settings = {"watch_s": "0", "api_keys_file": str(keys)}
+        self._headers = {"authorization": f"Bearer {key}"}
 
-    with two_workers(link, watch_s="0", api_keys_file=str(keys)) as (_, url):
-        assert {served(url) for _ in range(10)} == {"one"}
-        flip(link, versions["two"])
-        answer = httpx2.post(f"{url}/admin/reload", headers=headers, timeout=60)
+    def served(self, url: str) -> set[str]:
+        """The versions that answer."""
+        names = set()
+        for _ in range(10):
+            answer = httpx2.post(f"{url}/search", json=BODY, headers=self._headers, timeout=60).json()
+            names |= {hit["id"].partition("-")[0] for hit in answer["hits"]}
+        return names
+
+    def reload(self, url: str) -> None:
+        flip(self.link, self.versions["two"])
+        answer = httpx2.post(f"{url}/admin/reload", headers=self._headers, timeout=60)
         assert (answer.status_code, answer.json()["swapped"]) == (200, True)
+
+
+@pytest.fixture
+def reloadable(tmp_path: Path) -> Reloadable:
+    return Reloadable(tmp_path)
+
+
+def test_a_reload_reaches_all_workers(reloadable: Reloadable) -> None:
+    with two_workers(reloadable.link, **reloadable.settings) as (_, url):
+        assert reloadable.served(url) == {"one"}
+        reloadable.reload(url)
         wait_until(lambda: samples(url)["swaps_total", "swapped"] == 2)
-        assert {served(url) for _ in range(10)} == {"two"}
+        assert reloadable.served(url) == {"two"}
         found = samples(url)
         assert found["swaps_total", "refused"] == 0
         (bundle,) = [key for key in found if key[0] == "bundle_info"]
-        assert Bundle.open(versions["two"]).manifest.digest in bundle
+        assert Bundle.open(reloadable.versions["two"]).manifest.digest in bundle
+
+
+def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(reloadable: Reloadable) -> None:
+    with two_workers(reloadable.link, **reloadable.settings) as (server, url):
+        before = children(server)
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: len(set(children(server)) - set(before)) == 1)
+        (opening,) = set(children(server)) - set(before)
+        while str(reloadable.versions["one"]) not in Path(f"/proc/{opening}/maps").read_text():
+            sleep(0.002)
+        reloadable.reload(url)
+        wait_until(lambda: samples(url)["ready",] == 1)
+        wait_until(lambda: reloadable.served(url) == {"two"})
 
 
 def test_the_command_has_the_option(tiny_path: Path) -> None:

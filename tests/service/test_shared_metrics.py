@@ -1,0 +1,79 @@
+"""The metrics of several processes, and what is left of those that ended."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.shared_metrics import inherit, shared_text
+from service.telemetry import METRICS_FOLDER
+from tests.service.process import ROOT
+
+WRITER = """
+import os
+from service.telemetry import Metrics
+metrics = Metrics()
+for route in ("/search", "/livez"):
+    for status in (200, 400, 503):
+        metrics.request(route, status).observe(0.01 * status)
+metrics.errors.labels("not_ready").inc(3)
+metrics.refresh()
+print(os.getpid())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The metrics of a process that has ended, and of twenty that counted the same."""
+    environment = {**os.environ, METRICS_FOLDER: str(tmp_path)}
+    command = [sys.executable, "-c", WRITER]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    pid = done.stdout.strip()
+    files = list(tmp_path.glob(f"*_{pid}.db"))
+    assert {file.name.partition("_")[0] for file in files} == {"counter", "gauge", "histogram"}
+    for number in range(20):
+        for file in files:
+            shutil.copy(file, file.with_name(file.name.replace(pid, f"{10**9 + number}")))
+    for file in files:
+        file.unlink()
+    return tmp_path
+
+
+def counted(folder: Path) -> list[str]:
+    lines = shared_text(folder).decode().splitlines()
+    return sorted(line for line in lines if not line.startswith(("#", "process_")))
+
+
+def ended(folder: Path) -> None:
+    for number in range(20):
+        inherit(folder, 10**9 + number)
+
+
+def test_what_processes_counted_outlives_them_in_two_files(folder: Path) -> None:
+    before = counted(folder)
+    assert 'lightretriever_errors_total{kind="not_ready"} 60.0' in before
+    assert 'lightretriever_request_seconds_count{route="/search",status="200"} 20.0' in before
+    ended(folder)
+    states = tuple(f"lightretriever_{name}" for name in ("documents", "ready", "requests_in_flight"))  # end with it
+    assert counted(folder) == [line for line in before if not line.startswith(states)]
+    assert {file.name for file in folder.glob("*.db")} == {"counter_ended.db", "histogram_ended.db"}
+
+
+def test_who_reads_meanwhile_sees_all_of_it_once(folder: Path) -> None:
+    before = [line for line in counted(folder) if "request_seconds" in line]
+    assert before
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(ended, folder)
+        while not ending.done():
+            assert [line for line in counted(folder) if "request_seconds" in line] == before
+        ending.result()
+
+
+def test_a_file_that_was_cut_off_is_told_of(folder: Path) -> None:
+    (folder / f"counter_{10**9}.db").write_bytes(b"")
+    with pytest.raises(Exception, match="unpack"):
+        inherit(folder, 10**9)
