@@ -9,12 +9,12 @@ from time import monotonic, perf_counter
 from typing import Any, Final
 
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.crew import Crew
 from service.flight import Answer, Flight, message_of
 from service.heads import PlainHead
+from service.protocol import Protocol
 from service.shortcut import Shortcut
 
 __all__ = ["Connection"]
@@ -23,7 +23,7 @@ _PATIENCE_S: Final = 0.02
 _LONGEST: Final = 65_536  # bytes of a whole request
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Protocol):
     """A plain search is begun as soon as its bytes are here, and the thread that ends it writes the answer to the
     socket itself: the event loop is not woken for it. Everything else is uvicorn's.
 
@@ -56,7 +56,6 @@ class Connection(HttpToolsProtocol):
         self._came = 0.0  # when it began to come,
         self._patience: TimerHandle | None = None  # and until when the rest is waited for
         self._ending = False
-        self._in_message = False
         self._answered = 0.0
         self._socket = -1
         self._crew: Crew | None = None  # that watches it
@@ -88,16 +87,6 @@ class Connection(HttpToolsProtocol):
         else:
             super().data_received(data)
 
-    def on_message_begin(self) -> None:
-        """Note that the bytes that come next belong to a request."""
-        self._in_message = True
-        super().on_message_begin()
-
-    def on_message_complete(self) -> None:
-        """Note that what comes next begins a request."""
-        self._in_message = False
-        super().on_message_complete()
-
     def shutdown(self) -> None:
         """Close when the request under way is answered."""
         if self._begun:
@@ -124,7 +113,7 @@ class Connection(HttpToolsProtocol):
                 self._retire()
                 wait = self.timeout_keep_alive if self._given_back else wait
         if wait > 0:
-            self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
+            self._look_later(wait)
         else:
             super().timeout_keep_alive_handler()
 
@@ -165,8 +154,8 @@ class Connection(HttpToolsProtocol):
             self._crew = self._shortcut.desk.serving.current.engine.crew
             try:
                 self._crew.watch(self._socket, self._ready)
-            except OSError:
-                self._crew, self._shortcut.watching = None, False
+            except (OSError, ValueError) as error:  # of which the latter says that this crew has ended
+                self._crew, self._shortcut.watching = None, isinstance(error, ValueError)
                 self.flow.resume_reading()
 
     def _ready(self, left: bool) -> None:
@@ -209,12 +198,6 @@ class Connection(HttpToolsProtocol):
         if ending:
             self.shutdown()
 
-    def _is_free(self) -> bool:
-        """Whether nothing of another request is left to be read, answered or written."""
-        if self._in_message or not (self.cycle is None or self.cycle.response_complete):
-            return False
-        return not self.transport.is_closing() and not self.transport.get_write_buffer_size()
-
     def _read(self, data: bytes) -> None:
         """Read what begins a request. Many clients send the body after the head, which is waited for, for a moment."""
         head = self._shortcut.heads.find(data)
@@ -245,9 +228,6 @@ class Connection(HttpToolsProtocol):
             self._patience = None
 
     def _begin(self, head: PlainHead, body: bytes, came: float | None) -> None:
-        if self.timeout_keep_alive_task is None:
-            wait = self.timeout_keep_alive
-            self.timeout_keep_alive_task = self.loop.call_later(wait, self.timeout_keep_alive_handler)
         # One search may be the only one; and who sends a search in parts would be given back each time.
         self._watchable = self._shortcut.watching and came is None and self._answered > 0
         self._flight = flight = Flight(self._shortcut.desk, head, self._land, came)

@@ -76,7 +76,8 @@ class Crew:
 
     def watch(self, socket: int, ready: Ready) -> None:
         """Let idle threads, and between two works the others, look after a socket. `ready` is called when it has
-        something to read, and may put work; for the last time when it is let go. OSError where that can't be."""
+        something to read, and may put work; for the last time when it is let go. OSError where that can't be,
+        ValueError when the crew is closed."""
         self._lookout.watch(socket, ready)
 
     def unwatch(self, socket: int) -> None:

@@ -36,7 +36,8 @@ class Lookout(Protocol):
         be done, with what it is to be told. A socket is told of once for what came, and to one thread."""
 
     def watch(self, socket: int, ready: Ready) -> None:
-        """Begin to watch a socket, which may have something to read already. OSError where that is impossible."""
+        """Begin to watch a socket, which may have something to read already. OSError where that is impossible,
+        ValueError when this is closed."""
 
     def unwatch(self, socket: int) -> None:
         """Watch it no longer. It may be told of once more."""
@@ -80,7 +81,7 @@ class _Epoll:
         self._ready[socket] = ready
         try:
             self._epoll.register(socket, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
-        except OSError:
+        except (OSError, ValueError):
             del self._ready[socket]
             raise
 
