@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 64  # in one turn of the event loop; under load a turn is long, and hundreds may wait
 _AFTER_YOU_S: Final = 0.001
 _AFTER_YOU_TIMES: Final = 5
+_IN_VAIN_TIMES: Final = 20
 _FULL_S: Final = 1.0
 _SLACK: Final = 8
 _BYTES: Final = 8
@@ -45,15 +46,20 @@ class Share:
     def is_more(self, count: int) -> bool:
         """Whether someone else takes connections, and has fewer than so many, by an eighth at least."""
         most = count - count // _SLACK
-        return any(_NOBODY < other < most for place, other in enumerate(self._counts) if place != self._place)
+        return any(_NOBODY < other < most for other in self.others())
+
+    def others(self) -> list[int]:
+        """How many connections there are at the other places."""
+        return [count for place, count in enumerate(self._counts) if place != self._place]
 
 
 class Door:
     """Takes the connections of a listening socket into the running event loop.
 
-    Who has more connections than another process lets it go first, for up to 5 ms. Otherwise whoever wakes first would
-    take all that come together, and one process would do the work of all: connections are kept, and answered where they
-    are. The number is told in time, but may be one too high for a moment.
+    Who has more connections than another process lets it go first, for up to 5 ms, and no more at all when that was in
+    vain for twenty connections, until the others' numbers change: one that hangs should not cost each of them 5 ms.
+    Otherwise whoever wakes first would take all that come together, and one process would do the work of all:
+    connections are kept, and answered where they are. The number is told in time, but may be one too high for a moment.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class Door:
         self._share = share
         self._beginning: set[asyncio.Task[object]] = set()
         self._later: asyncio.TimerHandle | None = None
+        self._others: list[int] = []
+        self._in_vain = 0  # connections for which the others, as they are now, were waited for
         self._closed = False
         self._watch()
 
@@ -101,9 +109,10 @@ class Door:
         """Take what has come, as long as no other process should; one connection, if they had their time."""
         waits = waited > 0
         for _ in range(_AT_ONCE):
-            if self._share is not None and waited < _AFTER_YOU_TIMES and self._share.is_more(self.tell()):
+            if self._share is not None and waited < _AFTER_YOU_TIMES and self._lets_others(self._share):
                 self._pause(_AFTER_YOU_S, waited + 1)
                 return
+            self._in_vain += waited == _AFTER_YOU_TIMES
             waited = 0
             try:
                 connection, _ = self._listener.accept()
@@ -117,6 +126,15 @@ class Door:
         self.tell()
         if waits:
             self._watch()
+
+    def _lets_others(self, share: Share) -> bool:
+        """Whether another process should take the next connection."""
+        if not share.is_more(self.tell()):
+            return False
+        others = share.others()
+        if others != self._others:
+            self._others, self._in_vain = others, 0
+        return self._in_vain < _IN_VAIN_TIMES
 
     def _begin(self, connection: socket) -> None:
         connection.setblocking(False)

@@ -173,3 +173,36 @@ def test_a_closed_door_takes_nobody_and_leaves_the_socket_open() -> None:
             client.close()
 
     uvloop.run(scenario())
+
+
+def test_who_hangs_is_waited_for_no_more_until_something_changes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[int] = []
+    pause = Door._pause
+
+    def counted(door: Door, seconds: float, waited: int = 0) -> None:
+        pauses.append(waited)
+        pause(door, seconds, waited)
+
+    monkeypatch.setattr(Door, "_pause", counted)
+    Share.make(tmp_path / "counts", 2)
+    other = Share(tmp_path / "counts", 1)
+    other.tell(1)
+
+    async def scenario() -> None:
+        async with place(Share(tmp_path / "counts", 0)) as one:
+            clients = []
+            for _ in range(200):
+                clients.append(await one.come())
+                assert await greeted(clients[-1]) == b"hello"
+            assert pauses == [1, 2, 3, 4, 5] * 20
+            other.tell(2)
+            clients.append(await one.come())
+            assert await greeted(clients[-1]) == b"hello"
+            assert pauses[:105] == [1, 2, 3, 4, 5] * 21
+            for client in clients:
+                client.close()
+            await until(lambda: not one.there)
+
+    uvloop.run(scenario())
