@@ -59,16 +59,17 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, fold
     """
     asked = {one.system.name: one.requests(queries, plan.k) for one in running}
     closed = [
-        _closed(one, asked[one.system.name], plan, connections) | {"round": turn}
+        _closed(one, _from(asked[one.system.name], turn, number, plan), plan, connections) | {"round": turn}
         for turn in range(plan.rounds)
-        for connections in plan.concurrencies
+        for number, connections in enumerate(plan.concurrencies)
         for one in running
     ]
     highest = saturated(closed)
     opened = [
-        _open(one, asked[one.system.name], plan, fraction * highest[one.system.name]) | {"round": turn, "of": fraction}
+        _open(one, _from(asked[one.system.name], turn, number, plan), plan, fraction * highest[one.system.name])
+        | {"round": turn, "of": fraction}
         for turn in range(plan.rounds)
-        for fraction in plan.fractions
+        for number, fraction in enumerate(plan.fractions)
         for one in running
         if highest[one.system.name]
     ]
@@ -80,6 +81,14 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, fold
     ]
     memory = {one.system.name: one.server.memory_mb() for one in running}
     return {"closed": closed, "open": opened, "locust": users, "saturated": highest, "memory_mb": memory}
+
+
+def _from(requests: list[bytes], turn: int, number: int, plan: Plan) -> list[bytes]:
+    """The requests from another place on in each run, the same for all systems: slow ones would else be asked the
+    first few again and again."""
+    runs = plan.rounds * max(len(plan.concurrencies), len(plan.fractions))
+    first = len(requests) * (turn + plan.rounds * number) // runs
+    return requests[first:] + requests[:first]
 
 
 def saturated(closed: Sequence[Mapping[str, Any]]) -> dict[str, float]:

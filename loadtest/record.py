@@ -2,8 +2,9 @@
 
     {"machine": …, "date": …, "commit": …, "rows": [{"key", "value" or "p50" and "p99", "unit", "goal", "command"}]}
 
-The first is written by the programs of this package alone, the second by the tests in tests/faults. Every row also has
-the machine, date and commit of its own measurement; those of the file are the latest row's.
+`goal` is in the rows that have one; the others are what these are made of. The first file is written by the programs of
+this package alone, the second by the tests in tests/faults. Every row also has the machine, date and commit of its own
+measurement; those of the file are the latest row's.
 """
 
 import json

@@ -100,6 +100,8 @@ def _biencoder(given: Given) -> System | LeftOut:
         return LeftOut(name, label, "no --biencoder with its --biencoder-bundle was given")
     if find_spec("torch") is None:
         return LeftOut(name, label, _NEEDS_PIPELINE)
+    if other := _other_documents(given, given.biencoder_bundle):
+        return LeftOut(name, label, other)
     command = python("loadtest.servers.model", str(given.biencoder_bundle), "--model", given.biencoder)
     what = f"the same service over the bundle of {Path(given.biencoder).name}, dense query vectors by that encoder"
     return System(name, label, what, [*command, "--device", given.device])
@@ -129,6 +131,8 @@ def _static(given: Given) -> System | LeftOut:
     name, label = "static", "Static embeddings + BM25"
     if given.static_bundle is None:
         return LeftOut(name, label, "no --static-bundle was given")
+    if other := _other_documents(given, given.static_bundle):
+        return LeftOut(name, label, other)
     what = "this service over a bundle of static embeddings with BM25 impacts: the same code, other numbers"
     return System(name, label, what, _serve(given.static_bundle))
 
@@ -147,6 +151,12 @@ def _engine(name: str, label: str, package: str, given: Given) -> System | LeftO
     what = f"{label} over the same dense and sparse vectors, queries by our encoder, behind a thin route"
     command = _other(name, given)
     return System(name, label, what, command, [*command, "--build"])
+
+
+def _other_documents(given: Given, bundle: Path) -> str | None:
+    """Why a bundle can't be compared with the one that is given: it has not as many documents."""
+    ours, theirs = (Bundle.open(path).manifest.documents for path in (given.bundle, bundle))
+    return None if ours == theirs else f"its bundle has {theirs:,} documents, not {ours:,}"
 
 
 def _other(module: str, given: Given) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ late      not answered within the time limit, sent or not
 """
 
 _REFUSALS: Final = frozenset({429, 503, 504})
+_NEEDED: Final = {"p95_ms": 20, "p99_ms": 100}
 _DEGRADED: Final = b'"degraded":["'
 
 
@@ -64,8 +66,13 @@ class Tally:
 
 
 def median_of(rows: Sequence[dict[str, Any]], key: str) -> float | None:
-    """The median of a value over those rows that have it; of an even number, the mean of the middle two."""
-    values = sorted(row[key] for row in rows if row.get(key) is not None)
+    """The median of a value over those rows that have it; of an even number, the mean of the middle two.
+
+    A p95 or p99 of fewer than 20 or 100 answers is none: it is the slowest one's time, which another run would not have
+    again.
+    """
+    asked = [row for row in rows if row.get("answered", inf) >= _NEEDED.get(key, 0)]
+    values = sorted(row[key] for row in asked if row.get(key) is not None)
     if not values:
         return None
     middle = len(values) // 2

@@ -103,8 +103,9 @@ def measured(file: Path, goals: Goals) -> list[str]:
     table = goal_table(file, goals)
     if not table:
         return ["Nothing is recorded.\n"]
-    content = json.loads(file.read_text(encoding="utf-8"))
-    source = f"Measured on {content['machine']}, {content['date'][:10]}; [{file.name}](results/{file.name})."
+    rows = [row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row]
+    origins = dict.fromkeys(f"{row['machine']}, {row['date'][:10]}, commit {row['commit']}" for row in rows)
+    source = f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name})."
     return ["\n".join([*table, "", source, ""])]
 
 
@@ -116,7 +117,10 @@ def speed(folder: Path) -> list[str]:
     rows = json.loads((folder / SPEED).read_text(encoding="utf-8"))["rows"]
     documents = max(row.get("documents", 0) for row in rows)
     heading = "**Speed**, on synthetic documents that were [drawn after real ones](docs/speed.md#a-corpus-of-any-size)"
-    source = "All figures, and where the time goes: [speed](docs/speed.md), [load test](docs/results/load.md)."
+    source = (
+        "A dash: too few answers for a p99. "
+        "All figures, and where the time goes: [speed](docs/speed.md), [load test](docs/results/load.md)."
+    )
     blocks = [[f"{heading} ({documents:,} of them):", "", *goals], load, [source]]
     return ["\n".join([*block, ""]) for block in blocks if block]
 

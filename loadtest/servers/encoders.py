@@ -51,7 +51,7 @@ class ModelQueryEncoder(QueryEncoder):
         InvalidRequestError for further texts."""
         if further:
             raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
-        started = perf_counter()
+        started = clock.add("tokenize", perf_counter())  # which the model does, as a part of encoding
         future: Future[EncodedQuery] = Future()
         self._queue.put((text, future))
         query = future.result()
@@ -60,6 +60,10 @@ class ModelQueryEncoder(QueryEncoder):
             reason = "the model's vector of this text is zero, so no document is nearer than another"
             raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
         return query
+
+    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
+        """Raise InvalidRequestError: what a term adds is not known of a model."""
+        raise InvalidRequestError.of(FieldError("explain", "a model reads the query whole: leave it out"))
 
     def _work(self) -> None:
         while True:

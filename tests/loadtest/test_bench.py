@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from loadtest import bench, report
-from loadtest.measure import saturated
+from loadtest.measure import Plan, _from, saturated
 from loadtest.tally import COUNTS
 
 PATIENCE_S = 60
@@ -96,7 +96,7 @@ def servers_of(pid: int) -> list[int]:
 def command_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return b""  # it ended meanwhile
 
 
@@ -127,6 +127,15 @@ def test_rows_for_the_goals() -> None:
     assert rows["second_process_mb"]["value"] == 120.5
     assert rows["http_overhead_us"]["value"] == 80
     assert rows["load_generator"]["client_us"] == 20
+
+
+def test_every_run_begins_with_another_query() -> None:
+    requests = [b"%d" % number for number in range(1000)]
+    plan = Plan(rounds=3)
+    runs = [_from(requests, turn, number, plan) for turn in range(3) for number in range(len(plan.fractions))]
+    assert len({run[0] for run in runs}) == 24
+    assert all(sorted(run) == sorted(requests) for run in runs)
+    assert _from([b"one"], 2, 7, plan) == [b"one"]
 
 
 def test_the_highest_throughput_is_that_of_the_best_concurrency() -> None:

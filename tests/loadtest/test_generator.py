@@ -152,3 +152,12 @@ def test_medians() -> None:
     assert median_of([{"a": 3}, {"a": 1}, {"b": 7}, {"a": None}, {"a": 2}], "a") == 2
     assert median_of([{"a": 3}, {"a": 2}], "a") == 2.5
     assert median_of([{"b": 1}], "a") is None
+
+
+def test_a_percentile_of_few_answers_is_none() -> None:
+    few, many = {"answered": 99, "p50_ms": 1, "p95_ms": 2, "p99_ms": 9}, {"answered": 100, "p50_ms": 3, "p99_ms": 4}
+    assert median_of([few, many], "p50_ms") == 2
+    assert median_of([few, many], "p95_ms") == 2
+    assert median_of([few, many], "p99_ms") == 4
+    assert median_of([few], "p99_ms") is None
+    assert median_of([{"answered": 19, "p95_ms": 2}], "p95_ms") is None

@@ -24,31 +24,32 @@ from service.engine import SearchEngine
 from service.schemas import RrfFusion, SearchRequest
 from service.settings import Settings
 from tests.support.biencoder import save_biencoder
+from tests.support.tiny import make_tiny_bundle
 
+SETTINGS = Settings(deadline_ms=60_000)
 FAST = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
 
 
-def ask(url: str, body: object) -> dict[str, object]:
-    request = Request(f"{url}/search", data=json.dumps(body).encode(), headers={"content-type": "application/json"})
+def ask(url: str, body: object, what: str = "search") -> dict[str, object]:
+    request = Request(f"{url}/{what}", data=json.dumps(body).encode(), headers={"content-type": "application/json"})
     with urlopen(request) as answer:
         content: dict[str, object] = json.load(answer)
     return content
 
 
 @pytest.fixture(scope="module")
-def found(
-    real_bundle: tuple[Path, Path], tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, System]:
+def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, System]:
     """Every system, with all that it needs."""
     folder = tmp_path_factory.mktemp("given")
+    same = make_tiny_bundle(folder / "same", documents=Bundle.open(real_bundle[0]).manifest.documents).path
     given = Given(
         bundle=real_bundle[0],
         work=folder / "work",
         model=str(real_bundle[1]),
         device="cpu",
         biencoder=str(save_biencoder(folder / "encoder")),
-        biencoder_bundle=tiny_bundle.path,
-        static_bundle=tiny_bundle.path,
+        biencoder_bundle=same,
+        static_bundle=same,
     )
     ready = {one.name: one for one in systems(given) if isinstance(one, System)}
     assert tuple(ready) == NAMES
@@ -77,13 +78,27 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
             assert hits[0]["score"] >= hits[1]["score"]
             assert "_id" not in hits[0]["fields"]
             assert {"title", "text", "year"} == set(hits[0]["fields"])
+        if name in ("lightretriever", "llm", "biencoder"):
+            encoded = ask(server.url, {"text": "music player"}, "encode")
+            assert encoded["dimension"] == 16
+            assert encoded["tokens"]
+
+
+def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
+    with Server([*found["llm"].command, "--port", "0"], environment=FAST) as server:
+        for further, named in (({"explain": True}, "explain"), ({"terms": [{"text": "new", "weight": 1}]}, "terms")):
+            with pytest.raises(HTTPError) as refused:
+                ask(server.url, {"query": "music player", **further})
+            with refused.value:
+                assert refused.value.code == 422
+                assert [error["field"] for error in json.load(refused.value)["errors"]] == [named]
 
 
 @pytest.mark.parametrize("name", ["milvus", "seekdb"])
 def test_an_engine_fuses_the_same_rankings(name: str, found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
     with (
         Server([*found[name].command, "--port", "0"]) as server,
-        SearchEngine.open(Bundle.open(real_bundle[0]), Settings(deadline_ms=60_000)) as engine,
+        SearchEngine.open(Bundle.open(real_bundle[0]), SETTINGS) as engine,
     ):
         for text in ("music player", "text editor with plugins", "terminal"):
             hits = ask(server.url, {"query": text, "k": 40})["hits"]
@@ -128,6 +143,10 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path) -> None:
     (wrong,) = [one for one in systems(Given(tiny_path, tmp_path, model=str(encoder))) if one.name == "llm"]
     assert isinstance(wrong, LeftOut)
     assert "bi-encoder" in wrong.reason
+    other = make_tiny_bundle(tmp_path / "other", documents=50).path
+    more = Given(tiny_path, tmp_path, biencoder=str(encoder), biencoder_bundle=other, static_bundle=other)
+    left = {one.name: one.reason for one in systems(more) if isinstance(one, LeftOut)}
+    assert left["biencoder"] == left["static"] == "its bundle has 50 documents, not 120"
     only = [one for one in systems(Given(tiny_path, tmp_path), ("bm25",)) if isinstance(one, System)]
     assert [one.name for one in only] == ["bm25"]
     with pytest.raises(LoadError, match="elastic"):
@@ -168,11 +187,14 @@ def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, word
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
-def test_the_model_encodes_the_queries(real_bundle: tuple[Path, Path], mode: Literal["dense", "sparse"]) -> None:
+def test_the_model_encodes_the_queries(
+    real_bundle: tuple[Path, Path], mode: Literal["dense", "sparse"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "60000")
     bundle, asked = Bundle.open(real_bundle[0]), SearchRequest(query="music player", mode=mode)
     with (
         open_engine(bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=2) as heavy,
-        SearchEngine.open(bundle) as light,
+        SearchEngine.open(bundle, SETTINGS) as light,
     ):
         whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
     assert whole
