@@ -25,7 +25,12 @@ BATCH = answer({"results": [FOUND] * SIZE})
 FOLLOW = """
 import signal, sys
 from service.client import SearchClient
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
+
+def stop(number, frame):
+    print("heard", flush=True)
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, stop)  # a shell starts background jobs with SIGINT ignored
 with SearchClient(sys.argv[1]) as client:
     list(client.search_many(["music"] * 5, batch_size=1, concurrency=1))
 """
@@ -150,11 +155,14 @@ def test_ctrl_c_cancels_the_batch_that_waits() -> None:
     gate = threading.Event()
     with Scripted(stall_until(gate)) as server:
         command = [sys.executable, "-c", FOLLOW, server.url]
-        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
             server.wait_for(1)
             sleep(1.5)  # for the second batch to be read
             process.send_signal(signal.SIGINT)
-            sleep(1.5)  # for the signal to arrive, before the first batch is answered
+            assert process.stdout is not None
+            assert process.stdout.readline() == "heard\n"
+            sleep(1.5)  # for the batch that waits to be cancelled, before the first one is answered
             gate.set()
             _, errors = process.communicate(timeout=60)
         assert errors.rstrip().endswith("KeyboardInterrupt")

@@ -44,13 +44,13 @@ def request(body: bytes, *headers: str, content_type: str = "application/json") 
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def ask(port: int, sent: bytes, wait_s: float = 10.0) -> Reply:
-    """Send bytes and read what comes. When nothing comes for a moment, the server is told that nothing follows; if it
-    still waits `wait_s` later, it has nothing to say."""
+def ask(port: int, sent: bytes, pause_s: float = _PAUSE_S, wait_s: float = 10.0) -> Reply:
+    """Send bytes and read what comes. When nothing comes for `pause_s`, the server is told that nothing follows, and
+    drops what is under way; if it still waits `wait_s` later, it has nothing to say."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, suppress(OSError):
         connection.sendall(sent)
-        for wait in (_PAUSE_S, wait_s):
+        for wait in (pause_s, wait_s):
             connection.settimeout(wait)
             with suppress(TimeoutError):
                 while part := connection.recv(65536):

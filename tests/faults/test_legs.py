@@ -53,7 +53,7 @@ def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
 @pytest.fixture
 def hasty(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
     """A call that takes longer than the deadline is stuck."""
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=1000, search_threads=2, warm_up_queries=3)) as engine:
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=3)) as engine:
         engine.warm_up()
         yield engine
 
@@ -101,7 +101,7 @@ def test_a_java_error_in_the_sparse_leg(engine: SearchEngine, kind: str, caplog:
         engine.parts.legs["sparse"] = SPARSE[kind](engine)
         assert_does_without(url, "sparse", "dense")
         assert kind in caplog.text
-        assert 'degraded_total{leg="sparse",reason="failed"} 3.0' in httpx2.get(f"{url}/metrics").text
+        assert 'degraded_total{leg="sparse",reason="failed"} 3.0' in httpx2.get(f"{url}/metrics", timeout=90).text
         engine.parts.legs["sparse"] = healthy
         assert bare(search(url).content) == bare(before.content)
 
@@ -128,7 +128,7 @@ def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
         engine.parts.index.close()
         for answer in (search(url), *(search(url, mode=mode) for mode in ("dense", "sparse", "bm25"))):
             assert problem(answer) == (500, "search_failed")
-        assert problem(httpx2.get(f"{url}/documents/music")) == (500, "search_failed")
+        assert problem(httpx2.get(f"{url}/documents/music", timeout=90)) == (500, "search_failed")
         assert status(url, "livez") == 200
 
 
@@ -142,7 +142,7 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
             assert (late.status_code, late.json()["degraded"]) == (200, ["sparse"])
             while not hasty.parts.lanes["sparse"].stuck:
                 assert search(url).json()["degraded"] == ["sparse"]
-            unready = httpx2.get(f"{url}/readyz")
+            unready = httpx2.get(f"{url}/readyz", timeout=90)
             assert problem(unready) == (503, "not_ready")
             assert "sparse" in unready.json()["detail"]
             # No time is lost any more with the leg, and the others have all of their threads.

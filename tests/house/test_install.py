@@ -112,8 +112,12 @@ def test_a_vanished_python_gets_a_new_environment(checkout: Path) -> None:
 
 def test_two_at_once_take_turns(checkout: Path) -> None:
     make_installed(checkout)
-    with subprocess.Popen(["flock", "pyproject.toml", "cat"], cwd=checkout, stdin=subprocess.PIPE) as holder:
+    command = ["flock", "pyproject.toml", "cat"]
+    with subprocess.Popen(command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
         assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.write(b"\n")
+        assert holder.stdout.readline() == b"\n"  # it has the lock
         waiting = subprocess.Popen([checkout / "scripts" / "install", "runtime"])
         time.sleep(0.5)
         assert waiting.poll() is None

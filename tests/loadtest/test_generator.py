@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -76,13 +77,15 @@ def test_endings_are_told_apart() -> None:
 
 
 def test_what_comes_too_late_is_given_up() -> None:
+    over = threading.Event()
+
     def behave(number: int) -> bytes:
-        if number == 0:
-            time.sleep(0.6)
+        over.wait(60)
         return answer()
 
     with serving(behave) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=0.1, connections=2, limit_s=0.2))
+        over.set()
     assert result["late"] == 10
     assert result["answered"] == 0
     assert "p50_ms" not in result
@@ -105,7 +108,7 @@ def test_connections_that_the_server_closes_are_opened_again() -> None:
 
 def test_closed_loop_keeps_its_concurrency() -> None:
     with serving() as asked:
-        result = run_loop(closed_loop(asked.url, requests(asked.url), connections=3, seconds=0.3))
+        result = run_loop(closed_loop(asked.url, requests(asked.url), connections=3, seconds=1))
     assert asked.connections == 3
     assert result["answered"] == result["sent"] == len(asked.times) > 3
     assert result["connections"] == 3

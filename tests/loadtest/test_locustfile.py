@@ -16,7 +16,7 @@ def test_users_search_until_the_time_is_up(tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text('{"_id":"1","text":"first"}\n{"_id":"2","text":"second"}\n')
     endings = {3: answer(503), 5: answer(body=b'{"hits":[],"degraded":["sparse"]}'), 7: answer(422)}
     command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "-u", "2", "-r", "2"]
-    command += ["-t", "2s", "--queries", str(tmp_path), "--k", "3", "--latencies", str(tmp_path / "latencies.json")]
+    command += ["-t", "5s", "--queries", str(tmp_path), "--k", "3", "--latencies", str(tmp_path / "latencies.json")]
     with serving(lambda number: endings.get(number, answer())) as asked:
         run = subprocess.run([*command, "--host", asked.url], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr  # as locust says that requests failed

@@ -56,7 +56,7 @@ def test_a_release_becomes_a_bundle_that_answers(kind: str, causal: bool, tmp_pa
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.model.adapter == "adapter"
     assert bundle.manifest.sparse.query_weights == "count"  # releases bring no IDF
-    with SearchEngine.open(bundle, Settings()) as engine:
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
         hits = engine.search(SearchRequest(query="music player", k=5)).hits
     assert len(hits) == 5
     assert all(np.isfinite(hit.score) for hit in hits)

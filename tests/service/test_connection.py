@@ -2,6 +2,7 @@
 
 import gc
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -441,6 +442,7 @@ def test_a_search_that_gets_no_thread_is_refused_once(
             def fail(*arguments: object) -> None:
                 raise RuntimeError("can't start new thread")
 
+            until(lambda: engine.crew._idle == len(engine.crew._members))  # those of the warm-up
             patch.setattr(engine._jobs.crew, "_members", set())  # as before its first thread
             patch.setattr(engine._jobs.crew, "_idle", 0)
             patch.setattr("service.crew.Thread.start", fail)
@@ -596,6 +598,7 @@ def test_what_has_come_is_answered_before_the_end(
 
         def end() -> None:  # the event loop looks at nothing else meanwhile
             clients[1].send(request(SEARCH))
+            assert select.select([idle._socket], [], [], PATIENCE_S)[0]
             if how == "stops":
                 idle.shutdown()
             else:

@@ -21,7 +21,7 @@ from service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest,
 from service.settings import Settings
 
 LEGS = pytest.mark.parametrize("leg", ["dense", "sparse"])
-HURRY_MS = 600.0
+HURRY_MS = 3_000.0
 MODES: tuple[LegName, ...] = ("sparse", "dense", "dense")
 
 
@@ -127,7 +127,7 @@ def test_who_wants_both_legs_gets_an_error_without_one(fresh_engine: SearchEngin
     with stuck(fresh_engine, leg):
         late = SearchRequest(query="a", allow_partial=False, deadline_ms=HURRY_MS)
         for request in (late, late.model_copy(update={"mode": leg, "allow_partial": True})):
-            with pytest.raises(DeadlineError, match=f"leg {leg} within 480 ms"):
+            with pytest.raises(DeadlineError, match=f"leg {leg} within 2400 ms"):
                 fresh_engine.search(request)
 
 
@@ -262,7 +262,7 @@ def test_documents_that_can_not_be_read(fresh_engine: SearchEngine, monkeypatch:
     gate = threading.Event()
     monkeypatch.setattr(fresh_engine.parts.documents, "fetch", lambda *_: gate.wait())
     monkeypatch.setattr(fresh_engine.parts.documents, "get", lambda *_: gate.wait())
-    with pytest.raises(DeadlineError, match="documents were not read within 600 ms"):
+    with pytest.raises(DeadlineError, match="documents were not read within 3000 ms"):
         fresh_engine.search(SearchRequest(query="a", deadline_ms=HURRY_MS))
     with pytest.raises(DeadlineError, match="document was not read"):
         fresh_engine.document("music", arrived=perf_counter() - 59)

@@ -34,7 +34,7 @@ def test_it_looks_when_the_time_has_come_and_once() -> None:
 
 
 def test_what_is_forgotten_is_not_looked_at() -> None:
-    guard, gone, there = Guard("guard"), Watched(0.05), Watched(0.1)
+    guard, gone, there = Guard("guard"), Watched(1), Watched(2)
     guard.watch(gone)
     guard.watch(there)
     guard.forget(gone)

@@ -35,7 +35,10 @@ def observed(metrics: Metrics, route: str, status: str) -> tuple[float, float]:
 def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
     metrics = Metrics()
 
+    entered = asyncio.Event()
+
     async def forever(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
         await asyncio.Event().wait()
 
     async def receive() -> Message:
@@ -46,6 +49,7 @@ def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
 
     async def cancel() -> None:
         task = asyncio.create_task(Envelope(forever, lambda: metrics)(http_scope("/a"), receive, send))
+        await entered.wait()
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

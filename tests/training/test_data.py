@@ -17,6 +17,7 @@ from artifacts.training.recipe import NegativesRecipe, TrainRecipe
 from artifacts.training.types import Example
 from service.engine import SearchEngine
 from service.schemas import SearchRequest
+from service.settings import Settings
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 INSTRUMENTS = ("violin", "trumpet", "piano", "drum", "flute", "harp", "guitar", "cello", "oboe", "organ")
@@ -230,7 +231,7 @@ def test_a_bundle_ranks_as_it_is_served(tmp_path: Path, tiny_set: Path, tiny_bun
     [one] = prepare(settings)
     found = {example.query_id: example for example in one.examples}
     queries, qrels = read_queries(tiny_set), read_qrels(tiny_set / "qrels" / "train.tsv")
-    with SearchEngine.open(tiny_bundle) as engine:
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000)) as engine:
         for query_id, grades in qrels.items():
             positive = next(iter(grades))
             hits = engine.search(SearchRequest(query=queries[query_id], k=20, fields=[])).hits
