@@ -53,8 +53,11 @@ class Lists {
         for (py::ssize_t rows : {directions_.shape(0), scales_.size(), others_.size(), codes_.size(), ordinals_.size(),
                                  sizes_.size()})
             require(static_cast<size_t>(rows) == count_, "every list has directions, a scale, a variance, codes and a size");
-        for (size_t i = 0; i < count_; ++i)
+        for (size_t i = 0; i < count_; ++i) {
             require(sizes_.data()[i] >= 0, "a list has ", sizes_.data()[i], " documents");
+            require(std::isfinite(scales_.data()[i]) && std::isfinite(others_.data()[i]) && others_.data()[i] >= 0,
+                    "the spread of list ", i, " is none");
+        }
         roughen();
     }
 
@@ -240,10 +243,8 @@ class Lists {
 
     const float *centre(size_t list) const { return centres_.data() + list * mapped_; }
 
-    // Larger for a larger score, and of equal ones for the first list, whose complement stands below. What is no number
-    // comes last.
+    // Larger for a larger score, and of equal ones for the first list, whose complement stands below.
     static uint64_t key(float score, uint32_t list) {
-        if (std::isnan(score)) return static_cast<uint32_t>(~list);
         uint32_t bits;
         std::memcpy(&bits, &score, sizeof bits);
         bits = bits >> 31 ? ~bits : bits | 0x80000000u;

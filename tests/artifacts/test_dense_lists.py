@@ -153,17 +153,6 @@ def test_lists_are_asked_by_product_and_spread() -> None:
             assert np.isin(looked_into, ranked[:10]).all()
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_list_whose_spread_is_no_number_is_asked_last(sign: int) -> None:
-    given = Given([10] * 50, mapped=32, parts=16, width=12)
-    given.parts["others"][7] = np.copysign(np.float32(np.nan), sign)
-    searched = kernels.Lists(**given.parts)
-    query = np.random.default_rng(7).standard_normal(24).astype(np.float32)
-    for probes, there in ((49, False), (50, True)):
-        found, _ = searched.search(query, 1000, 1000, probes, 1.5, None, given.scored)
-        assert (7 in given.lists[np.argsort(given.ordinals)][found]) is there
-
-
 def test_only_what_is_among_the_allowed() -> None:
     given = Given([100, 32, 0, 1, 331, 64, 33], mapped=20, parts=10, width=9)
     allowed = np.random.default_rng(8).random(561) < 0.2
@@ -214,6 +203,9 @@ def test_more_than_there_is_and_a_query_of_zeros() -> None:
         ("directions", np.zeros((5, 9), np.int8), "directions"),
         ("scales", np.zeros(6, np.float32), "every list"),
         ("others", np.zeros(1, np.float32), "every list"),
+        ("others", np.array([0, 1, np.nan, 1, 1], np.float32), "the spread of list 2 is none"),
+        ("others", np.array([0, 1, 1, -1, 1], np.float32), "the spread of list 3 is none"),
+        ("scales", np.array([np.inf, 1, 1, 1, 1], np.float32), "the spread of list 0 is none"),
         ("codes", np.zeros(4, np.uint64), "every list"),
         ("ordinals", np.zeros(4, np.uint64), "every list"),
         ("sizes", np.zeros(6, np.int64), "every list"),
