@@ -99,13 +99,14 @@ class Crew:
     def hire(self, work: Work) -> None:
         """Let a thread of its own do the work, at once; it ends with it. Where the system gives none, the work is done
         when one of the others can."""
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 self._start(lambda: self._do_alone(work), self._others)
-            except RuntimeError:
-                _log.exception("no thread can be started")
+        except RuntimeError:
+            with self._lock:
                 self._queue.append(work)
                 self._go_on(False, 1)
+            _log.exception("no thread can be started")
 
     def replace(self, thread: Thread) -> None:
         """Do without a thread from now on: its work doesn't end. It ends itself when the work does."""

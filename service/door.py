@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from socket import socket
+from time import monotonic_ns
 from typing import Final
 
 __all__ = ["Door", "Share"]
@@ -15,51 +16,56 @@ _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 64  # in one turn of the event loop; under load a turn is long, and hundreds may wait
 _AFTER_YOU_S: Final = 0.001
 _AFTER_YOU_TIMES: Final = 5
-_IN_VAIN_TIMES: Final = 20
+_HANGS_NS: Final = 1_000_000_000
 _FULL_S: Final = 1.0
 _SLACK: Final = 8
-_BYTES: Final = 8
+_BYTES: Final = 8  # of a number, of which there are two for each place
 _NOBODY: Final = -1
 
 
 class Share:
-    """How many connections each of several processes has, in a file that all of them map; each has a `place` in it."""
+    """How many connections each of several processes has, and when it told so, in a file that all of them map; each has
+    a `place` in it."""
 
     def __init__(self, file: Path, place: int) -> None:
         with file.open("r+b") as opened:
-            self._counts = memoryview(mmap.mmap(opened.fileno(), 0)).cast("q")
+            self._cells = memoryview(mmap.mmap(opened.fileno(), 0)).cast("q")
         self._place = place
 
     @staticmethod
     def make(file: Path, places: int) -> None:
         """Make the file, with nobody in it."""
-        file.write_bytes(_NOBODY.to_bytes(_BYTES, "little", signed=True) * places)
+        file.write_bytes((_NOBODY.to_bytes(_BYTES, "little", signed=True) + bytes(_BYTES)) * places)
 
     def tell(self, count: int) -> None:
         """Say how many connections there are at this place."""
-        self._counts[self._place] = count
+        self._cells[2 * self._place] = count
+        self._cells[2 * self._place + 1] = monotonic_ns()  # the same clock in all processes
 
     def leave(self) -> None:
         """Say that nobody takes connections at this place."""
         self.tell(_NOBODY)
 
     def is_more(self, count: int) -> bool:
-        """Whether someone else takes connections, and has fewer than so many, by an eighth at least."""
+        """Whether someone else takes connections, and has fewer than so many, by an eighth at least. Who has told
+        nothing for a second hangs, and takes none."""
         most = count - count // _SLACK
-        return any(_NOBODY < other < most for other in self.others())
-
-    def others(self) -> list[int]:
-        """How many connections there are at the other places."""
-        return [count for place, count in enumerate(self._counts) if place != self._place]
+        heard_after = monotonic_ns() - _HANGS_NS
+        places = zip(self._cells[::2], self._cells[1::2], strict=True)
+        return any(
+            _NOBODY < other < most and heard > heard_after
+            for place, (other, heard) in enumerate(places)
+            if place != self._place
+        )
 
 
 class Door:
     """Takes the connections of a listening socket into the running event loop.
 
-    Who has more connections than another process lets it go first, for up to 5 ms, and no more at all when that was in
-    vain for twenty connections, until the others' numbers change: one that hangs should not cost each of them 5 ms.
-    Otherwise whoever wakes first would take all that come together, and one process would do the work of all:
-    connections are kept, and answered where they are. The number is told in time, but may be one too high for a moment.
+    Who has more connections than another process lets it go first, for up to 5 ms, unless that one has told nothing
+    for a second: it hangs, and should not cost every connection 5 ms. Otherwise whoever wakes first would take all that
+    come together, and one process would do the work of all: connections are kept, and answered where they are. The
+    number is told in time, but may be one too high for a moment.
     """
 
     def __init__(
@@ -77,8 +83,6 @@ class Door:
         self._share = share
         self._beginning: set[asyncio.Task[object]] = set()
         self._later: asyncio.TimerHandle | None = None
-        self._others: list[int] = []
-        self._in_vain = 0  # connections for which the others, as they are now, were waited for
         self._closed = False
         self._watch()
 
@@ -94,7 +98,8 @@ class Door:
             await asyncio.wait(self._beginning)
 
     def tell(self) -> int:
-        """Let the other processes know how many connections there are; to be called when one has ended, too."""
+        """Let the other processes know how many connections there are; to be called when one has ended, and now and
+        then."""
         count = self._count() + len(self._beginning)
         if self._share is not None and not self._closed:
             self._share.tell(count)
@@ -109,10 +114,9 @@ class Door:
         """Take what has come, as long as no other process should; one connection, if they had their time."""
         waits = waited > 0
         for _ in range(_AT_ONCE):
-            if self._share is not None and waited < _AFTER_YOU_TIMES and self._lets_others(self._share):
+            if self._share is not None and waited < _AFTER_YOU_TIMES and self._share.is_more(self.tell()):
                 self._pause(_AFTER_YOU_S, waited + 1)
                 return
-            self._in_vain += waited == _AFTER_YOU_TIMES
             waited = 0
             try:
                 connection, _ = self._listener.accept()
@@ -126,15 +130,6 @@ class Door:
         self.tell()
         if waits:
             self._watch()
-
-    def _lets_others(self, share: Share) -> bool:
-        """Whether another process should take the next connection."""
-        if not share.is_more(self.tell()):
-            return False
-        others = share.others()
-        if others != self._others:
-            self._others, self._in_vain = others, 0
-        return self._in_vain < _IN_VAIN_TIMES
 
     def _begin(self, connection: socket) -> None:
         connection.setblocking(False)

@@ -1,7 +1,9 @@
 """The metrics of several processes, put together from the folder in which each keeps its own."""
 
 import fcntl
-from collections.abc import Iterator
+import json
+import struct
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,22 +32,51 @@ def shared_text(folder: Path) -> bytes:
         return generate_latest(registry)
 
 
-def inherit(folder: Path, pid: int) -> None:
-    """Forget the states of a process that ended, and add what it counted to what others did that ended before.
+def inherit(folder: Path, pid: int) -> bool:
+    """Forget the states of a process that ended, and add what it counted to what others did that ended before. False if
+    others read just now: then it is to be called again.
 
-    Reading the metrics would take longer with every process that ever ended, if their files were kept.
+    Reading the metrics would take longer with every process that ever ended, if their files were kept. A file that
+    can't be read is removed, with an error: nobody could read the metrics any more. OSError if the disk is full; then
+    the file stays, and counts.
     """
-    with _locked(folder, fcntl.LOCK_EX):  # whoever reads meanwhile would count something twice, or not at all
-        mark_process_dead(pid, str(folder))
-        for file in folder.glob(f"*_{pid}.db"):
-            kind = file.name.partition("_")[0]
-            heir = MmapedDict(str(folder / f"{kind}_{_HEIR}.db"))
-            try:
-                for key, value, timestamp, _ in MmapedDict.read_all_values_from_file(str(file)):
-                    heir.write_value(key, heir.read_value(key)[0] + value, timestamp)
-            finally:
-                heir.close()
-            file.unlink()
+    mark_process_dead(pid, str(folder))
+    try:
+        # Whoever reads meanwhile would count something twice, or not at all.
+        with _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            for file in folder.glob(f"*_{pid}.db"):
+                _add(file, folder / f"{file.name.partition('_')[0]}_{_HEIR}.db")
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _add(file: Path, heir: Path) -> None:
+    values: dict[str, tuple[float, float]] = {}
+    try:
+        for source in (heir, file) if heir.exists() else (file,):
+            for key, value, time, _ in MmapedDict.read_all_values_from_file(str(source)):
+                json.loads(key)  # as who reads the metrics does
+                values[key] = (values.get(key, (0.0, 0.0))[0] + value, time)
+    except (ValueError, RuntimeError, struct.error):
+        file.unlink()
+        raise
+    partial = heir.with_suffix(".partial")
+    partial.write_bytes(_packed(values))  # not mapped: on a full disk that would end the process
+    partial.replace(heir)
+    file.unlink()
+
+
+def _packed(values: Mapping[str, tuple[float, float]]) -> bytes:
+    """Values and their times by key, as MmapedDict has them in its file: the bytes in use, and of each value the length
+    of its key, the key, padded so that the numbers begin at a multiple of 8, and the two numbers."""
+    entries = [b"\0" * 8]
+    for key, numbers in values.items():
+        encoded = key.encode()
+        padded = encoded + b" " * (8 - (len(encoded) + 4) % 8)
+        entries.append(struct.pack(f"i{len(padded)}sdd", len(encoded), padded, *numbers))
+    packed = b"".join(entries)
+    return struct.pack("i", len(packed)) + packed[4:]
 
 
 @contextmanager

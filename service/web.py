@@ -105,6 +105,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         self._shortcut.look()
+        self._tell()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:

@@ -112,6 +112,7 @@ class _Supervisor:
         self._stopped, self._stop = _spawn.Pipe(duplex=False)
         self._workers: list[_Worker] = []
         self._due: list[tuple[float, int]] = []
+        self._ended: list[int] = []  # whose counts are still to be added up
 
     def run(self) -> int:
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -138,12 +139,15 @@ class _Supervisor:
                 if worker.process.exitcode is not None and not self._goes_on_without(worker):
                     return EXIT_ERROR
             self._replace()
+            self._inherit()
             self._announce()
 
     def _goes_on_without(self, worker: _Worker) -> bool:
         """Plan a replacement for a worker that ended; false, with one line on stderr, where that would not help."""
         self._workers.remove(worker)
         self._forget(worker)
+        if worker.process.pid is not None:
+            self._ended.append(worker.process.pid)
         reason = worker.reason or f"a worker process ended with status {worker.process.exitcode}."
         # One that can't serve is tried again only as long as others serve what it can't.
         if not self._announced or (worker.reason and not any(other.line for other in self._workers)):
@@ -164,6 +168,15 @@ class _Supervisor:
                 _log.error("no worker can be started", extra={"reason": str(error)})
                 self._due.append((now + _LONGEST_PAUSE_S, due[1]))
 
+    def _inherit(self) -> None:
+        for pid in list(self._ended):
+            try:
+                if inherit(self._shared, pid):
+                    self._ended.remove(pid)
+            except Exception:  # such as a full disk, or a file that was cut off; the others serve all the same
+                _log.exception("what a worker counted can't be added up")
+                self._ended.remove(pid)
+
     def _announce(self) -> None:
         if not self._announced and all(worker.line for worker in self._workers):
             self._announced = True
@@ -182,11 +195,6 @@ class _Supervisor:
 
     def _forget(self, worker: _Worker) -> None:
         worker.pipe.close()
-        if worker.process.pid is not None:
-            try:
-                inherit(self._shared, worker.process.pid)
-            except Exception:  # such as a full disk, or a file that was cut off; the others serve all the same
-                _log.exception("what a worker counted is lost")
         Share(self._shared / _CONNECTIONS, worker.place).leave()
 
 
@@ -267,11 +275,11 @@ class _Family:
         """Do what the others say, until it is over."""
         while not self.over.wait(_TICK_S):
             try:
-                self._serving.metrics.refresh()
                 said = _said(self._shared)
                 if said != self._heard and said and said.partition(" ")[0] != str(os.getpid()):
                     self._serving.ask()
                 self._heard = said
+                self._serving.metrics.refresh()
             except Exception:  # such as a full disk; the next second may be better
                 _log.exception("listening to other workers failed")
 

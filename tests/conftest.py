@@ -1,6 +1,8 @@
 """Fixtures for all tests: the tiny bundle, built once. No test asks the model hub, which it would do for minutes."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for option in ("full_faults", "slow"):
         if not config.getoption(option):
             items[:] = [item for item in items if item.get_closest_marker(option) is None]
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    """What serves, or is measured, in this process settles it; other tests need a collector that sees everything."""
+    yield
+    if gc.get_freeze_count():
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """Shared by the tests of load testing: a folder of queries, and a bundle that a tiny language model encoded."""
 
-import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +11,6 @@ from service.cli import app
 from tests.support.models import save_model, write_corpus
 
 QUERIES = ["music player", "a small library for numbers", "terminal", "text editor with plugins"]
-
-
-@pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
-    """What is measured in this process settles it; other tests need a collector that sees everything."""
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import gc
 import os
 import signal
 import weakref
-from collections.abc import Iterator
 from contextlib import closing
 from socket import create_server
 
@@ -52,14 +51,6 @@ class Knot:
         self.itself = self
 
 
-@pytest.fixture
-def unfrozen() -> Iterator[None]:
-    """Other tests of this process need a collector that sees everything."""
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("unfrozen")
 def test_what_stays_is_not_looked_through_again_and_what_is_gone_is_freed() -> None:
     kept, gone = Knot(), Knot()
     end = weakref.ref(gone)
@@ -75,7 +66,6 @@ def test_what_stays_is_not_looked_through_again_and_what_is_gone_is_freed() -> N
     assert any(one is later for one in gc.get_objects())
 
 
-@pytest.mark.usefixtures("unfrozen")
 def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle) -> None:
     seen: list[int] = []
 

@@ -1,11 +1,15 @@
 """The metrics of several processes, and what is left of those that ended."""
 
+import fcntl
 import os
+import resource
 import shutil
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -50,7 +54,8 @@ def counted(folder: Path) -> list[str]:
 
 def ended(folder: Path) -> None:
     for number in range(20):
-        inherit(folder, 10**9 + number)
+        while not inherit(folder, 10**9 + number):
+            sleep(0.001)  # somebody reads
 
 
 def test_what_processes_counted_outlives_them_in_two_files(folder: Path) -> None:
@@ -73,7 +78,44 @@ def test_who_reads_meanwhile_sees_all_of_it_once(folder: Path) -> None:
         ending.result()
 
 
-def test_a_file_that_was_cut_off_is_told_of(folder: Path) -> None:
-    (folder / f"counter_{10**9}.db").write_bytes(b"")
-    with pytest.raises(Exception, match="unpack"):
+def test_nobody_is_waited_for(folder: Path) -> None:
+    before = counted(folder)
+    with (folder / "inheriting").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as who reads, and hangs
+        assert not inherit(folder, 10**9)
+    assert inherit(folder, 10**9)
+    assert [line for line in counted(folder) if "_total" in line] == [line for line in before if "_total" in line]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        struct.pack("iii", 64, 0, 2**30) + b" " * 100,
+        struct.pack("iii", 44, 0, 8) + b"not json" + b" " * 4 + bytes(16),
+        struct.pack("iii", 44, 0, 8) + b"\xff" * 8 + b" " * 4 + bytes(16),
+        struct.pack("iii", 44, 0, 8) + b"cut",
+    ],
+    ids=["empty", "long", "no key", "no text", "cut"],
+)
+def test_a_damaged_file_is_told_of_and_removed(folder: Path, content: bytes) -> None:
+    (folder / f"counter_{10**9}.db").write_bytes(content)
+    with pytest.raises((ValueError, RuntimeError, struct.error)):
         inherit(folder, 10**9)
+    assert inherit(folder, 10**9)
+    ended(folder)
+    assert 'lightretriever_errors_total{kind="not_ready"} 57.0' in counted(folder)
+
+
+def test_what_a_full_disk_does_not_take_stays_where_it_is(folder: Path) -> None:
+    before = [line for line in counted(folder) if "_total" in line]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            inherit(folder, 10**9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [line for line in counted(folder) if "_total" in line] == before
+    ended(folder)
+    assert [line for line in counted(folder) if "_total" in line] == before

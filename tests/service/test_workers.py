@@ -293,9 +293,14 @@ def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(relo
         (opening,) = set(children(server)) - set(before)
         while str(reloadable.versions["one"]) not in Path(f"/proc/{opening}/maps").read_text():
             sleep(0.002)
+        os.kill(opening, signal.SIGSTOP)
         reloadable.reload(url)
-        wait_until(lambda: samples(url)["ready",] == 1)
-        wait_until(lambda: reloadable.served(url) == {"two"})
+        os.kill(opening, signal.SIGCONT)
+        # Both have swapped, and no version but the second one is served.
+        wait_until(lambda: samples(url)["swaps_total", "swapped"] == 2)
+        (bundle,) = [key for key in samples(url) if key[0] == "bundle_info"]
+        assert Bundle.open(reloadable.versions["two"]).manifest.digest in bundle
+        assert reloadable.served(url) == {"two"}
 
 
 def test_the_command_has_the_option(tiny_path: Path) -> None:
