@@ -173,9 +173,11 @@ class _Supervisor:
             try:
                 if inherit(self._shared, pid):
                     self._ended.remove(pid)
-            except Exception:  # such as a full disk, or a file that was cut off; the others serve all the same
+            except OSError:  # such as a full disk; its files stay, and count
                 _log.exception("what a worker counted can't be added up")
                 self._ended.remove(pid)
+            except Exception:  # a file that was cut off, and is gone now; the next time takes the others
+                _log.exception("what a worker counted is lost")
 
     def _announce(self) -> None:
         if not self._announced and all(worker.line for worker in self._workers):

@@ -134,6 +134,7 @@ def test_arrays_that_do_not_fit_are_refused(table: TokenTable) -> None:
         (np.zeros((3, 4), np.float64), None, "holds float16, float32 or int8"),
         (np.zeros((4, 3), np.float32).T, None, "C array of shape"),
         (np.zeros(4, np.float32), None, "C array of shape"),
+        (np.zeros((3, 4), ">f4"), None, "this processor's order"),
         (np.zeros((3, 4), np.int8), None, "has scales"),
         (np.zeros((3, 4), np.float32), np.ones(3, np.float32), "has scales"),
         (np.zeros((3, 4), np.int8), np.ones(2, np.float32), "a scale for every row"),

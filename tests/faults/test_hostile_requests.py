@@ -79,9 +79,9 @@ def test_mutated_requests_bring_no_mistake_of_the_service(port: int, full: bool,
     whole = [request(GOOD), request(chunks, "Transfer-Encoding: chunked"), request(b'{"searches": []}')]
     statuses = set()
     for number in range(1_000 if full else 60):
-        reply: Reply = ask(port, mutated(whole[number % len(whole)], random), wait_s=1.0)
+        reply: Reply = ask(port, mutated(whole[number % len(whole)], random), pause_s=0.5, wait_s=1.0)
         assert reply.status < 500, reply
         statuses.add(reply.status)
-    assert 400 in statuses
+    assert {200, 400} <= statuses
     assert server.process.poll() is None
     assert_serves(port)

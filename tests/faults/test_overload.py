@@ -32,7 +32,7 @@ RECOVERY_S = 5.0
 
 
 def longest(answers: Sequence[Answer]) -> float:
-    return max((answer.ended - answer.sent for answer in answers), default=0.0)
+    return max(answer.ended - answer.sent for answer in answers)
 
 
 def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> None:
@@ -41,17 +41,18 @@ def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> No
     deadline_s, seconds = (5, 60) if full else (20, 4)
     with place.served(deadline_ms=deadline_s * 1000) as (_, url):
         right = {answer.number: answer.digest for answer in clients(url, asks, 1)}
-        able = capacity(url, asks, 10 if full else 3)
-        with elsewhere(constant_rate, url, asks, TIMES * able, seconds) as traffic:
-            answers = traffic.result()
-        ended = monotonic()
+        for _ in range(1 if full else 5):  # where others had the processors meanwhile, the capacity is measured again
+            able = capacity(url, asks, 10 if full else 3)
+            with elsewhere(constant_rate, url, asks, TIMES * able, seconds) as traffic:
+                answers = traffic.result()
+            ended = monotonic()
+            if any(answer.status != 200 for answer in answers):
+                break
         (after,) = clients(url, asks[:1], 1)
         recovery = monotonic() - ended + max(one.ended for one in answers) - max(one.due for one in answers)
     accepted = [answer for answer in answers if answer.status == 200]
     refused = [answer for answer in answers if answer.status != 200]
-    # Where others had the processors while the capacity was measured, five times that may be no overload.
-    assert refused or not full
-    assert {(one.status, one.kind, one.retry_after) for one in refused} <= {(503, "overloaded", "1")}
+    assert {(one.status, one.kind, one.retry_after) for one in refused} == {(503, "overloaded", "1")}
     assert not any(one.degraded for one in accepted)
     assert all(one.digest == right[one.number] for one in accepted)
     assert (after.status, after.degraded, after.digest) == (200, False, right[0])
@@ -63,8 +64,7 @@ def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> No
     offered = round(len(answers) / max(one.sent for one in answers) / able, 1)
     figure("overload_failures", 0, "requests", sent=len(answers), accepted=len(accepted), times_of_capacity=offered)
     figure("overload_longest_s", round(longest(accepted), 2), "s")
-    if refused:
-        figure("overload_refused_ms", round(1e3 * p99(refused), 1), "ms")
+    figure("overload_refused_ms", round(1e3 * p99(refused), 1), "ms")
     figure("overload_goodput", round(len(accepted) / max(one.ended for one in answers) / able, 2), "of capacity")
     figure("overload_recovery_s", round(recovery, 2), "s")
 

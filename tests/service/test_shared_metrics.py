@@ -4,15 +4,19 @@ import fcntl
 import os
 import resource
 import shutil
+import socket
 import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from time import sleep
 
 import pytest
 
+from service import workers
+from service.settings import Settings
 from service.shared_metrics import inherit, shared_text
 from service.telemetry import METRICS_FOLDER
 from tests.service.process import ROOT
@@ -105,6 +109,20 @@ def test_a_damaged_file_is_told_of_and_removed(folder: Path, content: bytes) -> 
     assert inherit(folder, 10**9)
     ended(folder)
     assert 'lightretriever_errors_total{kind="not_ready"} 57.0' in counted(folder)
+
+
+def test_the_parent_takes_what_is_left_of_a_worker_with_a_damaged_file(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / f"counter_{10**9}.db").write_bytes(b"")
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        supervisor = workers._Supervisor(workers.Job(folder, Settings(), listener, "here"), 2, folder)
+    supervisor._ended = [10**9]
+    for _ in range(2):
+        supervisor._inherit()
+    assert "what a worker counted is lost" in caplog.text
+    assert supervisor._ended == []
+    assert not list(folder.glob(f"*_{10**9}.db"))
 
 
 def test_what_a_full_disk_does_not_take_stays_where_it_is(folder: Path) -> None:
