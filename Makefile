@@ -34,16 +34,16 @@ typecheck: ## Check the types
 	.venv/bin/mypy
 
 java: ## Check that the committed Java classes are those of the committed source
-	$(PYTHON_IN_VENV) -m artifacts.lucene.compile --check
+	$(PYTHON_IN_VENV) -m lightretriever.artifacts.sparse.compile --check
 
 gate: ## Check that no stage of a search became slower than at the baseline
 	@$(PYTHON_IN_VENV) scripts/demo.py --unpack
-	$(PYTHON_IN_VENV) -m loadtest.gate
+	$(PYTHON_IN_VENV) -m lightretriever.loadtest.gate
 
 instructions: ## Compare the instructions that the stages take with those of the baseline, in valgrind
 	@command -v valgrind >/dev/null || scripts/apt-get-install valgrind
 	@$(PYTHON_IN_VENV) scripts/demo.py --unpack
-	$(PYTHON_IN_VENV) -m loadtest.instructions demo/bundle --baseline $$(cat loadtest/baseline)
+	$(PYTHON_IN_VENV) -m lightretriever.loadtest.instructions demo/bundle --baseline $$(cat loadtest/baseline)
 
 pytest: ## Run the tests only
 	.venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
@@ -71,7 +71,7 @@ bench: ## Load test against other systems: BUNDLE=… QUERIES=… [MODEL=… ADA
 	$(if $(and $(BUNDLE),$(QUERIES)),,$(error Give BUNDLE=path/to/bundle and QUERIES=path/to/queries, see docs/speed.md))
 	@scripts/install pipeline
 	@scripts/install loadtest
-	$(PYTHON_IN_VENV) -m loadtest.bench $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
+	$(PYTHON_IN_VENV) -m lightretriever.loadtest.bench $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
 
 lock: ## Pin the newest versions that pyproject.toml allows, in requirements/

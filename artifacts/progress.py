@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 
+from lightretriever.artifacts.signals import check_stopped
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-from artifacts.interrupt import check_stopped
 
 __all__ = ["ProgressBar", "duration", "tracked"]
 

@@ -1,6 +1,6 @@
 """The comparison of the service with other systems under load: measure, record, report (`make bench`).
 
-    python -m loadtest.bench BUNDLE --queries FOLDER --output docs/results [--model MODEL --adapter ADAPTER] […]
+    python -m lightretriever.loadtest.bench BUNDLE --queries FOLDER --output docs/results [--model MODEL --adapter ADAPTER] […]
 
 Every system is a server process on this machine, started by one command, and asked for the same queries over the same
 documents; the load generator shares the machine. Writes OUTPUT/load.json with every single run, the rows of the service
@@ -17,21 +17,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from artifacts.evaluation.report import environment, machine_name
-from artifacts.interrupt import stoppable
-from artifacts.work import write_atomically
-from loadtest.generator import closed_loop, read_texts, run_loop
-from loadtest.goals import http_overhead, processes, start_times
-from loadtest.measure import Plan, Running, measure
-from loadtest.process import Server, finish, python
-from loadtest.record import commit, record
-from loadtest.report import write_report
-from loadtest.systems import LLM, NAMES, OURS, PROCESSES, Given, LeftOut, System, systems
-from loadtest.tally import median_of
-from loadtest.wire import LoadError, Target, search_form
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.evaluation.report import environment, machine_name
+from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.signals import stoppable
+from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
+from lightretriever.loadtest.goals import http_overhead, processes, start_times
+from lightretriever.loadtest.measure import Plan, Running, measure
+from lightretriever.loadtest.process import Server, finish, python
+from lightretriever.loadtest.record import commit, record
+from lightretriever.loadtest.report import write_report
+from lightretriever.loadtest.systems import LLM, NAMES, OURS, PROCESSES, Given, LeftOut, System, systems
+from lightretriever.loadtest.tally import median_of
+from lightretriever.loadtest.wire import LoadError, Target, search_form
 
 __all__ = ["goal_rows", "main"]
 
@@ -111,7 +111,7 @@ def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
 
 def client_limit(queries: Sequence[str], seconds: float) -> dict[str, Any]:
     """What the load generator reaches against a server that answers everything at once, and its own cost."""
-    with Server(python("loadtest.servers.trivial", "--port", "0")) as server:
+    with Server(python("lightretriever.loadtest.servers.trivial", "--port", "0")) as server:
         requests = [search_form(Target.of(server.url), query, 10) for query in queries]
         return run_loop(closed_loop(server.url, requests, connections=16, seconds=seconds), on_time=False)
 
@@ -119,7 +119,9 @@ def client_limit(queries: Sequence[str], seconds: float) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, record and report; returns the exit status."""
     given = _parser().parse_args(arguments)
-    command = typed_command(["python", "-m", "loadtest.bench", *(sys.argv[1:] if arguments is None else arguments)])
+    command = typed_command(
+        ["python", "-m", "lightretriever.loadtest.bench", *(sys.argv[1:] if arguments is None else arguments)]
+    )
     try:
         load = _measured(given, command)
         given.output.mkdir(parents=True, exist_ok=True)

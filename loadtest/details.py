@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.tally import median_of
+from lightretriever.loadtest.tally import median_of
 
 __all__ = ["detail_tables", "load_table"]
 

@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from artifacts.dense_lists import spread_bytes
-from loadtest.wire import LoadError
+from lightretriever.artifacts.dense.list_spread import spread_bytes
+from lightretriever.loadtest.wire import LoadError
 
 __all__ = ["dense_bytes", "line", "power"]
 

@@ -1,6 +1,6 @@
 """The gate against slowdowns: every stage of a search, now and at the commit in `loadtest/baseline`, side by side.
 
-    python -m loadtest.gate
+    python -m lightretriever.loadtest.gate
 
 Both versions of the code open the demo bundle, each in a process of its own, and search the same queries in turns, a
 few at a time: whatever disturbs the machine disturbs both. A stage is slower when it takes more than `LIMIT` times as
@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import IO, Final, Self, cast
 
 import numpy as np
-
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from loadtest.process import ROOT
-from loadtest.stages import STAGES
-from loadtest.wire import LoadError
-from service.documents import Documents
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.loadtest.process import ROOT
+from lightretriever.loadtest.stages import STAGES
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.search.documents import Documents
 
 __all__ = ["BASELINE", "LEAST_US", "LIMIT", "Stage", "compare", "main", "slower_again", "unpack_commit"]
 
@@ -73,7 +72,7 @@ class _Worker:
     """A version of the code in a process: asks for medians of a slice of the queries."""
 
     def __init__(self, tree: Path, bundle: Path, queries: Path) -> None:
-        command = [sys.executable, "-m", "loadtest.stage_worker", str(bundle), str(queries)]
+        command = [sys.executable, "-m", "lightretriever.loadtest.stage_worker", str(bundle), str(queries)]
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         self._tree = tree
         self._process = subprocess.Popen(

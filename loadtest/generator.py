@@ -1,7 +1,7 @@
 """Load on a search server: a constant arrival rate (open loop), or a constant number of requests at once (closed loop).
 
-    python -m loadtest.generator http://127.0.0.1:8080 --queries FOLDER --rate 500 --seconds 10
-    python -m loadtest.generator http://127.0.0.1:8080 --queries FOLDER --connections 16 --seconds 10
+    python -m lightretriever.loadtest.generator http://127.0.0.1:8080 --queries FOLDER --rate 500 --seconds 10
+    python -m lightretriever.loadtest.generator http://127.0.0.1:8080 --queries FOLDER --connections 16 --seconds 10
 
 Open loop: request i is due i/rate seconds after the start, whether or not earlier ones were answered, and its latency
 counts from then. A server that stops for a second therefore shows a second in all requests that were due meanwhile,
@@ -22,11 +22,10 @@ from time import perf_counter, process_time
 from typing import Any, Final, TypeVar
 
 import uvloop
-
-from artifacts.corpus import find_file, read_queries
-from artifacts.errors import LightRetrieverError
-from loadtest.tally import Tally
-from loadtest.wire import Connection, LoadError, Target, Ticket, search_form
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.loadtest.tally import Tally
+from lightretriever.loadtest.wire import Connection, LoadError, Target, Ticket, search_form
 
 __all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
 

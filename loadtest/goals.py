@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.generator import closed_loop, run_loop
-from loadtest.process import Server, memory_mb, python
-from loadtest.servers.both import Both
-from loadtest.tally import median_of
-from loadtest.wire import LoadError, Target, search_form
+from lightretriever.loadtest.generator import closed_loop, run_loop
+from lightretriever.loadtest.process import Server, memory_mb, python
+from lightretriever.loadtest.servers.both import Both
+from lightretriever.loadtest.tally import median_of
+from lightretriever.loadtest.wire import LoadError, Target, search_form
 
 __all__ = ["http_overhead", "processes", "start_times"]
 
@@ -19,7 +19,7 @@ _MOST_PER_S: Final = 2000  # queries that one client gets answered
 
 def serve_command(bundle: Path) -> list[str]:
     """How the service is started."""
-    return python("service.cli", "serve", str(bundle), "--port", "0")
+    return python("lightretriever.service.cli", "serve", str(bundle), "--port", "0")
 
 
 def start_times(bundle: Path, rounds: int) -> list[float]:

@@ -1,6 +1,6 @@
 """Does stages of searches under valgrind, for `loadtest.instructions`, which starts it.
 
-    python -m loadtest.instruction_worker BUNDLE INPUTS
+    python -m lightretriever.loadtest.instruction_worker BUNDLE INPUTS
 
 Each stage is done by two forks of one process, which differ in how often it is done for every query; a line of JSON
 tells their process ids. Java is not started.
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from artifacts.bundle import Bundle
-from loadtest.stage_calls import Inputs, calls_outside_java
-from service.encoder import QueryEncoder
-from service.legs import DenseLeg
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.stage_calls import Inputs, calls_outside_java
+from lightretriever.service.backends.legs import DenseLeg
+from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = ["ROUNDS", "main"]
 

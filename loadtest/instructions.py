@@ -1,7 +1,7 @@
 """Instructions that the stages of a search take, by valgrind: a count that noise and other processes don't change.
 
-    python -m loadtest.instructions BUNDLE --queries FOLDER --results docs/results/speed.json
-    python -m loadtest.instructions BUNDLE --queries FOLDER --baseline COMMIT
+    python -m lightretriever.loadtest.instructions BUNDLE --queries FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.instructions BUNDLE --queries FOLDER --baseline COMMIT
 
 The second form counts with the code of a commit, too, and exits with status 1 if a stage takes more than `LIMIT` times
 as many instructions as it did then, and more than `LEAST` more. Each query is encoded several times, so its words are
@@ -25,17 +25,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from loadtest.gate import unpack_commit
-from loadtest.instruction_worker import ROUNDS
-from loadtest.process import ROOT
-from loadtest.record import record
-from loadtest.stage_calls import Inputs
-from loadtest.wire import LoadError
-from service.engine import SearchEngine
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.loadtest.gate import unpack_commit
+from lightretriever.loadtest.instruction_worker import ROUNDS
+from lightretriever.loadtest.process import ROOT
+from lightretriever.loadtest.record import record
+from lightretriever.loadtest.stage_calls import Inputs
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["LEAST", "LIMIT", "count", "main", "report"]
 
@@ -56,7 +56,7 @@ def count(tree: Path, bundle: Path, inputs: Inputs) -> dict[str, int]:
         file = folder / "inputs.json"
         file.write_text(json.dumps(inputs.to_json()), encoding="utf-8")
         valgrind = ["valgrind", "--quiet", "--tool=cachegrind", "--cache-sim=no"]
-        worker = [sys.executable, "-m", "loadtest.instruction_worker", str(bundle.absolute()), str(file)]
+        worker = [sys.executable, "-m", "lightretriever.loadtest.instruction_worker", str(bundle.absolute()), str(file)]
         done = subprocess.run(
             [*valgrind, f"--cachegrind-out-file={folder}/%p", *worker],
             cwd=tree,
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.results is not None:
         facts = {"unit": "instructions", "documents": engine.bundle.manifest.documents, "queries": len(inputs.texts)}
         rows = [{"key": "instructions", "setting": stage, "value": value, **facts} for stage, value in now.items()]
-        command = typed_command(["python", "-m", "loadtest.instructions", *(arguments or sys.argv[1:])])
+        command = typed_command(["python", "-m", "lightretriever.loadtest.instructions", *(arguments or sys.argv[1:])])
         record(given.results, rows, command, whole=("instructions",))
     return int(bool(worse))
 

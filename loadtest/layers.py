@@ -1,6 +1,6 @@
 """What HTTP costs by itself, layer by layer, with answers that are there already.
 
-    python -m loadtest.layers BUNDLE --queries FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.layers BUNDLE --queries FOLDER --results docs/results/speed.json
 
 Every layer of `loadtest.servers.layers` is a server of its own. One client asks each in turn, for so many seconds;
 counted is the processor time of the server's process per request. Nothing is searched for, so all of it stays in the
@@ -14,16 +14,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from artifacts.interrupt import stoppable
-from loadtest.generator import closed_loop, read_texts, run_loop
-from loadtest.process import Server, python
-from loadtest.record import record
-from loadtest.servers.layers import LAYERS
-from loadtest.tally import median_of
-from loadtest.wire import LoadError, Target, search_form
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.signals import stoppable
+from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
+from lightretriever.loadtest.process import Server, python
+from lightretriever.loadtest.record import record
+from lightretriever.loadtest.servers.layers import LAYERS
+from lightretriever.loadtest.tally import median_of
+from lightretriever.loadtest.wire import LoadError, Target, search_form
 
 __all__ = ["KEY", "main", "measure"]
 
@@ -36,7 +36,7 @@ def measure(bundle: Path, queries: Sequence[str], *, rounds: int, seconds: float
     if not queries:
         raise LoadError("There are no queries to ask.")
     with ExitStack() as stack:
-        words = ("loadtest.servers.layers",)
+        words = ("lightretriever.loadtest.servers.layers",)
         servers = {
             layer: stack.enter_context(Server(python(*words, layer, str(bundle), "--query", queries[0], "--port", "0")))
             for layer in LAYERS
@@ -86,7 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         print(f"{row['value']:7.1f} µs, {row['more']:6.1f} more: {row['setting']}")
     if given.results is not None:
-        command = ["python", "-m", "loadtest.layers", *(sys.argv[1:] if arguments is None else arguments)]
+        command = [
+            "python",
+            "-m",
+            "lightretriever.loadtest.layers",
+            *(sys.argv[1:] if arguments is None else arguments),
+        ]
         record(given.results, rows, typed_command(command), whole={KEY})
     return 0
 

@@ -1,6 +1,6 @@
 """The two legs against what they are judged by: the dense one against exact search, the sparse one against BM25.
 
-    python -m loadtest.legs BUNDLE --queries FOLDER --work FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.legs BUNDLE --queries FOLDER --work FOLDER --results docs/results/speed.json
 
 dense   Searches per second and core, and recall@100 against the exact best 100 of the vectors that the index holds, for
         the bundle's search parameters and for those around them. The goal counts the fastest with a recall of 0.95.
@@ -20,18 +20,17 @@ from typing import Any, Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.dense import DenseIndex, open_dense
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex
-from loadtest.record import latency, record
-from loadtest.servers.bm25 import word_index
-from service.encoder import EncodedQuery, QueryEncoder
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.dense.index import DenseIndex, open_dense
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.sparse.bm25 import WordIndex
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.loadtest.record import latency, record
+from lightretriever.loadtest.servers.bm25 import word_index
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
 
 __all__ = ["DensePoint", "compare_sparse", "dense_curve", "dense_rows", "exact_best", "main", "measure", "sparse_rows"]
 
@@ -160,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             + "  ".join(f"{key} {row[key]:,}" for key in ("p50", "p99", "value", "recall@100") if key in row)
         )
     if given.results is not None:
-        words = ["python", "-m", "loadtest.legs", *(arguments or sys.argv[1:])]
+        words = ["python", "-m", "lightretriever.loadtest.legs", *(arguments or sys.argv[1:])]
         record(given.results, rows, typed_command(words), whole=("dense", "dense_qps_per_core"))
     return 0
 

@@ -1,6 +1,6 @@
 """How far the legs are from what the memory allows: the bytes that a search reads, and how long the memory takes.
 
-    python -m loadtest.limits BUNDLE --queries FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.limits BUNDLE --queries FOLDER --results docs/results/speed.json
 
 table   tokens of the query × D × bytes of a number
 dense   the lists' centroids, the codes of the lists visited, and the vectors of the candidates that are scored again
@@ -20,19 +20,18 @@ from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
-
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.dense_lists import spread_bytes
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.postings import postings_per_query
-from artifacts.evaluation.quality import typed_command
-from artifacts.lucene.search import ImpactIndex
-from loadtest.paper_table import light_encoder
-from loadtest.record import record
-from loadtest.wire import LoadError
-from service.encoder import EncodedQuery
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.dense.list_spread import spread_bytes
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.postings import postings_per_query
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.loadtest.paper_table import light_encoder
+from lightretriever.loadtest.record import record
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import EncodedQuery
 
 __all__ = ["KEY", "dense_bytes_read", "main", "measure", "reading_speed"]
 
@@ -141,7 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"took {row['measured']:,} µs, {row['times']:,} times"
         )
     if given.results is not None:
-        record(given.results, rows, typed_command(["python", "-m", "loadtest.limits", *(arguments or sys.argv[1:])]))
+        record(
+            given.results,
+            rows,
+            typed_command(["python", "-m", "lightretriever.loadtest.limits", *(arguments or sys.argv[1:])]),
+        )
     return 0
 
 

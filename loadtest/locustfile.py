@@ -15,11 +15,10 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, ClassVar
 
+from lightretriever.loadtest.generator import read_texts
+from lightretriever.loadtest.tally import Tally
 from locust import FastHttpUser, constant, events, task
 from locust.env import Environment
-
-from loadtest.generator import read_texts
-from loadtest.tally import Tally
 
 __all__ = ["Searcher"]
 

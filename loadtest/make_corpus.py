@@ -1,6 +1,6 @@
 """Make a bundle of any size that searches like a real one (see `loadtest.synthetic`).
 
-    python -m loadtest.make_corpus RECIPE OUTPUT --documents 1000000
+    python -m lightretriever.loadtest.make_corpus RECIPE OUTPUT --documents 1000000
 
 RECIPE is that of a bundle which was built: its encoded documents, in the work directory, are what is fitted. Tokenizer,
 token tables and IDF of the new bundle are those of the real one. `--report FILE` writes how well the two agree. A
@@ -14,17 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-from artifacts.build import encoded_batches
-from artifacts.bundle import Bundle
-from artifacts.bundle_write import TableInput, write_bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.errors import LightRetrieverError
-from artifacts.manifest import CorpusInfo
-from artifacts.recipe import Recipe, load_recipe
-from artifacts.shards import ShardStore
-from loadtest.synthetic import Sample, SyntheticCorpus
-from loadtest.synthetic_report import compare
+from lightretriever.artifacts.bundle.manifest import CorpusInfo
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.build import encoded_batches
+from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.loadtest.synthetic import Sample, SyntheticCorpus
+from lightretriever.loadtest.synthetic_report import compare
 
 __all__ = ["main", "make_bundle", "read_sample"]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.generator import closed_loop, open_loop, run_loop
-from loadtest.process import ROOT, Server
-from loadtest.systems import System
-from loadtest.tally import median_of
-from loadtest.wire import LoadError, Target
+from lightretriever.loadtest.generator import closed_loop, open_loop, run_loop
+from lightretriever.loadtest.process import ROOT, Server
+from lightretriever.loadtest.systems import System
+from lightretriever.loadtest.tally import median_of
+from lightretriever.loadtest.wire import LoadError, Target
 
 __all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated"]
 

@@ -1,7 +1,7 @@
 """The paper's table of speed, remade: 65,536 queries, tokenised, encoded and searched, with and without the LLM.
 
-    python -m loadtest.paper_table BUNDLE --queries FOLDER --results docs/results/speed.json
-    python -m loadtest.paper_table BUNDLE --queries FOLDER --model MODEL --adapter ADAPTER --device cuda
+    python -m lightretriever.loadtest.paper_table BUNDLE --queries FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.paper_table BUNDLE --queries FOLDER --model MODEL --adapter ADAPTER --device cuda
 
 The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM they are encoded by the
 service's own query encoder, in two processes that share the work, each its half at once; "tokenise" and "encode" are
@@ -29,18 +29,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.full import QueryModel
-from artifacts.evaluation.quality import typed_command
-from loadtest.record import record
-from loadtest.servers.encoders import Encode, load_encoder
-from loadtest.wire import LoadError
-from service.encoder import EncodedQuery, QueryEncoder
-from service.fusion import align, fuse_linear
-from service.legs import DenseLeg, SparseLeg
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.loadtest.record import record
+from lightretriever.loadtest.servers.encoders import Encode, load_encoder
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.backends.legs import DenseLeg, SparseLeg
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
+from lightretriever.service.search.fusion import align, fuse_linear
 
 __all__ = ["PAPER", "encode_light", "main", "repeated", "rows_of"]
 
@@ -184,7 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items() if name != "key"))
     if given.results is not None:
-        words = ["python", "-m", "loadtest.paper_table", *(sys.argv[1:] if arguments is None else arguments)]
+        words = [
+            "python",
+            "-m",
+            "lightretriever.loadtest.paper_table",
+            *(sys.argv[1:] if arguments is None else arguments),
+        ]
         record(given.results, rows, typed_command(words))
     return 0
 
@@ -208,7 +213,7 @@ def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _device(name: str) -> str:
     """The device that a name, such as "auto", comes to."""
-    from artifacts.pipeline.model import choose_device
+    from lightretriever.artifacts.pipeline.model import choose_device
 
     return str(choose_device(name))
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import matplotlib as mpl
+from lightretriever.loadtest.tally import median_of
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from loadtest.tally import median_of
 
 __all__ = ["latency_plot"]
 

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Final, Self
 from weakref import finalize
 
-from artifacts.interrupt import uninterrupted
-from loadtest.wire import LoadError
+from lightretriever.artifacts.signals import uninterrupted
+from lightretriever.loadtest.wire import LoadError
 
 __all__ = ["ROOT", "Server", "finish", "memory_mb", "python"]
 

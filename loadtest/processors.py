@@ -1,6 +1,6 @@
 """What all processors together get done of what one does: how far a service can grow by processes.
 
-    python -m loadtest.processors BUNDLE --queries FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.processors BUNDLE --queries FOLDER --results docs/results/speed.json
 
 counting   sums of whole numbers, which need no memory
 reading    an array too large for the caches, from one end to the other
@@ -26,15 +26,14 @@ from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
-
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from loadtest.record import record
-from loadtest.wire import LoadError
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.loadtest.record import record
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["KEY", "WORKS", "main", "measure"]
 
@@ -192,7 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{len(processors)} processors {row['all_per_s']:>9,}, {row['value']} times"
         )
     if given.results is not None:
-        command = ["python", "-m", "loadtest.processors", *(sys.argv[1:] if arguments is None else arguments)]
+        command = [
+            "python",
+            "-m",
+            "lightretriever.loadtest.processors",
+            *(sys.argv[1:] if arguments is None else arguments),
+        ]
         record(given.results, rows, typed_command(command))
     return 0
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadtest.record import Goals
+from lightretriever.loadtest.record import Goals
 
 __all__ = ["PROMISES"]
 

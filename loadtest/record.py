@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.evaluation.report import environment, machine_name
+from lightretriever.artifacts.evaluation.report import environment, machine_name
 
 __all__ = ["GOALS", "Goals", "commit", "goal_table", "latency", "record"]
 

@@ -1,6 +1,6 @@
 """The report of a comparison under load, made from its result files: Markdown, and one HTML file with its plots.
 
-python -m loadtest.report docs/results
+python -m lightretriever.loadtest.report docs/results
 """
 
 import argparse
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.work import write_atomically
-from loadtest.plots import latency_plot
-from loadtest.record import goal_table
-from loadtest.tally import COUNTS, median_of
+from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.loadtest.plots import latency_plot
+from lightretriever.loadtest.record import goal_table
+from lightretriever.loadtest.tally import COUNTS, median_of
 
 __all__ = ["main", "write_report"]
 

@@ -1,6 +1,6 @@
 """How costs grow: with the corpus, the dimension, the terms per document, k, candidates and the query's length.
 
-    python -m loadtest.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json --docs docs/speed.md
+    python -m lightretriever.loadtest.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json --docs docs/speed.md
 
 The bundles are those of `loadtest.make_corpus` at several sizes, and real ones cut at other dimensions and terms. Every
 bundle is measured in process, one query after the other, and as a service: start with its files out of the page cache,
@@ -18,22 +18,22 @@ from time import perf_counter
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from artifacts.evaluation.report import environment, machine_name
-from artifacts.interrupt import stoppable
-from artifacts.work import write_atomically
-from loadtest.generator import read_texts
-from loadtest.goals import processes, serve_command
-from loadtest.process import Server
-from loadtest.record import commit, latency
-from loadtest.scaling_report import write_tables
-from loadtest.stages import measure
-from service.engine import SearchEngine
-from service.memory import settle
-from service.schemas import SearchRequest
-from service.settings import Settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.evaluation.report import environment, machine_name
+from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.signals import stoppable
+from lightretriever.loadtest.generator import read_texts
+from lightretriever.loadtest.goals import processes, serve_command
+from lightretriever.loadtest.process import Server
+from lightretriever.loadtest.record import commit, latency
+from lightretriever.loadtest.scaling_report import write_tables
+from lightretriever.loadtest.stages import measure
+from lightretriever.service.execution.memory import settle
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
 __all__ = ["LENGTHS", "SIZES", "cold_start", "evict", "main", "measure_bundle"]
 
@@ -130,7 +130,7 @@ def _ask(url: str, query: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the bundles that are given, and write tables where they are asked for; returns the exit status."""
     given = _parser().parse_args(arguments)
-    words = ["python", "-m", "loadtest.scaling", *(sys.argv[1:] if arguments is None else arguments)]
+    words = ["python", "-m", "lightretriever.loadtest.scaling", *(sys.argv[1:] if arguments is None else arguments)]
     try:
         if given.bundles:
             _measure_all(given, typed_command(words))

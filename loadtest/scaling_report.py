@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.dense_build import choose_factory, lists_by_size
-from artifacts.work import write_atomically
-from loadtest.extrapolate import dense_bytes, line, power
-from loadtest.wire import LoadError
+from lightretriever.artifacts.dense.build import choose_factory, lists_by_size
+from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.loadtest.extrapolate import dense_bytes, line, power
+from lightretriever.loadtest.wire import LoadError
 
 __all__ = ["BEGIN", "END", "predictions", "tables", "write_tables"]
 

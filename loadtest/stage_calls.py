@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
-
-from service.encoder import EncodedQuery, QueryEncoder
-from service.engine import SearchEngine
-from service.fusion import Fused, align, fuse_linear
-from service.http import json_response
-from service.legs import Found, Leg
-from service.plan import Parts
-from service.schemas import SearchRequest
-from service.telemetry import StageClock
+from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.http.json import json_response
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.fusion import Fused, align, fuse_linear
+from lightretriever.service.search.plan import Parts
 
 __all__ = ["CANDIDATES", "Calls", "Inputs", "calls_in_java", "calls_outside_java"]
 

@@ -1,6 +1,6 @@
 """Times the stages of searches on demand, for `loadtest.gate`: one process for each version of the code.
 
-    python -m loadtest.stage_worker BUNDLE QUERIES
+    python -m lightretriever.loadtest.stage_worker BUNDLE QUERIES
 
 Every line on stdin has the first and the last place (exclusive) of the queries to search; the answer on stdout is one
 line of JSON: stage → median seconds. The first line is written when the service is warm.
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-from artifacts.bundle import Bundle
-from loadtest.stages import measure
-from service.engine import SearchEngine
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.stages import measure
+from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["main"]
 

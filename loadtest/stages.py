@@ -1,6 +1,6 @@
 """Stage benchmarks: what each part of a search costs in process, one query after the other.
 
-    python -m loadtest.stages BUNDLE --queries FOLDER --results docs/results/speed.json
+    python -m lightretriever.loadtest.stages BUNDLE --queries FOLDER --results docs/results/speed.json
 
 For every query all stages are timed in turn, so that whatever disturbs the machine disturbs all of them.
 All files are read first, as the service does when it starts.
@@ -20,19 +20,19 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.quality import typed_command
-from loadtest.record import latency, record
-from service.encoder import EncodedQuery
-from service.engine import SearchEngine
-from service.fusion import CandidateTable, Fused, align, fuse_linear
-from service.http import json_response
-from service.legs import Found, Leg
-from service.memory import settle
-from service.schemas import SearchRequest
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.loadtest.record import latency, record
+from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.execution.memory import settle
+from lightretriever.service.http.json import json_response
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear
 
 __all__ = ["STAGES", "main", "measure", "measure_encoding", "rows_of"]
 
@@ -142,7 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows[: len(STAGES)]:
         print(f"{row['setting']:40s} p50 {row['p50']:>9,} p95 {row['p95']:>9,} p99 {row['p99']:>9,} µs")
     if given.results is not None:
-        record(given.results, rows, typed_command(["python", "-m", "loadtest.stages", *(arguments or sys.argv[1:])]))
+        record(
+            given.results,
+            rows,
+            typed_command(["python", "-m", "lightretriever.loadtest.stages", *(arguments or sys.argv[1:])]),
+        )
     return 0
 
 

@@ -26,8 +26,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import orjson
-
-from artifacts.batches import EncodedBatch, dense_prefix, keep_top_terms
+from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 
 __all__ = ["Sample", "SyntheticCorpus"]
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from loadtest.synthetic import Sample, SyntheticCorpus
+from lightretriever.loadtest.synthetic import Sample, SyntheticCorpus
 
 __all__ = ["compare", "describe"]
 

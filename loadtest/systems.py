@@ -6,11 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from artifacts.bundle import Bundle
-from artifacts.evaluation.full import QueryModel
-from loadtest.process import python
-from loadtest.servers.documents import folder_of
-from loadtest.wire import Form, LoadError, anserini_form, search_form
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.loadtest.process import python
+from lightretriever.loadtest.servers.documents import folder_of
+from lightretriever.loadtest.wire import Form, LoadError, anserini_form, search_form
 
 __all__ = ["LLM", "NAMES", "OURS", "PROCESSES", "Given", "LeftOut", "System", "systems"]
 
@@ -87,7 +87,9 @@ def _language_model(given: Given) -> System | LeftOut:
         return LeftOut(LLM, label, _NEEDS_PIPELINE)
     if QueryModel(given.model).is_biencoder:
         return LeftOut(LLM, label, f"{given.model} is a bi-encoder (give it as --biencoder)")
-    command = python("loadtest.servers.model", str(given.bundle), "--model", given.model, "--device", given.device)
+    command = python(
+        "lightretriever.loadtest.servers.model", str(given.bundle), "--model", given.model, "--device", given.device
+    )
     for option, value in (("--adapter", given.adapter), ("--bos-token", given.bos_token)):
         command += [option, value] if value else []
     what = "the same service and indexes, both query vectors by the whole model, waiting queries batched"
@@ -102,7 +104,7 @@ def _biencoder(given: Given) -> System | LeftOut:
         return LeftOut(name, label, _NEEDS_PIPELINE)
     if other := _other_documents(given, given.biencoder_bundle):
         return LeftOut(name, label, other)
-    command = python("loadtest.servers.model", str(given.biencoder_bundle), "--model", given.biencoder)
+    command = python("lightretriever.loadtest.servers.model", str(given.biencoder_bundle), "--model", given.biencoder)
     what = f"the same service over the bundle of {Path(given.biencoder).name}, dense query vectors by that encoder"
     return System(name, label, what, [*command, "--device", given.device])
 
@@ -160,8 +162,8 @@ def _other_documents(given: Given, bundle: Path) -> str | None:
 
 
 def _other(module: str, given: Given) -> list[str]:
-    return python(f"loadtest.servers.{module}", str(given.bundle), "--work", str(given.work))
+    return python(f"lightretriever.loadtest.servers.{module}", str(given.bundle), "--work", str(given.work))
 
 
 def _serve(bundle: Path) -> list[str]:
-    return python("service.cli", "serve", str(bundle))
+    return python("lightretriever.service.cli", "serve", str(bundle))

@@ -6,8 +6,8 @@ from math import inf
 from time import perf_counter
 from typing import Any, Final
 
-from loadtest.record import latency
-from loadtest.wire import Ticket
+from lightretriever.loadtest.record import latency
+from lightretriever.loadtest.wire import Ticket
 
 __all__ = ["COUNTS", "Tally", "median_of"]
 

@@ -13,8 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import httptools
 import orjson
-
-from artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError
 
 __all__ = ["Connection", "Form", "LoadError", "Owner", "Target", "Ticket", "anserini_form", "search_form"]
 

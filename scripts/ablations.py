@@ -103,7 +103,7 @@ def measure(given: argparse.Namespace, name: str, content: Content, options: Seq
         places = ["--work", str(folder / "train"), "--output", str(adapter)]
         command = ["train", str(file), "--model", given.model, "--data", str(given.data), *places, *device]
         # In a process of its own, which may start others for more GPUs.
-        status = subprocess.run([sys.executable, "-m", "service.cli", *command], check=False).returncode
+        status = subprocess.run([sys.executable, "-m", "lightretriever.service.cli", *command], check=False).returncode
         if status:
             return status
     system = given.system if name == "base" else f"{given.system}-{name}"

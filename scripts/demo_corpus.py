@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from artifacts.corpus import Corpus
+from lightretriever.artifacts.corpus.beir import Corpus
 
 LEFT_OUT = re.compile(
     r"^(lib|gir1\.2-|golang-|node-|ruby-|python3?-|r-cran-|r-bioc-|haskell-|elpa-|fonts-|texlive-|task-|php-|ocaml-"

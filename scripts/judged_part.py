@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from artifacts.atomic import new_folder
-from artifacts.corpus import Corpus, find_file, read_qrels, read_queries
-from artifacts.errors import CorpusError, LightRetrieverError
+from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
+from lightretriever.artifacts.errors import CorpusError, LightRetrieverError
+from lightretriever.artifacts.files.atomic_dir import new_folder
 
 __all__ = ["main", "write_judged_part"]
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
+from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
+from lightretriever.service.cli import app
 
-from artifacts.errors import LightRetrieverError, RecipeError
-from artifacts.evaluation.quality import read_rows, typed_command
-from artifacts.manifest import MANIFEST_FILE, read_manifest
 from scripts.judged_part import write_judged_part
-from service.cli import app
 
 __all__ = ["COLLECTIONS", "Collection", "main"]
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from artifacts.evaluation.plot import Bar, bar_chart
-from artifacts.evaluation.quality import read_queries_file, read_rows
-from artifacts.evaluation.tables import (
+from lightretriever.artifacts.evaluation.plot import Bar, bar_chart
+from lightretriever.artifacts.evaluation.quality import read_queries_file, read_rows
+from lightretriever.artifacts.evaluation.tables import (
     Results,
     Table,
     average_sets,
@@ -27,9 +27,10 @@ from artifacts.evaluation.tables import (
     significance_file,
     significance_table,
 )
-from loadtest.details import detail_tables, load_table
-from loadtest.promises import PROMISES
-from loadtest.record import GOALS, Goals, goal_table
+from lightretriever.loadtest.details import detail_tables, load_table
+from lightretriever.loadtest.promises import PROMISES
+from lightretriever.loadtest.record import GOALS, Goals, goal_table
+
 from scripts.generated import Part, wants_check, write_or_check
 from scripts.result_tables import ABLATIONS, COMPARISONS, DATASETS, KEPT, MAIN, POSTINGS
 

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import BundleError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, normalizers
-
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError
-from artifacts.manifest import MANIFEST_FILE
 
 __all__ = ["main", "save_static"]
 

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.client.command import search
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.http.api_keys import new_key
 from pydantic import ValidationError
-
-from artifacts.errors import LightRetrieverError
-from service.errors import SettingsError
-from service.keys import new_key
-from service.terminal import search
 
 __all__ = ["app", "main"]
 
@@ -22,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 if sys.argv[1:2] != ["serve"]:  # which needs nothing of the others, and whose every process would load and keep it
-    from artifacts.cli import add_commands
+    from lightretriever.artifacts.cli.app import add_commands
 
     add_commands(app)
 app.command()(search)
@@ -39,8 +38,8 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
 ) -> None:
     """Serve a bundle over HTTP until SIGTERM or Ctrl-C."""
-    from service.server import run
-    from service.settings import load_settings
+    from lightretriever.service.serving.command import run
+    from lightretriever.service.settings import load_settings
 
     raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config), workers=workers))
 

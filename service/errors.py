@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-from artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError
 
 __all__ = [
     "KINDS",

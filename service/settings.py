@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import yaml
+from lightretriever.service.errors import SettingsError
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as SourceError
-
-from service.errors import SettingsError
 
 __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 

@@ -9,7 +9,8 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first imported, below
 
-from artifacts.bundle import Bundle
+from lightretriever.artifacts.bundle.reader import Bundle
+
 from tests.support.tiny import make_tiny_bundle
 
 

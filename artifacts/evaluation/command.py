@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, offline
+from lightretriever.artifacts.cli.summary import EvaluateSummary
+from lightretriever.artifacts.errors import MissingExtraError
 from rich.console import Console
 
-from artifacts.errors import MissingExtraError
-from artifacts.offline import JsonOption, next_command, offline
-from artifacts.summary import EvaluateSummary
-
 if TYPE_CHECKING:
-    from artifacts.evaluate import Evaluation
+    from lightretriever.artifacts.evaluation.evaluate import Evaluation
 
 __all__ = ["evaluate"]
 
@@ -45,10 +44,10 @@ def evaluate(
     """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
     with offline("evaluate", as_json=as_json) as job:
         try:
-            from artifacts.evaluate import evaluate_bundle, fusion_of
-            from artifacts.evaluation.full import QueryModel
-            from artifacts.evaluation.quality import check_recording
-            from artifacts.evaluation.report import print_report
+            from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle, fusion_of
+            from lightretriever.artifacts.evaluation.full import QueryModel
+            from lightretriever.artifacts.evaluation.quality import check_recording
+            from lightretriever.artifacts.evaluation.report import print_report
 
             name = check_recording(results, system)
             result = evaluate_bundle(
@@ -72,14 +71,14 @@ def evaluate(
 
 
 def _record(file: Path, name: str, note: str, found: "Evaluation") -> None:
-    from artifacts.evaluation.quality import record, result_rows, system_name, typed_command
+    from lightretriever.artifacts.evaluation.quality import record, result_rows, system_name, typed_command
 
     rows = result_rows(found.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
     record(file, rows, {system_name(name, system): values for system, values in found.ndcg.items()})
 
 
 def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> EvaluateSummary:
-    from artifacts.evaluate import REPORT_FILE
+    from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
 
     return EvaluateSummary(
         command="evaluate",

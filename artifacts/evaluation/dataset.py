@@ -4,8 +4,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.corpus import find_file, read_qrels, read_queries
-from artifacts.errors import CorpusError
+from lightretriever.artifacts.corpus.beir import find_file, read_qrels, read_queries
+from lightretriever.artifacts.errors import CorpusError
 
 __all__ = ["JudgedQueries", "qrels_file", "read_judged", "relevant_but_missing"]
 

@@ -10,14 +10,13 @@ from tempfile import gettempdir
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.bundle import Bundle
-from artifacts.errors import ModelError
-from artifacts.progress import ProgressBar
-from artifacts.work import scratch_folder
-from service.encoder import EncodedQuery, QueryEncoder
-from service.errors import FieldError, NoDirectionError, NoTokensError, shortened
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.workdir import scratch_folder
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
 
 __all__ = ["FullQueryEncoder", "QueryModel", "encode_fully"]
 
@@ -90,8 +89,8 @@ def encode_fully(
     texts = list(dict.fromkeys(queries))
     if model.is_biencoder:
         return _by_biencoder(model, bundle, base, task, texts)
-    from artifacts.pipeline.full_query import full_query_vectors
-    from artifacts.pipeline.model import load_backbone
+    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+    from lightretriever.artifacts.pipeline.model import load_backbone
 
     with scratch_folder(Path(gettempdir()), "query-model-") as work:
         backbone = load_backbone(
@@ -119,7 +118,7 @@ def encode_fully(
 def _by_biencoder(
     model: QueryModel, bundle: Bundle, base: QueryEncoder, task: str, texts: list[str]
 ) -> tuple[FullQueryEncoder, list[str]]:
-    from artifacts.pipeline.biencoder import load_biencoder
+    from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 
     encoder = load_biencoder(model.path, lowercase=bundle.manifest.tokenizer.lowercase)
     vectors = encoder.encode_queries(texts, bundle.manifest.tasks[task].instruction)

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 
 import numpy as np
-
-from artifacts.lucene.search import ImpactIndex
-from service.encoder import EncodedQuery
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.service.search.encoder import EncodedQuery
 
 __all__ = ["postings_per_query"]
 

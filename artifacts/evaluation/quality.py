@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.errors import RecipeError
-from artifacts.evaluation.report import machine_name
-from artifacts.work import write_atomically
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.evaluation.report import machine_name
+from lightretriever.artifacts.files.workdir import write_atomically
 
 __all__ = [
     "MEASURE",

@@ -8,13 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.software import generator
+from lightretriever.artifacts.evaluation.runs import MEASURES
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from artifacts.bundle import Bundle
-from artifacts.evaluation.runs import MEASURES
-from artifacts.generator import generator
 
 __all__ = ["describe_bundle", "environment", "machine_name", "print_report"]
 

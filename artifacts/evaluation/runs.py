@@ -9,8 +9,7 @@ from urllib.parse import quote
 import ir_measures
 import numpy as np
 from ir_measures import RR, R, nDCG
-
-from artifacts.work import write_atomically
+from lightretriever.artifacts.files.workdir import write_atomically
 
 __all__ = ["MEASURES", "Ranking", "Run", "measure", "ndcg_per_query", "ranking", "write_run"]
 

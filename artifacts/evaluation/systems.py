@@ -7,24 +7,23 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-
-from artifacts.bundle import Bundle
-from artifacts.errors import RecipeError
-from artifacts.evaluation.dataset import JudgedQueries
-from artifacts.evaluation.full import FullQueryEncoder
-from artifacts.evaluation.postings import postings_per_query
-from artifacts.evaluation.runs import Ranking, ranking
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.progress import ProgressBar, tracked
-from artifacts.text import document_text
-from artifacts.work import scratch_folder
-from service.encoder import EncodedQuery, QueryEncoder
-from service.engine import SearchEngine
-from service.errors import NoDirectionError, NoTokensError
-from service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest, Weights
-from service.settings import Settings
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.evaluation.dataset import JudgedQueries
+from lightretriever.artifacts.evaluation.full import FullQueryEncoder
+from lightretriever.artifacts.evaluation.postings import postings_per_query
+from lightretriever.artifacts.evaluation.runs import Ranking, ranking
+from lightretriever.artifacts.files.workdir import scratch_folder
+from lightretriever.artifacts.progress import ProgressBar, tracked
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.service.errors import NoDirectionError, NoTokensError
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest, Weights
+from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
 __all__ = ["BM25", "PAPER_FUSION", "SYSTEMS", "Fusion", "Results", "Searches", "run_systems"]
 

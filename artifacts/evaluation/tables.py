@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from artifacts.evaluation.quality import MEASURE, PerQuery, Row
-from artifacts.evaluation.significance import PairedTest, paired_test
+from lightretriever.artifacts.evaluation.quality import MEASURE, PerQuery, Row
+from lightretriever.artifacts.evaluation.significance import PairedTest, paired_test
 
 __all__ = [
     "Results",

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.errors import BundleError, ModelError
+from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, fingerprint, local_folder
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
-
-from artifacts.errors import BundleError, ModelError
-from artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
-from artifacts.pipeline.weights import LOAD_ERRORS, fingerprint, local_folder
-from artifacts.progress import ProgressBar
-from artifacts.text import TextTokenizer
 
 __all__ = ["BiEncoder", "load_biencoder"]
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.errors import CorpusError
-from artifacts.lucene.search import MAX_IMPACT
+from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.sparse.index import MAX_IMPACT
 
 __all__ = ["Bm25Statistics", "bm25_impacts", "count_tokens"]
 

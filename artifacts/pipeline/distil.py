@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.workdir import write_array, write_atomically
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics
+from lightretriever.artifacts.pipeline.recipe import TableTraining
+from lightretriever.artifacts.progress import ProgressBar
 from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
-
-from artifacts.errors import RecipeError
-from artifacts.pipeline.bm25_impacts import Bm25Statistics
-from artifacts.progress import ProgressBar
-from artifacts.recipe import TableTraining
-from artifacts.work import write_array, write_atomically
 
 __all__ = [
     "Agreement",

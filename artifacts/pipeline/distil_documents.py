@@ -5,16 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.arrays import UNREADABLE
-from artifacts.corpus import Corpus, Document, file_sha256
-from artifacts.errors import CorpusError, RecipeError
-from artifacts.pipeline.biencoder import BiEncoder
-from artifacts.pipeline.bm25_impacts import Bm25Statistics, bm25_impacts, count_tokens
-from artifacts.pipeline.software import software
-from artifacts.progress import ProgressBar
-from artifacts.recipe import DistilTableRecipe, EncodeRecipe
-from artifacts.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.files.npy import UNREADABLE
+from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics, bm25_impacts, count_tokens
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["encode_frozen", "open_vectors"]
 

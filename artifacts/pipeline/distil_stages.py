@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.corpus import Skipped, file_sha256, find_file
-from artifacts.errors import RecipeError
-from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
-from artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table, write_table
-from artifacts.pipeline.distil_documents import encode_frozen
-from artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
-from artifacts.pipeline.software import software
-from artifacts.recipe import DistilTableRecipe, Recipe
-from artifacts.shards import ShardStore
-from artifacts.work import check_plan, write_atomically
+from lightretriever.artifacts.corpus.beir import Skipped, file_sha256, find_file
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
+from lightretriever.artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table, write_table
+from lightretriever.artifacts.pipeline.distil_documents import encode_frozen
+from lightretriever.artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
+from lightretriever.artifacts.pipeline.software import software
 
 __all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.corpus import Document, read_queries
-from artifacts.pipeline.biencoder import BiEncoder
-from artifacts.pipeline.software import software
-from artifacts.progress import ProgressBar
-from artifacts.work import check_plan, read_array, write_array
+from lightretriever.artifacts.corpus.beir import Document, read_queries
+from lightretriever.artifacts.files.workdir import check_plan, read_array, write_array
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["corpus_sentences", "query_texts", "teacher_vectors"]
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from artifacts.corpus import Corpus, Document
-from artifacts.errors import ModelError
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.software import software
-from artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
-from artifacts.progress import ProgressBar
-from artifacts.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.corpus.beir import Corpus, Document
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
+from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["EncodeSettings", "encode_corpus", "encode_documents", "length_sorted_batches"]
 

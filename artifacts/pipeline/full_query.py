@@ -8,12 +8,11 @@ a little likely. Nothing of this runs in the query path of the service.
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.packing import packed_states
-from artifacts.pipeline.sparse_head import sparse_weights_of_spans
-from artifacts.pipeline.table import instruction_prefix
-from artifacts.progress import ProgressBar
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.packing import packed_states
+from lightretriever.artifacts.pipeline.sparse_head import sparse_weights_of_spans
+from lightretriever.artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["FULL_QUERY_TERMS", "full_query_states", "full_query_vectors"]
 

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
-
-from artifacts.errors import ModelError
-from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, load_token_mlp
-from artifacts.pipeline.weights import (
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, load_token_mlp
+from lightretriever.artifacts.pipeline.weights import (
     LOAD_ERRORS,
     THRESHOLDS_FILE,
     adapter_file,
@@ -23,7 +21,8 @@ from artifacts.pipeline.weights import (
     local_folder,
     merge_adapter,
 )
-from artifacts.text import TextTokenizer
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
 __all__ = ["Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone"]
 

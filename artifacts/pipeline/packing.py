@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.states import attention_masks
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import attention_masks
 
 __all__ = ["PackedStates", "Row", "pack", "packed_states"]
 

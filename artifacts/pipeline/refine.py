@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.build import refined_folder
-from artifacts.errors import RecipeError, ResumeError
-from artifacts.pipeline.distil import Bags, TrainedTable, train_table, write_table
-from artifacts.pipeline.software import software
-from artifacts.recipe import Recipe, RefineRecipe
-from artifacts.shards import ShardStore
-from artifacts.text import TextTokenizer
-from artifacts.work import check_plan, read_array, read_json
+from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.workdir import check_plan, read_array, read_json
+from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.pipeline.distil import Bags, TrainedTable, train_table, write_table
+from lightretriever.artifacts.pipeline.recipe import Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["run_refine"]
 

@@ -16,17 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from huggingface_hub import snapshot_download
-
-from artifacts.corpus import Skipped
-from artifacts.errors import BundleError, ModelError, RecipeError
-from artifacts.idf import IDF_FILE, idf_sha256, load_idf
-from artifacts.pipeline.encode import EncodeSettings, encode_corpus
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.table import TableJob, make_table
-from artifacts.pipeline.weights import adapter_settings
-from artifacts.recipe import Recipe
-from artifacts.shards import ShardStore
-from artifacts.work import check_plan, write_atomically
+from lightretriever.artifacts.corpus.beir import Skipped
+from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_corpus
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.table import TableJob, make_table
+from lightretriever.artifacts.pipeline.weights import adapter_settings
+from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 
 __all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
 

@@ -7,10 +7,9 @@ token table is made. Tests hold the three against each other. `token_states` is 
 """
 
 import torch
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.model import Backbone
 from transformers import DynamicCache
-
-from artifacts.errors import ModelError
-from artifacts.pipeline.model import Backbone
 
 __all__ = [
     "PrefixCache",

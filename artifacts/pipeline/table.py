@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.errors import ModelError
-from artifacts.idf import idf_sha256
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.software import software
-from artifacts.pipeline.states import PrefixCache, mlp_states, token_states_cached
-from artifacts.progress import ProgressBar
-from artifacts.work import check_plan, read_array, write_array
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.workdir import check_plan, read_array, write_array
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.states import PrefixCache, mlp_states, token_states_cached
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.idf import idf_sha256
 
 __all__ = ["TableJob", "instruction_prefix", "make_table"]
 

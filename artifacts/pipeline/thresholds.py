@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.packing import packed_states
-from artifacts.pipeline.sparse_head import pooled_logits
-from artifacts.progress import ProgressBar
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.packing import packed_states
+from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
+from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["term_thresholds"]
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import torch
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.workdir import write_atomically
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-
-from artifacts.errors import ModelError
-from artifacts.work import write_atomically
 
 __all__ = ["TOKEN_MLP_FILE", "TokenMlp", "load_token_mlp", "save_token_mlp"]
 

@@ -15,12 +15,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
+from lightretriever.artifacts.errors import MissingExtraError, ModelError
+from lightretriever.artifacts.files.npy import UNREADABLE
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
-
-from artifacts.arrays import UNREADABLE
-from artifacts.errors import MissingExtraError, ModelError
 
 __all__ = [
     "ADAPTER_CONFIG",

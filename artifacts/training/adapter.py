@@ -8,17 +8,16 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.errors import ModelError, RecipeError
+from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.workdir import write_array, write_atomically
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, save_token_mlp
+from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, ADAPTER_SETTINGS, THRESHOLDS_FILE
+from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
+from lightretriever.artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
-
-from artifacts.atomic import new_folder
-from artifacts.errors import ModelError, RecipeError
-from artifacts.idf import IDF_FILE, save_idf
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, save_token_mlp
-from artifacts.pipeline.weights import ADAPTER_CONFIG, ADAPTER_SETTINGS, THRESHOLDS_FILE
-from artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
-from artifacts.work import write_array, write_atomically
 
 __all__ = ["Adapter", "load_for_training"]
 

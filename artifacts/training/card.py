@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from artifacts.training.checkpoint import Progress
-from artifacts.training.recipe import TrainRecipe
-from artifacts.training.types import TrainingSet
+from lightretriever.artifacts.training.checkpoint import Progress
+from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.types import TrainingSet
 
 __all__ = ["model_card"]
 

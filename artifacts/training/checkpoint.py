@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.workdir import write_atomically
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-
-from artifacts.errors import ResumeError
-from artifacts.work import write_atomically
 
 __all__ = ["Progress", "load_checkpoint", "read_progress", "save_checkpoint"]
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from artifacts.errors import MissingExtraError, RecipeError
-from artifacts.offline import Job, JsonOption, next_command, offline
-from artifacts.summary import ErrorInfo, TrainSummary, folder_size
-from artifacts.training.launch import launch, launched
-from artifacts.training.recipe import TrainRecipe, load_train_recipe
-from artifacts.work import work_lock
+from lightretriever.artifacts.cli.runner import Job, JsonOption, next_command, offline
+from lightretriever.artifacts.cli.summary import ErrorInfo, TrainSummary, folder_size
+from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.training.launch import launch, launched
+from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
 
 __all__ = ["train"]
 
@@ -71,15 +70,15 @@ def _run(job: Job, recipe: TrainRecipe, count: int, minutes: float | None, first
 
 def _train(recipe: TrainRecipe, minutes: float | None) -> bool:
     try:
-        from artifacts.training.loop import train as run
+        from lightretriever.artifacts.training.loop import train as run
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error
     return run(recipe, minutes=minutes)
 
 
 def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
-    from artifacts.training.checkpoint import read_progress
-    from artifacts.training.data import data_report
+    from lightretriever.artifacts.training.checkpoint import read_progress
+    from lightretriever.artifacts.training.data import data_report
 
     stands = read_progress(recipe.work / "checkpoint.safetensors")
     files, size = folder_size(recipe.output) if finished else (0, 0)

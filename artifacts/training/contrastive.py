@@ -13,17 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.errors import CorpusError, RecipeError
-from artifacts.pipeline.full_query import full_query_states
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.packing import packed_states
-from artifacts.pipeline.sparse_head import sparse_weights_of_spans
-from artifacts.pipeline.states import token_states
-from artifacts.pipeline.table import instruction_prefix
-from artifacts.training.objective import BatchLayout, TokenWeights, contrastive_objective
-from artifacts.training.recipe import ContrastiveStage, DataRecipe
-from artifacts.training.types import Batch, StepContext
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.pipeline.full_query import full_query_states
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.packing import packed_states
+from lightretriever.artifacts.pipeline.sparse_head import sparse_weights_of_spans
+from lightretriever.artifacts.pipeline.states import token_states
+from lightretriever.artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.training.objective import BatchLayout, TokenWeights, contrastive_objective
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
+from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["Contrastive", "tokenise"]
 

@@ -18,21 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import Corpus, file_sha256, find_file, read_qrels, read_queries
+from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.evaluation.dataset import qrels_file
+from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.training.negatives import SCRATCH, Source, bundle_of, filter_and_mine, same_text
+from lightretriever.artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe, SetRecipe, TrainRecipe
+from lightretriever.artifacts.training.simhash import nearest, simhash
+from lightretriever.artifacts.training.types import Example, TrainingSet
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-
-from artifacts.bundle import Bundle
-from artifacts.corpus import Corpus, file_sha256, find_file, read_qrels, read_queries
-from artifacts.errors import RecipeError, ResumeError
-from artifacts.evaluation.dataset import qrels_file
-from artifacts.progress import ProgressBar
-from artifacts.text import document_text
-from artifacts.training.negatives import SCRATCH, Source, bundle_of, filter_and_mine, same_text
-from artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe, SetRecipe, TrainRecipe
-from artifacts.training.simhash import nearest, simhash
-from artifacts.training.types import Example, TrainingSet
-from artifacts.work import check_plan, read_json, write_atomically
 
 __all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report"]
 

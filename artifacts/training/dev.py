@@ -6,17 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.corpus import Corpus, Document
-from artifacts.evaluation.dataset import read_judged
-from artifacts.evaluation.runs import measure, ranking
-from artifacts.pipeline.encode import EncodeSettings, encode_documents
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.states import token_states
-from artifacts.pipeline.table import instruction_prefix
-from artifacts.shards import EncodedShard
-from artifacts.training.recipe import DevRecipe
-from service.fusion import align, fuse_linear
+from lightretriever.artifacts.corpus.beir import Corpus, Document
+from lightretriever.artifacts.evaluation.dataset import read_judged
+from lightretriever.artifacts.evaluation.runs import measure, ranking
+from lightretriever.artifacts.files.shards import EncodedShard
+from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import token_states
+from lightretriever.artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.training.recipe import DevRecipe
+from lightretriever.service.search.fusion import align, fuse_linear
 
 __all__ = ["DevSet", "evaluate_dev"]
 

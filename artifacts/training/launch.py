@@ -11,10 +11,9 @@ from tempfile import gettempdir
 from typing import Final
 
 import typer
-
-from artifacts.offline import error_info
-from artifacts.summary import ErrorInfo
-from artifacts.work import scratch_folder
+from lightretriever.artifacts.cli.runner import error_info
+from lightretriever.artifacts.cli.summary import ErrorInfo
+from lightretriever.artifacts.files.workdir import scratch_folder
 
 __all__ = ["launch", "launched"]
 
@@ -38,7 +37,7 @@ def launch(count: int) -> ErrorInfo | None:
     ours = "--signals-to-handle=SIGHUP,SIGQUIT"  # the others are handled by the command that calls this
     with scratch_folder(Path(gettempdir()), "train-") as folder:
         try:
-            main([*options, ours, f"--log-dir={folder}", "-m", "service.cli", *sys.argv[1:]])
+            main([*options, ours, f"--log-dir={folder}", "-m", "lightretriever.service.cli", *sys.argv[1:]])
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             return _error(folder, rank, failure.exitcode)

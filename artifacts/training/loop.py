@@ -7,17 +7,16 @@ from typing import cast
 
 import numpy as np
 import torch
-
-from artifacts.errors import ModelError
-from artifacts.progress import ProgressBar
-from artifacts.training.contrastive import Contrastive
-from artifacts.training.mixture import Mixture
-from artifacts.training.processes import Processes
-from artifacts.training.query_likelihood import QueryLikelihood
-from artifacts.training.recipe import ContrastiveStage, QueryLikelihoodStage, TrainRecipe
-from artifacts.training.run import Run
-from artifacts.training.teachers import pick, teacher_scores
-from artifacts.training.types import Batch, Objective, StepContext
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.training.contrastive import Contrastive
+from lightretriever.artifacts.training.mixture import Mixture
+from lightretriever.artifacts.training.processes import Processes
+from lightretriever.artifacts.training.query_likelihood import QueryLikelihood
+from lightretriever.artifacts.training.recipe import ContrastiveStage, QueryLikelihoodStage, TrainRecipe
+from lightretriever.artifacts.training.run import Run
+from lightretriever.artifacts.training.teachers import pick, teacher_scores
+from lightretriever.artifacts.training.types import Batch, Objective, StepContext
 
 __all__ = ["train"]
 

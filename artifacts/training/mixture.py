@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.errors import RecipeError
-from artifacts.training.types import Batch, Example, TrainingSet
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 
 __all__ = ["Mixture"]
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from artifacts.bundle import Bundle
-from artifacts.errors import RecipeError
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.manifest import MANIFEST_FILE
-from artifacts.progress import ProgressBar, tracked
-from artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe
-from artifacts.training.types import Example
-from artifacts.work import scratch_folder
-from service.engine import SearchEngine
-from service.errors import NoDirectionError, NoTokensError
-from service.schemas import SearchRequest
-from service.settings import Settings
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.workdir import scratch_folder
+from lightretriever.artifacts.progress import ProgressBar, tracked
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe
+from lightretriever.artifacts.training.types import Example
+from lightretriever.service.errors import NoDirectionError, NoTokensError
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
 __all__ = ["SCRATCH", "Source", "bundle_of", "filter_and_mine", "pick_negatives", "same_text"]
 

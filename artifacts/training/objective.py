@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-
-from artifacts.training.distillation import distillation_loss, ensemble
-from artifacts.training.losses import (
+from lightretriever.artifacts.training.distillation import distillation_loss, ensemble
+from lightretriever.artifacts.training.losses import (
     contrastive_loss,
     cosine_scores,
     flops,
@@ -16,8 +15,8 @@ from artifacts.training.losses import (
     query_means,
     sparse_scores,
 )
-from artifacts.training.recipe import ContrastiveStage, DistilRecipe
-from artifacts.training.types import Batch, StepContext
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DistilRecipe
+from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["BatchLayout", "TokenWeights", "contrastive_objective"]
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
-
-from artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.recipe import TrainRecipe
 
 __all__ = ["Processes"]
 

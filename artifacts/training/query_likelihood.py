@@ -10,15 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.pipeline.encode import length_sorted_batches
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.sparse_head import SLICE_ELEMENTS
+from lightretriever.artifacts.pipeline.states import attention_masks
+from lightretriever.artifacts.training.recipe import DataRecipe, QueryLikelihoodStage
+from lightretriever.artifacts.training.types import Batch, StepContext
 from torch.nn import functional
-
-from artifacts.errors import CorpusError, RecipeError
-from artifacts.pipeline.encode import length_sorted_batches
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.sparse_head import SLICE_ELEMENTS
-from artifacts.pipeline.states import attention_masks
-from artifacts.training.recipe import DataRecipe, QueryLikelihoodStage
-from artifacts.training.types import Batch, StepContext
 
 __all__ = ["QueryLikelihood", "attention_block", "corrupt"]
 

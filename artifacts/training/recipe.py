@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, read_recipe
 from pydantic import Field, model_validator
-
-from artifacts.recipe import ModelRecipe, Section, read_recipe
 
 __all__ = [
     "ConsistencyRecipe",
@@ -238,5 +237,5 @@ class TrainRecipe(Section):
 
 
 def load_train_recipe(path: Path, overrides: dict[str, object] | None = None) -> TrainRecipe:
-    """Read a training recipe; see `artifacts.recipe.read_recipe`. Raises RecipeError."""
+    """Read a training recipe; see `artifacts.pipeline.recipe.read_recipe`. Raises RecipeError."""
     return read_recipe(path, TrainRecipe, overrides)

@@ -19,24 +19,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.workdir import check_plan, write_array, write_atomically
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.thresholds import term_thresholds
+from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
+from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
+from lightretriever.artifacts.training.adapter import Adapter, load_for_training
+from lightretriever.artifacts.training.card import model_card
+from lightretriever.artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
+from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
+from lightretriever.artifacts.training.processes import Processes
+from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
+from lightretriever.artifacts.training.types import TrainingSet
 from rich.console import Console
 from safetensors.torch import load_file, save
-
-from artifacts.atomic import check_target
-from artifacts.disk import writing
-from artifacts.idf import idf_weights, load_idf
-from artifacts.pipeline.software import software
-from artifacts.pipeline.thresholds import term_thresholds
-from artifacts.pipeline.weights import ADAPTER_CONFIG
-from artifacts.training.adapter import Adapter, load_for_training
-from artifacts.training.card import model_card
-from artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from artifacts.training.data import data_report, prepare, print_data_report
-from artifacts.training.dev import DevSet, evaluate_dev
-from artifacts.training.processes import Processes
-from artifacts.training.recipe import ContrastiveStage, TrainRecipe
-from artifacts.training.types import TrainingSet
-from artifacts.work import check_plan, write_array, write_atomically
 
 __all__ = ["Run"]
 

@@ -8,18 +8,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from artifacts.corpus import Document
-from artifacts.idf import IDF_FILE, load_idf
-from artifacts.pipeline.encode import EncodeSettings, encode_documents
-from artifacts.pipeline.full_query import full_query_vectors
-from artifacts.pipeline.model import load_backbone
-from artifacts.pipeline.weights import adapter_settings, local_folder
-from artifacts.progress import ProgressBar
-from artifacts.shards import EncodedShard, ShardStore
-from artifacts.training.distillation import ensemble
-from artifacts.training.recipe import TeacherRecipe, TrainRecipe
-from artifacts.training.types import TrainingSet
+from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.pipeline.weights import adapter_settings, local_folder
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.idf import IDF_FILE, load_idf
+from lightretriever.artifacts.training.distillation import ensemble
+from lightretriever.artifacts.training.recipe import TeacherRecipe, TrainRecipe
+from lightretriever.artifacts.training.types import TrainingSet
 
 __all__ = ["Pairs", "VectorTeacher", "load_teacher", "vector_scores"]
 
@@ -78,7 +77,9 @@ class _BiencoderTeacher:
     vocab_size = 0
 
     def __init__(self, teacher: TeacherRecipe, recipe: TrainRecipe) -> None:
-        from artifacts.pipeline.biencoder import load_biencoder  # slow to import, and only this teacher needs it
+        from lightretriever.artifacts.pipeline.biencoder import (
+            load_biencoder,  # slow to import, and only this teacher needs it
+        )
 
         self._model = load_biencoder(str(teacher.path), device=recipe.model.device)
 

@@ -20,18 +20,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.arrays import UNREADABLE
-from artifacts.corpus import file_sha256
-from artifacts.errors import ModelError, ResumeError
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.pipeline.software import software
-from artifacts.pipeline.weights import LOAD_ERRORS, local_folder
-from artifacts.progress import ProgressBar, tracked
-from artifacts.training.recipe import ContrastiveStage, TeacherRecipe, TrainRecipe
-from artifacts.training.teacher_vectors import Pairs, VectorTeacher, load_teacher, vector_scores
-from artifacts.training.types import Batch, TrainingSet
-from artifacts.work import check_plan, write_atomically
+from lightretriever.artifacts.corpus.beir import file_sha256
+from lightretriever.artifacts.errors import ModelError, ResumeError
+from lightretriever.artifacts.files.npy import UNREADABLE
+from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, local_folder
+from lightretriever.artifacts.progress import ProgressBar, tracked
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.training.recipe import ContrastiveStage, TeacherRecipe, TrainRecipe
+from lightretriever.artifacts.training.teacher_vectors import Pairs, VectorTeacher, load_teacher, vector_scores
+from lightretriever.artifacts.training.types import Batch, TrainingSet
 
 __all__ = ["pick", "teacher_scores"]
 

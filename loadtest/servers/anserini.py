@@ -1,6 +1,6 @@
 """Anserini's own REST server, from the jar that pyserini brings, over the word index of a bundle's documents.
 
-    python -m loadtest.servers.anserini BUNDLE --work FOLDER --port 0
+    python -m lightretriever.loadtest.servers.anserini BUNDLE --work FOLDER --port 0
 
 Its route is `GET /v1/{index}/search?query=…&hits=…`. The index has the words of the documents and not their JSON, so
 its answers have ids and scores alone, which is less work than the other systems do. pyserini's own server (Python)
@@ -17,13 +17,13 @@ from threading import Thread
 from time import sleep
 from typing import Final
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.lucene.jvm import java_call, java_class
-from loadtest.generator import closed_loop, run_loop
-from loadtest.servers.bm25 import word_index
-from loadtest.wire import LoadError, Target, anserini_form
-from service.documents import Documents
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.sparse.jvm import java_call, java_class
+from lightretriever.loadtest.generator import closed_loop, run_loop
+from lightretriever.loadtest.servers.bm25 import word_index
+from lightretriever.loadtest.wire import LoadError, Target, anserini_form
+from lightretriever.service.search.documents import Documents
 
 __all__ = ["main"]
 

@@ -1,6 +1,6 @@
 """BM25 alone: Lucene over the words of a bundle's documents, as Anserini computes it (k1 0.9, b 0.4).
 
-    python -m loadtest.servers.bm25 BUNDLE --work FOLDER --port 0
+    python -m lightretriever.loadtest.servers.bm25 BUNDLE --work FOLDER --port 0
 
 The index is made in FOLDER at the first start. `--build` makes it and ends; Anserini's own server can serve it too.
 """
@@ -12,14 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex, build_word_index
-from loadtest.servers.documents import built, document_texts
-from loadtest.servers.thin import Hits, application, serve, warm_up
-from service.documents import Documents
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.loadtest.servers.documents import built, document_texts
+from lightretriever.loadtest.servers.thin import Hits, application, serve, warm_up
+from lightretriever.service.search.documents import Documents
 
 __all__ = ["Bm25", "main", "word_index"]
 

@@ -15,11 +15,11 @@ from time import clock_gettime, process_time
 from types import TracebackType
 from typing import Final, Self
 
-from artifacts.bundle import Bundle
-from loadtest.wire import LoadError
-from service.engine import SearchEngine
-from service.logs import configure_logging
-from service.schemas import SearchRequest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["Both"]
 
@@ -72,7 +72,7 @@ class Both:
 
 def _serve(bundle: Path, pipe: Connection) -> None:
     """Serve until SIGTERM, with a log as the service has it, in a file that nobody reads."""
-    from loadtest.servers import thin  # its web server is not needed by who only starts this
+    from lightretriever.loadtest.servers import thin  # its web server is not needed by who only starts this
 
     with TemporaryFile() as log:
         os.dup2(log.fileno(), 2)

@@ -8,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import orjson
-
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import ImpactIndex
-from artifacts.text import document_text
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = ["Postings", "built", "document_texts", "folder_of", "read_postings", "stored_documents"]
 

@@ -11,13 +11,12 @@ from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.bundle import Bundle
-from artifacts.errors import ModelError
-from artifacts.evaluation.full import QueryModel
-from service.encoder import EncodedQuery, QueryEncoder
-from service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
 
 __all__ = ["Encode", "ModelQueryEncoder", "load_encoder"]
 
@@ -100,7 +99,7 @@ def load_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, devic
 
 
 def _by_biencoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
-    from artifacts.pipeline.biencoder import load_biencoder
+    from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 
     manifest = bundle.manifest
     task = manifest.default_task
@@ -116,8 +115,8 @@ def _by_biencoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, device:
 
 
 def _by_language_model(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
-    from artifacts.pipeline.full_query import full_query_vectors
-    from artifacts.pipeline.model import load_backbone
+    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+    from lightretriever.artifacts.pipeline.model import load_backbone
 
     manifest, idf = bundle.manifest, bundle.idf()
     with TemporaryDirectory(prefix="query-model-") as work:

@@ -14,15 +14,14 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import orjson
-
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.lucene.search import ImpactIndex
-from loadtest.servers.documents import built, read_postings, stored_documents
-from loadtest.servers.thin import Hits, application, serve, warm_up
-from service.documents import Documents
-from service.encoder import QueryEncoder
-from service.telemetry import StageClock
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.loadtest.servers.documents import built, read_postings, stored_documents
+from lightretriever.loadtest.servers.thin import Hits, application, serve, warm_up
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.documents import Documents
+from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = ["Engine", "EngineSearch", "Row", "main_of", "read_rows"]
 

@@ -1,6 +1,6 @@
 """A part of the service's way through HTTP, with an answer that is there already.
 
-    python -m loadtest.servers.layers LAYER BUNDLE --query TEXT --port 0
+    python -m lightretriever.loadtest.servers.layers LAYER BUNDLE --query TEXT --port 0
 
 The answer is that of one search, made at the start. See `LAYERS` for what is between it and the client.
 """
@@ -12,24 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.loadtest.servers import thin, trivial
+from lightretriever.service.execution.crew import Crew
+from lightretriever.service.execution.jobs import Job, Steps
+from lightretriever.service.execution.waiting import Done
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.fastpath.handoff import answer
+from lightretriever.service.http.json import json_response
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.observability.metrics import Mark
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.operations import Errands
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from loadtest.servers import thin, trivial
-from service.app import create_app
-from service.crew import Crew
-from service.engine import SearchEngine
-from service.errands import Errands
-from service.handoff import answer
-from service.hits import Plain
-from service.http import json_response
-from service.jobs import Job, Steps
-from service.logs import configure_logging
-from service.schemas import SearchRequest
-from service.telemetry import Mark
-from service.waiting import Done
 
 __all__ = ["LAYERS", "main"]
 

@@ -1,6 +1,6 @@
 """Milvus Lite, a ready-made engine, over the dense and sparse vectors of a bundle.
 
-    python -m loadtest.servers.milvus BUNDLE --work FOLDER --port 0
+    python -m lightretriever.loadtest.servers.milvus BUNDLE --work FOLDER --port 0
 
 HNSW with the parameters below for the dense vectors, exact inner product for the sparse ones. The engine's own code for
 merging both is part of its gRPC server, which needs another package; its Python interface is used in process, without
@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.loadtest.servers.engines import Row, main_of, read_rows
 from milvus_lite import CollectionSchema, DataType, FieldSchema, MilvusLite
-
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import ImpactIndex
-from loadtest.servers.engines import Row, main_of, read_rows
 
 __all__ = ["Milvus", "build_collection", "main", "opened"]
 

@@ -1,6 +1,6 @@
 """The service with a model in the query path: same indexes, same fusion, same HTTP, another query encoder.
 
-    python -m loadtest.servers.model BUNDLE --model MODEL [--adapter ADAPTER] [--device cuda] --port 0
+    python -m lightretriever.loadtest.servers.model BUNDLE --model MODEL [--adapter ADAPTER] [--device cuda] --port 0
 
 MODEL is the causal language model that read the documents (dense and sparse query by the model), or a folder of
 sentence-transformers (dense query by the encoder, sparse query as the bundle has it). Requests that wait while the
@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.evaluation.full import QueryModel
-from loadtest.servers.encoders import ModelQueryEncoder, load_encoder
-from loadtest.servers.thin import serve_engine
-from service.engine import SearchEngine
-from service.logs import configure_logging
-from service.plan import Parts
-from service.settings import load_settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.loadtest.servers.encoders import ModelQueryEncoder, load_encoder
+from lightretriever.loadtest.servers.thin import serve_engine
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.plan import Parts
+from lightretriever.service.settings import load_settings
 
 __all__ = ["main", "open_engine"]
 

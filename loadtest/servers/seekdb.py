@@ -1,6 +1,6 @@
 """seekdb, a ready-made engine, over the dense and sparse vectors of a bundle.
 
-    python -m loadtest.servers.seekdb BUNDLE --work FOLDER --port 0
+    python -m lightretriever.loadtest.servers.seekdb BUNDLE --work FOLDER --port 0
 
 The embedded form, `pylibseekdb`, which starts the engine as a process of its own, to be asked in SQL. HNSW with the
 parameters below for the dense vectors, SINDI without pruning for the sparse ones, both in memory. Each field is asked
@@ -19,10 +19,9 @@ from typing import Any, Final
 import orjson
 import pylibseekdb
 import pymysql
-
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import ImpactIndex
-from loadtest.servers.engines import Row, main_of, read_rows
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.loadtest.servers.engines import Row, main_of, read_rows
 
 __all__ = ["Seekdb", "build_table", "main", "opened"]
 

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import uvicorn
+from lightretriever.service.execution.memory import settle
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from service.memory import settle
-
 if TYPE_CHECKING:
-    from service.engine import SearchEngine
+    from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["Hits", "Search", "application", "serve", "serve_engine", "warm_up"]
 
@@ -95,8 +94,8 @@ def serve_engine(
 ) -> None:
     """Serve an engine of the service as the service does, until SIGTERM; otherwise like `serve`. `announce` is told the
     address instead of stdout."""
-    from service import web  # other systems' servers have no need of it
-    from service.swap import Serving
+    from lightretriever.service.search.reload import Serving
+    from lightretriever.service.serving import server as web  # other systems' servers have no need of it
 
     with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"

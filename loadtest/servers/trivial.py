@@ -1,6 +1,6 @@
 """A server that answers everything at once: what a load generator reaches against it is the generator's own limit.
 
-python -m loadtest.servers.trivial --port 0
+python -m lightretriever.loadtest.servers.trivial --port 0
 """
 
 import argparse

@@ -1,11 +1,10 @@
-"""`python -m service.client "play music"`: the command `search` where the client alone is installed."""
+"""`python -m lightretriever.service.client "play music"`: the command `search` where the client alone is installed."""
 
 import sys
 
 import typer
-
-from artifacts.errors import LightRetrieverError
-from service.terminal import search
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.client.command import search
 
 __all__ = ["main"]
 

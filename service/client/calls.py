@@ -7,10 +7,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ValidationError
-
-from service.client.errors import AnswerError, ClientError
-from service.schemas import (
+from lightretriever.service.client.errors import AnswerError, ClientError
+from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
@@ -22,6 +20,7 @@ from service.schemas import (
     SearchResponse,
     Status,
 )
+from pydantic import BaseModel, ValidationError
 
 __all__ = [
     "Call",

@@ -6,9 +6,8 @@ from ssl import SSLContext
 from typing import Final, TypedDict
 
 import httpx2
-
-from service.client.errors import AnswerError, ClientError, UnreachableError
-from service.client.retries import Attempts, Retries
+from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
+from lightretriever.service.client.retries import Attempts, Retries
 
 __all__ = ["Connection", "HttpOptions"]
 

@@ -13,12 +13,11 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, Self
 
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
+from lightretriever.service.http.problems import field_errors
+from lightretriever.service.schemas import FieldProblem, Problem
 from pydantic import ValidationError
-
-from artifacts.errors import LightRetrieverError
-from service.errors import FieldError, InvalidRequestError, shortened
-from service.problems import field_errors
-from service.schemas import FieldProblem, Problem
 
 __all__ = ["AnswerError", "ClientError", "UnreachableError"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from service.schemas import Hit, SearchResponse
+from lightretriever.service.schemas import Hit, SearchResponse
 
 __all__ = ["SCORES", "hit_metadata", "hit_text"]
 

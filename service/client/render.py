@@ -4,11 +4,10 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from lightretriever.service.schemas import Hit, LegScore, SearchResponse, Timings
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
-
-from service.schemas import Hit, LegScore, SearchResponse, Timings
 
 __all__ = ["show"]
 

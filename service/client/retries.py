@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from service.client.errors import ClientError
+from lightretriever.service.client.errors import ClientError
 
 __all__ = ["Attempts", "Retries"]
 

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
-
-from service.client.calls import (
+from lightretriever.service.client.calls import (
     Call,
     Numbered,
     Query,
@@ -23,10 +22,10 @@ from service.client.calls import (
     reload_call,
     search_call,
 )
-from service.client.connection import Connection
-from service.client.errors import AnswerError, ClientError, UnreachableError
-from service.client.retries import Retries
-from service.schemas import (
+from lightretriever.service.client.connection import Connection
+from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
+from lightretriever.service.client.retries import Retries
+from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,

@@ -1,6 +1,6 @@
 """What the API takes and gives, as pydantic models."""
 
-from service.schemas.answers import (
+from lightretriever.service.schemas.answers import (
     BatchResponse,
     Document,
     DocumentTerm,
@@ -20,10 +20,10 @@ from service.schemas.answers import (
     TokenCount,
     TokenShares,
 )
-from service.schemas.base import LegName, Mode, Normalization
-from service.schemas.facts import BundleFacts, Info, Limits, Reloaded, Status
-from service.schemas.filters import And, Condition, Filter, Not, Or
-from service.schemas.requests import (
+from lightretriever.service.schemas.base import LegName, Mode, Normalization
+from lightretriever.service.schemas.facts import BundleFacts, Info, Limits, Reloaded, Status
+from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
+from lightretriever.service.schemas.requests import (
     BatchRequest,
     EncodeRequest,
     LinearFusion,

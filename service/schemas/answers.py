@@ -2,9 +2,8 @@
 
 from typing import Any
 
+from lightretriever.service.schemas.base import LegName, Mode, Model
 from pydantic import Field
-
-from service.schemas.base import LegName, Mode, Model
 
 __all__ = [
     "BatchResponse",

@@ -12,7 +12,7 @@ LegName = Literal["dense", "sparse", "bm25"]
 Mode = Literal["hybrid", "dense", "sparse", "bm25"]
 
 Normalization = Literal["range", "paper"]
-"""How a leg's scores are mapped before they are added, see `service.fusion`."""
+"""How a leg's scores are mapped before they are added, see `service.search.fusion`."""
 
 
 class Model(BaseModel):

@@ -2,11 +2,10 @@
 
 from typing import Literal
 
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.schemas.base import Mode, Model
+from lightretriever.service.schemas.requests import Weights
 from pydantic import Field
-
-from artifacts.metadata import FieldKind
-from service.schemas.base import Mode, Model
-from service.schemas.requests import Weights
 
 __all__ = [
     "BundleFacts",

@@ -6,9 +6,8 @@
 
 from typing import Annotated, Any, Final, Self
 
+from lightretriever.service.schemas.base import Model
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
-
-from service.schemas.base import Model
 
 __all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or"]
 

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
+from lightretriever.service.schemas.base import Mode, Model, Normalization
+from lightretriever.service.schemas.filters import Filter
 from pydantic import Field, field_validator, model_validator
-
-from service.schemas.base import Mode, Model, Normalization
-from service.schemas.filters import Filter
 
 __all__ = [
     "BatchRequest",

@@ -19,7 +19,7 @@ def replace_and_signal(source, target):
 
 os.replace = replace_and_signal
 sys.argv[0] = "lightretriever"
-from service.cli import main
+from lightretriever.service.cli import main
 
 main()
 """

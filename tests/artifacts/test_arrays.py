@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from artifacts.errors import BundleError, ResumeError
-from artifacts.idf import load_idf
-from artifacts.table import TokenTable
-from artifacts.work import read_array
+from lightretriever.artifacts.errors import BundleError, ResumeError
+from lightretriever.artifacts.files.workdir import read_array
+from lightretriever.artifacts.tokens.idf import load_idf
+from lightretriever.artifacts.tokens.table import TokenTable
 
 GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"
 

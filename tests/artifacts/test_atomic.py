@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from artifacts import atomic
-from artifacts.atomic import check_target, new_folder
-from artifacts.errors import BundleError
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files import atomic_dir as atomic
+from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -187,7 +186,7 @@ def test_a_failure_between_the_steps_puts_the_old_folder_back(
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from artifacts import atomic
+from lightretriever.artifacts.files import atomic_dir as atomic
 
 target, kill_after = Path(sys.argv[1]), sys.argv[2]
 renames = 0

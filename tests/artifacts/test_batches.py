@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from artifacts.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from artifacts.errors import CorpusError
+from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
+from lightretriever.artifacts.errors import CorpusError
 
 
 def batch_of(rows: list[dict[int, int]], dimension: int = 8) -> EncodedBatch:

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.errors import BundleError, CorpusError
+from lightretriever.artifacts.pipeline.build import check_before_build
+from lightretriever.artifacts.pipeline.recipe import Recipe
 
-from artifacts.build import check_before_build
-from artifacts.errors import BundleError, CorpusError
-from artifacts.recipe import Recipe
 from tests.support.models import write_corpus
 
 

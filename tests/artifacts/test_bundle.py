@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.bundle import checks
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
+from lightretriever.artifacts.tokens.table import TableDtype
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from xxhash import xxh3_128
 
-from artifacts import checks
-from artifacts.batches import EncodedBatch
-from artifacts.bundle import Bundle
-from artifacts.bundle_write import TableInput, write_bundle
-from artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
-from artifacts.manifest import CorpusInfo, ModelInfo
-from artifacts.table import TableDtype
-from artifacts.text import TextTokenizer
-from artifacts.verify import verify_bundle
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, train_tokenizer
 

@@ -3,9 +3,8 @@ import json
 from pathlib import Path
 
 import pytest
-
-from artifacts.corpus import Corpus, read_qrels, read_queries
-from artifacts.errors import CorpusError
+from lightretriever.artifacts.corpus.beir import Corpus, read_qrels, read_queries
+from lightretriever.artifacts.errors import CorpusError
 
 GOOD = {"_id": "a", "title": "T", "text": "x"}
 

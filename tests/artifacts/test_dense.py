@@ -8,11 +8,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, write_dense_index
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.tuning import choose_parameters
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 
-from artifacts.dense import DenseIndex
-from artifacts.dense_build import build_dense_index, choose_factory, write_dense_index
-from artifacts.dense_tuning import choose_parameters
-from artifacts.errors import BundleError, CorpusError, RecipeError
 from tests.support.memory import mapped_bytes
 
 FACTORIES = (
@@ -365,7 +365,7 @@ def test_a_search_among_some_documents(
 ) -> None:
     """Equal to a search of all of them, by their own scores, where they are few or the index is exhaustive."""
     factory, index = opened
-    monkeypatch.setattr("artifacts.dense._FEW", few)
+    monkeypatch.setattr("lightretriever.artifacts.dense.index._FEW", few)
     allowed = np.random.default_rng(11).random(COUNT) < share
     ordinals = np.flatnonzero(allowed)
     among = np.packbits(np.concatenate([allowed, np.zeros(24, np.bool_)]), bitorder="little")

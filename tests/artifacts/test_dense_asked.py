@@ -7,11 +7,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.query_aware import asked_factory, asked_lists
+from lightretriever.artifacts.errors import RecipeError
 
-from artifacts.dense import DenseIndex
-from artifacts.dense_asked import asked_factory, asked_lists
-from artifacts.dense_build import build_dense_index, check_factory, factory_for, write_dense_index
-from artifacts.errors import RecipeError
 from tests.support.vectors import unit
 
 Vectors = npt.NDArray[np.float32]

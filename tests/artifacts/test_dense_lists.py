@@ -8,14 +8,14 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.dense.build import BuiltIndex, build_dense_index, check_factory, write_dense_index
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.list_spread import ListSpreads, lists_of, measure_spreads
+from lightretriever.artifacts.dense.query_aware import asked_factory
+from lightretriever.artifacts.dense.tuning import choose_parameters
+from lightretriever.artifacts.errors import BundleError, DiskError, RecipeError
 
-from artifacts import kernels
-from artifacts.dense import DenseIndex
-from artifacts.dense_asked import asked_factory
-from artifacts.dense_build import BuiltIndex, build_dense_index, check_factory, write_dense_index
-from artifacts.dense_lists import ListSpreads, lists_of, measure_spreads
-from artifacts.dense_tuning import choose_parameters
-from artifacts.errors import BundleError, DiskError, RecipeError
 from tests.support.vectors import unit
 
 Floats = npt.NDArray[np.float32]
@@ -279,7 +279,7 @@ def test_filters_hold(built: BuiltIndex, queries: Floats) -> None:
     faiss.ParameterSpace().set_index_parameter(built.index, "nprobe", 8)
     for few in (0, COUNT):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("artifacts.dense._FEW", few)
+            patch.setattr("lightretriever.artifacts.dense.index._FEW", few)
             found, _ = DenseIndex(*built).search(queries[0], 30, np.packbits(allowed, bitorder="little"))
         assert found.size == 30
         assert allowed[found].all()

@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-from artifacts.batches import EncodedBatch
-from artifacts.dense import DenseIndex
-from artifacts.dense_build import build_dense_index, write_dense_index
-from artifacts.dense_tuning import LEAST_RECALL, QuerySample, choose_parameters
-from artifacts.table import TokenTable, write_table
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.tuning import LEAST_RECALL, QuerySample, choose_parameters
+from lightretriever.artifacts.tokens.table import TokenTable, write_table
 
 Vectors = npt.NDArray[np.float32]
 

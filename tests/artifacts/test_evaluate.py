@@ -12,16 +12,16 @@ import ir_measures
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.summary import EvaluateSummary
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.evaluation.evaluate import Evaluation, evaluate_bundle, fusion_of
+from lightretriever.artifacts.evaluation.quality import queries_file, read_rows
+from lightretriever.artifacts.evaluation.report import print_report
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
 from rich.console import Console
 
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError, CorpusError, RecipeError
-from artifacts.evaluate import Evaluation, evaluate_bundle, fusion_of
-from artifacts.evaluation.quality import queries_file, read_rows
-from artifacts.evaluation.report import print_report
-from artifacts.summary import EvaluateSummary
-from artifacts.text import TextTokenizer
-from service.schemas import LinearFusion, RrfFusion, Weights
 from tests.artifacts.signals import signal_after
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import tiny_batches, tiny_documents

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from artifacts.errors import CorpusError
-from artifacts.evaluation.dataset import JudgedQueries, read_judged, relevant_but_missing
-from artifacts.evaluation.runs import measure, ranking, write_run
+from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.evaluation.dataset import JudgedQueries, read_judged, relevant_but_missing
+from lightretriever.artifacts.evaluation.runs import measure, ranking, write_run
 
 LOG2_3 = np.log2(3)
 

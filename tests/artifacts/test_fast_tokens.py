@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.tokens.fast_tokenizer import FastTokens, probes
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from artifacts.fast_tokens import FastTokens, probes
-from artifacts.text import TextTokenizer
 from tests.support.memory import resident_bytes
 from tests.support.tiny import tiny_documents
 

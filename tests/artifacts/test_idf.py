@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from artifacts.errors import BundleError, CorpusError
-from artifacts.idf import idf_weights, load_idf, save_idf
+from lightretriever.artifacts.errors import BundleError, CorpusError
+from lightretriever.artifacts.tokens.idf import idf_weights, load_idf, save_idf
 
 
 def ids(*tokens: int) -> npt.NDArray[np.int32]:

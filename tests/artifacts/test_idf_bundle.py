@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import BundleError
 
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError
-from artifacts.verify import verify_bundle
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, tiny_idf
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-
-from artifacts import interrupt
-from artifacts.interrupt import Stopped, check_stopped, past_stopping, stoppable, uninterrupted
-from artifacts.work import scratch_folder, write_atomically
+from lightretriever.artifacts import signals as interrupt
+from lightretriever.artifacts.files.workdir import scratch_folder, write_atomically
+from lightretriever.artifacts.signals import Stopped, check_stopped, past_stopping, stoppable, uninterrupted
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,7 +147,7 @@ def test_what_is_not_stopped_is_not_said_to_be_stopping(
 
 
 JAVA = """
-from artifacts.lucene.jvm import java_call, java_class
+from lightretriever.artifacts.sparse.jvm import java_call, java_class
 latch = java_class("java.util.concurrent.CountDownLatch")(1)
 with uninterrupted():
     print("in Java", flush=True)

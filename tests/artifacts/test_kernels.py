@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from artifacts import kernels
-from artifacts.table import TableDtype, TokenTable, write_table
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 
 V, D = 300, 43  # no multiple of any register's size
 DTYPES: list[TableDtype] = ["float16", "float32", "int8"]

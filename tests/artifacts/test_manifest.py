@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    ids_sha256,
+    parse_manifest,
+    read_manifest,
+    table_file,
+)
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import BundleError
 
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError
-from artifacts.manifest import FORMAT_VERSION, Manifest, ids_sha256, parse_manifest, read_manifest, table_file
 from tests.support.tampering import sign
 
 

@@ -1,8 +1,7 @@
 """Values of declared fields: what is taken, what is refused, and in which form the index gets it."""
 
 import pytest
-
-from artifacts.metadata import FieldKind, indexed_values, milliseconds
+from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values, milliseconds
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "published": "date"}
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from artifacts.pages import Ahead, forget_pages, huge_memory
+from lightretriever.artifacts.files.page_cache import Ahead, forget_pages, huge_memory
 
 ROOT = Path(__file__).parents[2]
 

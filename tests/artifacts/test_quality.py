@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
-
-from artifacts.bundle import Bundle
-from artifacts.corpus import file_sha256
-from artifacts.errors import RecipeError
-from artifacts.evaluate import Evaluation, evaluate_bundle
-from artifacts.evaluation.postings import postings_per_query
-from artifacts.evaluation.quality import (
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import file_sha256
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.evaluation.evaluate import Evaluation, evaluate_bundle
+from lightretriever.artifacts.evaluation.postings import postings_per_query
+from lightretriever.artifacts.evaluation.quality import (
     check_recording,
     queries_file,
     read_queries_file,
@@ -28,11 +26,13 @@ from artifacts.evaluation.quality import (
     system_name,
     typed_command,
 )
-from artifacts.evaluation.runs import measure, ndcg_per_query
-from artifacts.evaluation.significance import paired_test
-from artifacts.text import TextTokenizer
-from service.cli import app
-from service.encoder import EncodedQuery
+from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
+from lightretriever.artifacts.evaluation.significance import paired_test
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.cli import app
+from lightretriever.service.search.encoder import EncodedQuery
+from typer.testing import CliRunner
+
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
 from tests.support.tiny import tiny_batches, tiny_documents
 

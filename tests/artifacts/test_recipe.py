@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from artifacts.errors import RecipeError
-from artifacts.recipe import load_recipe
-from artifacts.training.recipe import load_train_recipe
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.training.recipe import load_train_recipe
 
 CONTENT = {
     "name": "r",

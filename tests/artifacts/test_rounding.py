@@ -4,10 +4,10 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.dense.query_aware import build_asked_index
+from lightretriever.artifacts.dense.rounding import rounded_codes
+from lightretriever.artifacts.sparse.jvm import start_jvm
 
-from artifacts.dense_asked import build_asked_index
-from artifacts.lucene.jvm import start_jvm
-from artifacts.rounding import rounded_codes
 from tests.support.vectors import unit
 
 Floats = npt.NDArray[np.float32]

@@ -4,9 +4,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-
-from artifacts.evaluation.plot import Bar, bar_chart
-from artifacts.evaluation.tables import Results, Table, average_sets, kept_table, paired_tests
+from lightretriever.artifacts.evaluation.plot import Bar, bar_chart
+from lightretriever.artifacts.evaluation.tables import Results, Table, average_sets, kept_table, paired_tests
 
 
 def results(values: dict[tuple[str, str], float], queries: dict[str, Any] | None = None) -> Results:

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer
 
-from artifacts.errors import BundleError
-from artifacts.text import TextTokenizer, document_text
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightretriever.artifacts.cli.summary import CorpusSummary, ErrorObject
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
+from lightretriever.artifacts.errors import CorpusError, DiskError, readable
 
-from artifacts.corpus import Corpus
-from artifacts.errors import CorpusError, DiskError, readable
-from artifacts.summary import CorpusSummary, ErrorObject
-from artifacts.text_files import title_and_text, write_text_corpus
 from tests.artifacts.signals import signal_after
 
 LONG = "\n\n".join(f"Paragraph {number} has these six words." for number in range(1, 6))
@@ -47,7 +47,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service.cli", "corpus", *map(str, arguments)]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "corpus", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -240,7 +240,7 @@ def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     for number in range(20_000):
         (folder / f"{number}.md").write_text("text " * 100)
     output = tmp_path / "new" / "corpus.jsonl"
-    command = [sys.executable, "-m", "service.cli", "corpus", str(folder), str(output)]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "corpus", str(folder), str(output)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not output.with_name("corpus.jsonl.partial").exists():
             time.sleep(0.01)

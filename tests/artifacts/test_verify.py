@@ -9,12 +9,12 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.tokens.table import TableDtype
 
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError
-from artifacts.lucene.index import ImpactIndexWriter
-from artifacts.table import TableDtype
-from artifacts.verify import Problem, verify_bundle
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
 from tests.support.tiny import make_tiny_bundle, tiny_documents, train_tokenizer
 

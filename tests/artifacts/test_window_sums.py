@@ -5,8 +5,6 @@ import platform
 import subprocess
 from pathlib import Path
 
-import artifacts
-
 PROGRAM = r"""
 #include <cstdio>
 #include <random>

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-
-from artifacts.bundle import Bundle
-from artifacts.corpus import find_file, read_queries
-from loadtest.process import ROOT
-from loadtest.stage_calls import Calls, Inputs, calls_in_java, calls_outside_java
-from service.engine import SearchEngine
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
+from lightretriever.loadtest.process import ROOT
+from lightretriever.loadtest.stage_calls import Calls, Inputs, calls_in_java, calls_outside_java
+from lightretriever.service.search.engine import SearchEngine
 
 _SEED: Final = 0
 _MOST: Final = 2000

@@ -6,8 +6,7 @@ pytest tests/benchmarks --bundle BUNDLE --queries FOLDER --benchmark-autosave
 from typing import Any, Final
 
 import pytest
-
-from loadtest.stage_calls import Calls, Inputs
+from lightretriever.loadtest.stage_calls import Calls, Inputs
 
 _STAGES: Final = (
     "tokenize",

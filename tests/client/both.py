@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from service.client import AsyncSearchClient, SearchClient
-from service.schemas import (
+from lightretriever.service.client import AsyncSearchClient, SearchClient
+from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,

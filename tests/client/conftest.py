@@ -8,7 +8,8 @@ import pytest
 # Read when the library is imported: without it Haystack reports its use to its makers.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 
-from artifacts.bundle import Bundle
+from lightretriever.artifacts.bundle.reader import Bundle
+
 from tests.client.both import BOTH, Client, Maker
 from tests.service.process import serving
 

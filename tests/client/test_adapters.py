@@ -17,17 +17,17 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
+from lightretriever.service.client import AnswerError, AsyncSearchClient, Retries, SearchClient, UnreachableError
+from lightretriever.service.client.adapters import haystack, langchain, llama_index
+from lightretriever.service.client.hits import SCORES, hit_metadata
+from lightretriever.service.schemas import SearchResponse
 from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 
-from service.client import AnswerError, AsyncSearchClient, Retries, SearchClient, UnreachableError
-from service.client.adapters import haystack, langchain, llama_index
-from service.client.hits import SCORES, hit_metadata
-from service.schemas import SearchResponse
 from tests.client.scripted import FOUND, Scripted, answer, problem
 
 ROOT = Path(__file__).resolve().parents[2]
 QUERY = "play music"
-MODULE = "service.client.adapters.haystack"
+MODULE = "lightretriever.service.client.adapters.haystack"
 ONCE = Retries(attempts=1)
 
 

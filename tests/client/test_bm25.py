@@ -20,7 +20,17 @@ def test_modes_are_told_and_answered(client: Client) -> None:
 
 
 def test_the_command_shows_hits_without_legs(url: str) -> None:
-    command = [sys.executable, "-m", "service.cli", "search", "music terminal", "--url", url, "--mode", "bm25"]
+    command = [
+        sys.executable,
+        "-m",
+        "lightretriever.service.cli",
+        "search",
+        "music terminal",
+        "--url",
+        url,
+        "--mode",
+        "bm25",
+    ]
     done = subprocess.run([*command, "--timeout-s", "120"], cwd=ROOT, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode().splitlines()

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-
-from artifacts.bundle import Bundle
-from service.client import AnswerError, ClientError
-from service.keys import new_key
-from service.schemas import (
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import AnswerError, ClientError
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.schemas import (
     BatchRequest,
     EncodeRequest,
     Info,
@@ -19,6 +18,7 @@ from service.schemas import (
     SearchResponse,
     Weights,
 )
+
 from tests.client.both import Client, Maker
 from tests.client.scripted import FOUND, Scripted, answer
 from tests.service.process import serving

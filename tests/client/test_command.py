@@ -10,12 +10,12 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client.render import show
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.schemas import SearchResponse
 from rich.console import Console
 
-from artifacts.bundle import Bundle
-from service.client.render import show
-from service.keys import new_key
-from service.schemas import SearchResponse
 from tests.client.scripted import FOUND, Scripted, answer, hang_up, problem
 from tests.service.process import serving
 
@@ -24,7 +24,7 @@ KEY, ENTRY = new_key("searcher", ["search"])
 
 
 def search(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "service.cli", "search", *arguments]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "search", *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=False)
 
 

@@ -24,9 +24,9 @@ SERVER_SIDE = (
 
 LOADED = f"""
 import sys, threading
-import service.client
+import lightretriever.service.client
 loaded = [name for name in {SERVER_SIDE} if name in sys.modules]
-loaded += [name for name in sys.modules if name.startswith("service.client.adapters")]
+loaded += [name for name in sys.modules if name.startswith("lightretriever.service.client.adapters")]
 assert threading.active_count() == 1, threading.enumerate()
 sys.exit(", ".join(loaded) or 0)
 """
@@ -42,14 +42,14 @@ class Gate:
             return None
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Gate())
-from service.client.__main__ import main
+from lightretriever.service.client.__main__ import main
 main()
 """
 
 WITHOUT = """
 import sys
 sys.modules["httpx2"] = None
-from service.cli import main
+from lightretriever.service.cli import main
 main()
 """
 

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import AnswerError, Retries, SearchClient, UnreachableError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
 
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.client import AnswerError, Retries, SearchClient, UnreachableError
-from service.engine import SearchEngine
 from tests.client.both import Maker
 from tests.service.live import live
 from tests.service.process import Server, serving

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import sleep
 
 import pytest
+from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient, UnreachableError
+from lightretriever.service.schemas import SearchRequest
 
-from service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient, UnreachableError
-from service.schemas import SearchRequest
 from tests.client.both import Client, Maker, Query
 from tests.client.scripted import FOUND, Scripted, Step, answer, problem, stall_until
 
@@ -24,7 +24,7 @@ BATCH = answer({"results": [FOUND] * SIZE})
 
 FOLLOW = """
 import signal, sys
-from service.client import SearchClient
+from lightretriever.service.client import SearchClient
 
 def stop(number, frame):
     print("heard", flush=True)

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-
-from service.client import AnswerError, AsyncSearchClient, SearchClient
-from service.client.hits import SCORES
+from lightretriever.service.client import AnswerError, AsyncSearchClient, SearchClient
+from lightretriever.service.client.hits import SCORES
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 from compose_spec import PyCompose
+from lightretriever.service.settings import Settings
 
 from scripts.image import ROOT, VERSION
-from service.settings import Settings
 
 FOLDER = ROOT / "deploy"
 WRITTEN = (FOLDER / "compose.yaml").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
 
-from artifacts.bundle import Bundle
 from scripts import image, slim_image
 from tests.deploy.conftest import Image
 from tests.deploy.container import Container
@@ -17,7 +17,7 @@ MAX_BYTES = 520_000_000
 EVERY_MODULE = """
 import importlib, pkgutil, service
 for module in pkgutil.walk_packages(service.__path__, "service."):
-    if not module.name.startswith("service.client.adapters."):  # for libraries that are not in the image
+    if not module.name.startswith("lightretriever.service.client.adapters."):  # for libraries that are not in the image
         importlib.import_module(module.name)
     print(module.name)
 """
@@ -117,7 +117,11 @@ def test_every_module_of_the_service_loads(built: Image) -> None:
     ) as container:
         status, output, errors = container.wait()
     assert (status, errors) == (0, "")
-    assert {"service.server", "service.engine", "service.telemetry"} <= set(output.split())
+    assert {
+        "lightretriever.service.serving.command",
+        "lightretriever.service.search.engine",
+        "lightretriever.service.observability.metrics",
+    } <= set(output.split())
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.observability.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from artifacts.bundle import Bundle
 from scripts.image import ROOT
-from service.telemetry import Metrics
 from tests.service.process import Server
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import typer
+from lightretriever.service import schemas
+from lightretriever.service.cli import app
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from scripts import reference
-from service import schemas
-from service.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from socket import create_server
 from typing import Any, Final
 
-from artifacts.bundle import Bundle
-from artifacts.lucene.jvm import java_call, java_class
-from artifacts.lucene.search import ImpactIndex
-from service.encoder import EncodedQuery
-from service.legs import Found, SparseLeg
-from service.settings import Settings
-from service.swap import Serving
-from service.web import serve
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import java_call, java_class
+from lightretriever.service.backends.legs import Found, SparseLeg
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.serving.server import serve
+from lightretriever.service.settings import Settings
 
 __all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
 
-from artifacts.bundle import Bundle
-from artifacts.verify import verify_bundle
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model, write_corpus
 from tests.support.toy import save_toy_model, write_toy_set

@@ -39,12 +39,12 @@ STAGES: Final[dict[str, str]] = {
 
 
 _LIBRARIES: Final = (
-    "service.cli",
-    "artifacts.evaluate",
-    "artifacts.pipeline.distil_stages",
-    "artifacts.pipeline.refine",
-    "artifacts.pipeline.stages",
-    "artifacts.training.loop",
+    "lightretriever.service.cli",
+    "lightretriever.artifacts.evaluation.evaluate",
+    "lightretriever.artifacts.pipeline.distil_stages",
+    "lightretriever.artifacts.pipeline.refine",
+    "lightretriever.artifacts.pipeline.stages",
+    "lightretriever.artifacts.training.loop",
 )
 
 
@@ -155,7 +155,7 @@ def _run(command: Command, output: int, telling: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell of the tests may have it ignored
         _tell_stages(telling)
         sys.argv = ["lightretriever", *command.arguments]
-        from service.cli import main
+        from lightretriever.service.cli import main
 
         try:
             main()

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightretriever.loadtest.promises import PROMISES
+from lightretriever.loadtest.record import record
 
-from loadtest.promises import PROMISES
-from loadtest.record import record
 from tests.faults.commands import Commands
 from tests.faults.place import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle

@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from service.engine import SearchEngine
-from service.errors import ServiceError
-from service.schemas import SearchRequest
-from service.settings import Settings
-from service.swap import Serving
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.errors import ServiceError
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.settings import Settings
+
 from tests.support.tiny import tiny_documents
 
 __all__ = ["QUERIES", "SETTINGS"]

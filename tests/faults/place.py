@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Self
 
 import httpx2
+from lightretriever.service.http.api_keys import new_key
 
-from service.keys import new_key
 from tests.service.process import Server
 from tests.service.test_swap import flip
 

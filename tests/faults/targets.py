@@ -5,16 +5,16 @@ import json
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from lightretriever.artifacts.bundle.manifest import parse_manifest
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.service.errors import ServiceError
+from lightretriever.service.http.json import problem_response, read_model
+from lightretriever.service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest
+from lightretriever.service.search.request import RequestLimits
+from lightretriever.service.settings import Settings
 from starlette.requests import Request
 from starlette.types import Message
 
-from artifacts.errors import BundleError
-from artifacts.manifest import parse_manifest
-from service.errors import ServiceError
-from service.http import problem_response, read_model
-from service.limits import RequestLimits
-from service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest
-from service.settings import Settings
 from tests.support.tampering import sign
 
 __all__ = ["CORPUS", "TARGETS", "FindingError", "corpus"]

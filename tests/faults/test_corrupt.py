@@ -12,12 +12,12 @@ from typing import NamedTuple, Self
 import httpx2
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.service.http.api_keys import new_key
 
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError
-from artifacts.manifest import MANIFEST_FILE
-from artifacts.verify import verify_bundle
-from service.keys import new_key
 from tests.faults.conftest import Figure
 from tests.faults.damage import KINDS, damage
 from tests.service.process import ROOT, Server

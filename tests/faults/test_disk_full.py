@@ -19,9 +19,9 @@ from pathlib import Path
 import httpx2
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
 
-from artifacts.bundle import Bundle
-from artifacts.verify import verify_bundle
 from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import httpx2
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import KINDS
 
-from artifacts.bundle import Bundle
-from service.errors import KINDS
 from tests.faults.conftest import Figure
 from tests.faults.hostile import GOOD, Reply, ask, hostile_requests, request
 from tests.service.process import Server

@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.process import ROOT, python
+from lightretriever.service.backends.legs import DenseLeg, Leg
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import LegName
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from loadtest.process import ROOT, python
-from service.app import create_app
-from service.engine import SearchEngine
-from service.legs import DenseLeg, Leg
-from service.schemas import LegName
-from service.settings import Settings
 from tests.faults.broken_legs import EndlessRecursion, Hanging, OutOfMemory, closed_reader
 from tests.faults.traffic import bare
 from tests.service.live import live

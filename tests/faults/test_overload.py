@@ -12,12 +12,12 @@ from threading import Event, Thread
 from time import monotonic
 
 import numpy as np
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.serving.server import serve
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from service.keys import new_key
-from service.settings import Settings
-from service.swap import Serving
-from service.web import serve
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
 from tests.faults.place import Place

@@ -8,8 +8,8 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB
 
-from artifacts.lucene.jvm import DEFAULT_HEAP_MB
 from tests.faults.conftest import Figure
 from tests.faults.mix import mix
 from tests.faults.place import Held, Place, held

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.verify import verify_bundle
 
-from artifacts.verify import verify_bundle
 from tests.faults.builds import (
     adapter_files,
     assert_whole_or_absent,
@@ -193,7 +193,7 @@ def test_a_training_in_two_processes_is_stopped_as_one(tmp_path: Path, number: i
     settings = yaml.safe_load(recipe.read_text())
     settings["stages"][1]["steps"] = 400
     recipe.write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "service.cli", "train", str(recipe), "--processes", "2"]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(recipe), "--processes", "2"]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -234,7 +234,7 @@ def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
     if child == 0:
         os.chdir(ROOT)
         os.environ["TERM"] = "xterm"
-        os.execv(sys.executable, [sys.executable, "-m", "service.cli", "build", str(recipe)])
+        os.execv(sys.executable, [sys.executable, "-m", "lightretriever.service.cli", "build", str(recipe)])
     output, pressed = b"", False
     with contextlib.suppress(OSError):  # a closed terminal reads as an error
         while part := os.read(terminal, 65536):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightretriever.artifacts.cli.summary import ErrorObject
 
-from artifacts.summary import ErrorObject
 from tests.support.toy import save_toy_model, write_toy_set
 from tests.training.test_train import recipe_of
 
@@ -44,7 +44,7 @@ def two_processes(toy: Path, work: Path) -> Iterator[tuple[subprocess.Popen[str]
     file, recipe = work / "recipe.yaml", recipe_of(toy, work)
     recipe["stages"][0]["steps"] = 100_000
     file.write_text(yaml.safe_dump(recipe))
-    command = [sys.executable, "-m", "service.cli", "train", str(file), "--processes", "2", "--json"]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(file), "--processes", "2", "--json"]
     temporary = work / "temporary"
     temporary.mkdir()
     environment = os.environ | {"TMPDIR": str(temporary)}
@@ -97,7 +97,7 @@ def test_a_second_signal_ends_all_processes(toy: Path, tmp_path: Path) -> None:
 def test_an_error_in_processes_is_one_object(toy: Path, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, lora={"targets": ["nothing"]})))
-    command = [sys.executable, "-m", "service.cli", "train", str(file), "--processes", "2", "--json"]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(file), "--processes", "2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     error = ErrorObject.model_validate_json(done.stdout).error
     assert (done.returncode, error.status) == (2, 2), done.stderr

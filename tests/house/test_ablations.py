@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
+from lightretriever.artifacts.evaluation.quality import read_rows
+from lightretriever.artifacts.training.recipe import TrainRecipe
 
-from artifacts.evaluation.quality import read_rows
-from artifacts.training.recipe import TrainRecipe
 from scripts import ablations, quality
 from tests.support.toy import save_toy_model, write_toy_set
 

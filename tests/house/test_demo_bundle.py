@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from artifacts.verify import verify_bundle
 from scripts import demo
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
-from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

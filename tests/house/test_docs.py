@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.service.cli import app
 from pydantic import BaseModel
 from typer.core import TyperGroup
 from typer.main import get_command
-
-from artifacts.recipe import Recipe
-from artifacts.training.recipe import TrainRecipe
-from service.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

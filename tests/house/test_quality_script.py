@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightretriever.artifacts.evaluation.quality import read_rows
 
-from artifacts.evaluation.quality import read_rows
 from scripts import judged_part, quality
 from tests.support.models import save_model, write_corpus
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightretriever.artifacts.evaluation.quality import record
 
-from artifacts.evaluation.quality import record
 from scripts import result_tables, results
 
 REPORT: dict[str, Any] = {

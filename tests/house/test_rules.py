@@ -94,7 +94,7 @@ def test_only_evaluation_and_training_import_the_service() -> None:
 
 
 def test_the_service_imports_no_pipeline() -> None:
-    offline = {*importers("artifacts.pipeline"), *importers("artifacts.training")}
+    offline = {*importers("lightretriever.artifacts.pipeline"), *importers("lightretriever.artifacts.training")}
     assert [name for name in offline if name.startswith("service/")] == []
 
 

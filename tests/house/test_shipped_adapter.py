@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE, load_thresholds
+from lightretriever.artifacts.tokens.idf import load_idf
+from lightretriever.artifacts.training.recipe import SetRecipe, load_train_recipe
 from peft import LoraConfig
 from safetensors.torch import load_file
-
-from artifacts.idf import load_idf
-from artifacts.pipeline.weights import THRESHOLDS_FILE, load_thresholds
-from artifacts.training.recipe import SetRecipe, load_train_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTER = ROOT / "adapters" / "smollm2-135m"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
-from service.cli import app
 from tests.support.models import save_model, write_corpus
 
 QUERIES = ["music player", "a small library for numbers", "terminal", "text editor with plugins"]

@@ -8,10 +8,9 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-
-from loadtest import bench, report
-from loadtest.measure import Plan, _from, saturated
-from loadtest.tally import COUNTS
+from lightretriever.loadtest import bench, report
+from lightretriever.loadtest.measure import Plan, _from, saturated
+from lightretriever.loadtest.tally import COUNTS
 
 PATIENCE_S = 60
 SHORT = ["--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
@@ -78,7 +77,16 @@ def test_one_command_measures_records_and_reports(results: Path, capsys: pytest.
 
 def test_servers_end_with_a_run_that_is_stopped(tiny_path: Path, queries: Path, tmp_path: Path) -> None:
     given = [str(tiny_path), "--queries", str(queries), "--output", str(tmp_path / "out"), "--work", str(tmp_path)]
-    command = [sys.executable, "-m", "loadtest.bench", *given, "--systems", "lightretriever", "--seconds", "600"]
+    command = [
+        sys.executable,
+        "-m",
+        "lightretriever.loadtest.bench",
+        *given,
+        "--systems",
+        "lightretriever",
+        "--seconds",
+        "600",
+    ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
         until(lambda: servers_of(run.pid) != [])
         (server,) = servers_of(run.pid)
@@ -90,7 +98,7 @@ def test_servers_end_with_a_run_that_is_stopped(tiny_path: Path, queries: Path, 
 def servers_of(pid: int) -> list[int]:
     """Its children that run a server by now, not git, nor a copy of itself on the way to another program."""
     children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [child for child in children if b"loadtest.servers" in command_of(child)]
+    return [child for child in children if b"lightretriever.loadtest.servers" in command_of(child)]
 
 
 def command_of(pid: int) -> bytes:

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.stage_calls import Inputs, calls_in_java, calls_outside_java
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from loadtest.stage_calls import Inputs, calls_in_java, calls_outside_java
-from service.engine import SearchEngine
-from service.settings import Settings
 from tests.service.process import ROOT
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from loadtest import gate
-from loadtest.stages import STAGES
-from loadtest.wire import LoadError
+from lightretriever.loadtest import gate
+from lightretriever.loadtest.stages import STAGES
+from lightretriever.loadtest.wire import LoadError
 
 ROOT = Path(__file__).resolve().parents[2]
 QUERIES = ["music player", "a small library for numbers", "terminal", "text documents"] * 2

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+from lightretriever.loadtest.generator import closed_loop, main, open_loop, run_loop
+from lightretriever.loadtest.tally import Tally, median_of
+from lightretriever.loadtest.wire import LoadError, Target, Ticket, anserini_form, search_form
 
-from loadtest.generator import closed_loop, main, open_loop, run_loop
-from loadtest.tally import Tally, median_of
-from loadtest.wire import LoadError, Target, Ticket, anserini_form, search_form
 from tests.loadtest.server import answer, serving
 
 

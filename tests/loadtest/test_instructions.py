@@ -5,13 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from artifacts.bundle import Bundle
-from loadtest import instructions
-from loadtest.stage_calls import Inputs
-from loadtest.wire import LoadError
-from service.engine import SearchEngine
-from service.settings import Settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest import instructions
+from lightretriever.loadtest.stage_calls import Inputs
+from lightretriever.loadtest.wire import LoadError
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["tokenize", "encode_sparse", "encode_dense", "encode", "dense", "fuse", "serialise"]

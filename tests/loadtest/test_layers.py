@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-
-from artifacts.bundle import Bundle
-from loadtest import layers
-from loadtest.details import detail_tables
-from loadtest.servers.layers import LAYERS
-from loadtest.wire import LoadError
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest import layers
+from lightretriever.loadtest.details import detail_tables
+from lightretriever.loadtest.servers.layers import LAYERS
+from lightretriever.loadtest.wire import LoadError
 
 
 def write_queries(folder: Path) -> None:

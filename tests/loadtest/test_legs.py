@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-from artifacts.bundle import Bundle
-from artifacts.dense import DenseIndex
-from artifacts.dense_build import build_dense_index, write_dense_index
-from loadtest import legs
-from loadtest.record import GOALS
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.loadtest import legs
+from lightretriever.loadtest.record import GOALS
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest import limits
+from lightretriever.loadtest.details import detail_tables, load_table
+from lightretriever.loadtest.wire import LoadError
 
-from artifacts.bundle import Bundle
-from loadtest import limits
-from loadtest.details import detail_tables, load_table
-from loadtest.wire import LoadError
 from tests.support.tiny import make_tiny_bundle
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.loadtest.make_corpus import main, read_sample
+from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
-from artifacts.bundle import Bundle
-from artifacts.recipe import load_recipe
-from artifacts.verify import verify_bundle
-from loadtest.make_corpus import main, read_sample
-from service.cli import app
 from tests.support.models import save_model, write_corpus
 
 

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-
-from artifacts.bundle import Bundle
-from loadtest import paper_table
-from loadtest.paper_table import PAPER, encode_light, repeated, rows_of
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest import paper_table
+from lightretriever.loadtest.paper_table import PAPER, encode_light, repeated, rows_of
 
 
 def test_queries_are_repeated_until_there_are_enough() -> None:

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest import processors
+from lightretriever.loadtest.wire import LoadError
 
-from artifacts.bundle import Bundle
-from loadtest import processors
-from loadtest.wire import LoadError
 from tests.support.tiny import make_tiny_bundle
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]

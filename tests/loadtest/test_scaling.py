@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, write_dense_index
+from lightretriever.loadtest import scaling
+from lightretriever.loadtest.extrapolate import dense_bytes, line, power
+from lightretriever.loadtest.scaling_report import BEGIN, END, predictions, tables, write_tables
+from lightretriever.loadtest.wire import LoadError
 
-from artifacts.bundle import Bundle
-from artifacts.dense_build import build_dense_index, choose_factory, write_dense_index
-from loadtest import scaling
-from loadtest.extrapolate import dense_bytes, line, power
-from loadtest.scaling_report import BEGIN, END, predictions, tables, write_tables
-from loadtest.wire import LoadError
 from tests.support.tiny import make_tiny_bundle
 
 

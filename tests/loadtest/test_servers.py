@@ -10,19 +10,19 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.loadtest.generator import open_loop, run_loop
+from lightretriever.loadtest.process import Server, finish, memory_mb, python
+from lightretriever.loadtest.servers.documents import document_texts, read_postings, stored_documents
+from lightretriever.loadtest.servers.model import open_engine
+from lightretriever.loadtest.systems import NAMES, Given, LeftOut, System, systems
+from lightretriever.loadtest.wire import LoadError, Target
+from lightretriever.service.schemas import RrfFusion, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from artifacts.evaluation.full import QueryModel
-from artifacts.lucene.words import WordIndex, build_word_index
-from loadtest.generator import open_loop, run_loop
-from loadtest.process import Server, finish, memory_mb, python
-from loadtest.servers.documents import document_texts, read_postings, stored_documents
-from loadtest.servers.model import open_engine
-from loadtest.systems import NAMES, Given, LeftOut, System, systems
-from loadtest.wire import LoadError, Target
-from service.engine import SearchEngine
-from service.schemas import RrfFusion, SearchRequest
-from service.settings import Settings
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import make_tiny_bundle
 
@@ -124,9 +124,13 @@ def test_words_of_the_query_are_in_what_bm25_finds(found: dict[str, System]) -> 
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="nowhere: there is no such folder"):
-        Server(python("service.cli", "serve", str(tmp_path / "nowhere"), "--port", "0"))
+        Server(python("lightretriever.service.cli", "serve", str(tmp_path / "nowhere"), "--port", "0"))
     with pytest.raises(LoadError, match=r"ended with 2: .*nowhere"):
-        finish(python("loadtest.servers.bm25", str(tmp_path / "nowhere"), "--work", str(tmp_path), "--build"))
+        finish(
+            python(
+                "lightretriever.loadtest.servers.bm25", str(tmp_path / "nowhere"), "--work", str(tmp_path), "--build"
+            )
+        )
     with pytest.raises(LoadError, match="can't be started"):
         Server([str(tmp_path / "no-program")])
     with pytest.raises(LoadError, match="process 999999999"):
@@ -154,7 +158,9 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_path: Path) -> None:
-    command = python("loadtest.servers.model", str(tiny_path), "--model", str(real_bundle[1]), "--port", "0")
+    command = python(
+        "lightretriever.loadtest.servers.model", str(tiny_path), "--model", str(real_bundle[1]), "--port", "0"
+    )
     with pytest.raises(LoadError, match="another tokenizer"):
         Server(command)
 

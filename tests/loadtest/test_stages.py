@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-
-from artifacts.bundle import Bundle
-from loadtest import stages
-from loadtest.record import GOALS, goal_table, latency, record
-from service.engine import SearchEngine
-from service.settings import Settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest import stages
+from lightretriever.loadtest.record import GOALS, goal_table, latency, record
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from artifacts.batches import EncodedBatch, check_batch
-from loadtest.synthetic import Sample, SyntheticCorpus
+from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch
+from lightretriever.loadtest.synthetic import Sample, SyntheticCorpus
 
 VOCABULARY, DIMENSION, TOPICS, EACH = 300, 12, 5, 40
 

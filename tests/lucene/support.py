@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-from artifacts.lucene.index import ImpactIndexWriter
-from artifacts.lucene.search import ImpactIndex
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

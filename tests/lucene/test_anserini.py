@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
 
-from artifacts.errors import BundleError, JavaError
-from artifacts.lucene.jvm import JavaObject, java_class
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex, build_word_index
 from tests.lucene.support import Collection, query
 
 COMMON = ["the", "of", "a", "and", "retrieval", "retrieving", "index", "indexes", "vector", "vectors", "engine"]

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+import lightretriever.artifacts.sparse.compile as compiling
 import pytest
-
-import artifacts.lucene.compile as compiling
-from artifacts.errors import JavaError
+from lightretriever.artifacts.errors import JavaError
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.writer import MAX_DOCUMENT_BYTES, ImpactIndexWriter
 
-from artifacts.errors import BundleError, JavaError
-from artifacts.lucene.index import MAX_DOCUMENT_BYTES, ImpactIndexWriter
-from artifacts.lucene.search import ImpactIndex
 from tests.lucene.support import Collection, query, rows
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ def test_the_index_is_one_segment_and_nothing_else(written: Path) -> None:
 
 
 def test_order_survives_the_merge_of_many_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("artifacts.lucene.index._BUFFER_MB", 0.2)
+    monkeypatch.setattr("lightretriever.artifacts.sparse.writer._BUFFER_MB", 0.2)
     count = 6000
     ids = [f"{i * 7919 % count}" for i in range(count)]
     with ImpactIndexWriter(tmp_path / "merged") as writer:
@@ -200,8 +200,8 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from artifacts.errors import JavaError
-from artifacts.lucene.index import ImpactIndexWriter
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 path = Path(sys.argv[1])
 try:
     with ImpactIndexWriter(path) as writer:

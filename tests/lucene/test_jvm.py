@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, detach_thread, java_call, java_class, start_jvm
 
-from artifacts.errors import JavaError
-from artifacts.lucene.jvm import DEFAULT_HEAP_MB, detach_thread, java_call, java_class, start_jvm
-from artifacts.lucene.search import ImpactIndex
 from tests.lucene.support import query
 
 FOLDER = Path(__file__).parents[2]
@@ -112,9 +112,9 @@ logging.basicConfig(level=logging.INFO)
 environment, spoken = dict(os.environ), locale.setlocale(locale.LC_ALL)
 from pathlib import Path
 import numpy as np
-from artifacts.lucene.index import ImpactIndexWriter
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 path = Path(sys.argv[1])
 with ImpactIndexWriter(path / "impacts") as writer:
     writer.add(["a"], [b"A"], np.array([0, 1]), np.array([1]), np.array([1]))
@@ -133,7 +133,7 @@ assert not {"pyserini", "torch", "transformers"} & set(sys.modules)
 
 def test_the_heap_begins_small_however_large_the_machine() -> None:
     script = """
-from artifacts.lucene.jvm import java_call, java_class
+from lightretriever.artifacts.sparse.jvm import java_call, java_class
 runtime = java_call(java_class("java.lang.Runtime").getRuntime)
 assert runtime.totalMemory() <= 64 << 20 < 900 << 20 < runtime.maxMemory()
 """
@@ -144,7 +144,7 @@ assert runtime.totalMemory() <= 64 << 20 < 900 << 20 < runtime.maxMemory()
 def test_signals_stay_with_python() -> None:
     script = """
 import os, signal, time
-from artifacts.lucene.jvm import start_jvm
+from lightretriever.artifacts.sparse.jvm import start_jvm
 heard = []
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append("SIGTERM"))
@@ -167,7 +167,7 @@ def test_file_names_do_not_depend_on_the_locale(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from artifacts.lucene.words import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 path = Path(sys.argv[1], "größe-🦀")
 build_word_index(path, ["ä"], ["größe"])
 with WordIndex.open(path) as words:
@@ -181,7 +181,7 @@ with WordIndex.open(path) as words:
 def test_the_thread_that_starts_it_may_end() -> None:
     script = """
 import threading
-from artifacts.lucene.jvm import java_call, java_class, start_jvm
+from lightretriever.artifacts.sparse.jvm import java_call, java_class, start_jvm
 thread = threading.Thread(target=start_jvm)
 thread.start()
 thread.join()
@@ -194,8 +194,8 @@ print(java_call(java_class("java.lang.Integer").toString, 42))
 def test_a_forked_process_is_told() -> None:
     script = """
 import os, sys, warnings
-from artifacts.errors import JavaError
-from artifacts.lucene.jvm import start_jvm
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.jvm import start_jvm
 start_jvm()
 warnings.simplefilter("ignore")  # newer Pythons warn of what is shown here
 child = os.fork()
@@ -212,8 +212,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 FAILS = """
 import importlib, sys
-from artifacts.errors import JavaError
-from artifacts.lucene.jvm import start_jvm
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.jvm import start_jvm
 {before}
 try:
     start_jvm()
@@ -276,9 +276,9 @@ def test_too_small_a_heap_is_a_clear_error(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np
-from artifacts.errors import JavaError
-from artifacts.lucene.index import ImpactIndexWriter
-from artifacts.lucene.jvm import start_jvm
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.sparse.jvm import start_jvm
 start_jvm(heap_mb=64)
 path = Path(sys.argv[1], "index")
 try:

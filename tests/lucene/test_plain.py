@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.sparse.index import DOCUMENTS_FILE, IMPACTS_FILE, ImpactIndex
+from lightretriever.artifacts.sparse.jvm import java_class
 
-from artifacts import kernels
-from artifacts.errors import BundleError
-from artifacts.lucene.jvm import java_class
-from artifacts.lucene.search import DOCUMENTS_FILE, IMPACTS_FILE, ImpactIndex
 from tests.lucene.support import Collection, query, random_collection
 
 FILES = (IMPACTS_FILE, DOCUMENTS_FILE)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.index import ASKED_IF_BM25, ASKED_IF_LEARNED, ImpactIndex
 
-from artifacts.errors import JavaError
-from artifacts.lucene.search import ASKED_IF_BM25, ASKED_IF_LEARNED, ImpactIndex
 from tests.lucene.support import Collection, opened, query, random_collection
 
 NONE = np.array([], np.int64)

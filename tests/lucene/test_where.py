@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
-from artifacts.errors import JavaError
-from artifacts.lucene.index import ImpactIndexWriter
-from artifacts.lucene.search import ImpactIndex
-from artifacts.metadata import FieldKind
 from tests.lucene.support import Collection, query, random_collection
 
 COUNT = 10_000

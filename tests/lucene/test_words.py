@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.bm25 import WordIndex, WordSearch, build_word_index, count_texts
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.tokens.tokenizer import document_text
 
-from artifacts.errors import JavaError
-from artifacts.lucene.index import ImpactIndexWriter
-from artifacts.lucene.search import ImpactIndex
-from artifacts.lucene.words import WordIndex, WordSearch, build_word_index, count_texts
-from artifacts.metadata import FieldKind
-from artifacts.text import document_text
 from tests.lucene.support import Collection, query, random_collection
 
 COUNT = 3000

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 
-from artifacts.pipeline.model import Backbone, load_backbone
 from tests.support.models import CONFIGS, save_model
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, normalizers
 
-from artifacts.errors import ModelError
-from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from artifacts.text import TextTokenizer
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import tiny_documents
 

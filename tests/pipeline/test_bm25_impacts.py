@@ -5,10 +5,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from artifacts.errors import CorpusError
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
+from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 
 V = 60
 IdLists = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=30), min_size=1, max_size=12)

@@ -11,21 +11,21 @@ import numpy.typing as npt
 import pytest
 import torch
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, ResumeError
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.states import token_states_naive
+from lightretriever.artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.service.cli import app
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
-from artifacts.bundle import Bundle
-from artifacts.errors import CorpusError, LightRetrieverError, ResumeError
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.states import token_states_naive
-from artifacts.pipeline.table import instruction_prefix
-from artifacts.text import document_text
-from artifacts.verify import verify_bundle
-from artifacts.work import work_lock
-from service.cli import app
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
-from service.settings import Settings
 from tests.support.models import save_model, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -276,9 +276,9 @@ def test_the_whole_build_runs_on_a_terminal(recipe: Path, tmp_path: Path) -> Non
 
 def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    for name in [name for name in sys.modules if name.startswith("artifacts.pipeline")]:
+    for name in [name for name in sys.modules if name.startswith("lightretriever.artifacts.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("artifacts.pipeline.stages", raising=False)
+    monkeypatch.delattr("lightretriever.artifacts.pipeline.stages", raising=False)
     result = CliRunner().invoke(app, ["table", str(recipe)])
     assert "needs torch" in str(result.exception)
     assert "lightretriever-search[pipeline]" in str(result.exception)

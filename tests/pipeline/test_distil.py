@@ -9,22 +9,29 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
+from lightretriever.artifacts.pipeline.distil import (
+    Agreement,
+    Bags,
+    agreement,
+    initial_rows,
+    table_queries,
+    train_table,
+)
+from lightretriever.artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
+from lightretriever.service.cli import app
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
-from artifacts.bundle import Bundle
-from artifacts.corpus import Corpus
-from artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
-from artifacts.pipeline.distil import Agreement, Bags, agreement, initial_rows, table_queries, train_table
-from artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
-from artifacts.recipe import DistilTableRecipe, load_recipe
-from artifacts.shards import ShardStore
-from artifacts.verify import verify_bundle
-from service.cli import app
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
-from service.settings import Settings
 from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 from tests.support.tiny import tiny_documents

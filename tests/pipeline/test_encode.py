@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_corpus, encode_documents
+from lightretriever.artifacts.pipeline.model import Backbone
 
-from artifacts.corpus import Corpus
-from artifacts.errors import ResumeError
-from artifacts.pipeline.encode import EncodeSettings, encode_corpus, encode_documents
-from artifacts.pipeline.model import Backbone
 from tests.support.models import write_corpus
 
 SETTINGS = EncodeSettings(max_length=48, top_k=20, batch_tokens=256, shard_size=8)

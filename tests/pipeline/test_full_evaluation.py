@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.evaluate import Evaluation, evaluate_bundle
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.model import Backbone
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
-from artifacts.bundle import Bundle
-from artifacts.errors import ModelError
-from artifacts.evaluate import Evaluation, evaluate_bundle
-from artifacts.evaluation.full import QueryModel
-from artifacts.pipeline.biencoder import load_biencoder
-from artifacts.pipeline.full_query import full_query_vectors
-from artifacts.pipeline.model import Backbone
-from artifacts.shards import ShardStore
 from tests.artifacts.test_evaluate import QRELS, QUERIES, write_dataset
 from tests.pipeline.test_build import run
 from tests.support.biencoder import save_biencoder

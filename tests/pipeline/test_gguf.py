@@ -5,12 +5,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.pipeline.weights import convert_gguf
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from artifacts.errors import ModelError
-from artifacts.pipeline.model import load_backbone
-from artifacts.pipeline.weights import convert_gguf
 from tests.support.models import SHAPE
 
 QUANTISATION = gguf.GGMLQuantizationType.Q8_0

@@ -11,21 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.table import TableJob, make_table
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.idf import load_idf, save_idf
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.cli import app
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from artifacts.bundle import Bundle
-from artifacts.errors import RecipeError, ResumeError
-from artifacts.idf import load_idf, save_idf
-from artifacts.lucene.search import ImpactIndex
-from artifacts.pipeline.model import load_backbone
-from artifacts.pipeline.table import TableJob, make_table
-from artifacts.recipe import load_recipe
-from artifacts.shards import ShardStore
-from artifacts.text import TextTokenizer
-from artifacts.verify import verify_bundle
-from service.cli import app
 from tests.support.models import write_corpus
 
 DOCUMENTS = 12

@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.model import Backbone, ModelDtype, load_backbone
+from lightretriever.artifacts.pipeline.table import TableJob, instruction_prefix, make_table
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from artifacts.errors import ModelError
-from artifacts.pipeline.model import Backbone, ModelDtype, load_backbone
-from artifacts.pipeline.table import TableJob, instruction_prefix, make_table
 from tests.support.models import save_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]

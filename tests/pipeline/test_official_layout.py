@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.service.cli import app
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from peft import LoraConfig, TaskType, get_peft_model
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from artifacts.bundle import Bundle
-from artifacts.verify import verify_bundle
-from service.cli import app
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
-from service.settings import Settings
 from tests.support.models import save_model, write_corpus
 
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

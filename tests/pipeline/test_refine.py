@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.service.cli import app
 from typer.testing import CliRunner, Result
 
-from artifacts.bundle import Bundle
-from artifacts.errors import RecipeError
-from artifacts.recipe import load_recipe
-from artifacts.shards import ShardStore
-from artifacts.verify import verify_bundle
-from service.cli import app
 from tests.support.models import write_corpus
 
 DOCUMENTS = 120

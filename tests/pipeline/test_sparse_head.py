@@ -6,10 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.pipeline import sparse_head
+from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from artifacts.pipeline import sparse_head
-from artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 
 
 def naive(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.states import (
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.states import (
     PrefixCache,
     block_mask,
     block_positions,
@@ -12,7 +11,7 @@ from artifacts.pipeline.states import (
     token_states_naive,
     token_states_packed,
 )
-from artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.pipeline.table import instruction_prefix
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 TOKENS = torch.tensor([5, 17, 17, 200, 3, 96, 41])

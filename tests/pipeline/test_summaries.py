@@ -8,15 +8,15 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.runner import AGAIN
+from lightretriever.artifacts.cli.summary import SUMMARIES, ErrorInfo, ErrorObject, TrainSummary
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.signals import Stopped
+from lightretriever.service.cli import app
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
-from artifacts.bundle import Bundle
-from artifacts.errors import LightRetrieverError
-from artifacts.interrupt import Stopped
-from artifacts.offline import AGAIN
-from artifacts.summary import SUMMARIES, ErrorInfo, ErrorObject, TrainSummary
-from service.cli import app
 from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 from tests.support.toy import save_toy_model, write_toy_set
@@ -184,7 +184,7 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("artifacts.verify.verify_bundle", fail)
+    monkeypatch.setattr("lightretriever.artifacts.bundle.verify.verify_bundle", fail)
     result = run("verify", tmp_path, "--json")
     assert result.exit_code == status
     found = ErrorObject.model_validate_json(result.stdout).error

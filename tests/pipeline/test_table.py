@@ -3,13 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from artifacts.errors import ResumeError
-from artifacts.pipeline import table as table_module
-from artifacts.pipeline.model import Backbone
-from artifacts.pipeline.states import token_states_naive
-from artifacts.pipeline.table import TableJob, instruction_prefix, make_table
-from artifacts.table import TokenTable, write_table
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.pipeline import table as table_module
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import token_states_naive
+from lightretriever.artifacts.pipeline.table import TableJob, instruction_prefix, make_table
+from lightretriever.artifacts.tokens.table import TokenTable, write_table
 
 INSTRUCTION = "Given a question, retrieve passages that answer it"
 JOB = TableJob(INSTRUCTION, batch=48, part=100)

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
+from lightretriever.artifacts.pipeline.thresholds import term_thresholds
+from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 
-from artifacts.corpus import Document
-from artifacts.errors import ModelError
-from artifacts.pipeline.encode import EncodeSettings, encode_documents
-from artifacts.pipeline.full_query import full_query_vectors
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.sparse_head import sparse_weights
-from artifacts.pipeline.thresholds import term_thresholds
-from artifacts.training.adapter import Adapter
-from artifacts.training.recipe import LoraRecipe, TrainRecipe
 from tests.support.models import save_model
 from tests.support.tiny import tiny_documents
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.engine import SearchEngine
-from service.settings import Settings
 from tests.service.browsing import ATTACK, browsing
 from tests.service.process import serving
 from tests.service.reference import Corpus

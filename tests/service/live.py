@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
-
-from service.app import Application
-from service.web import make_server
+from lightretriever.service.http.app import Application
+from lightretriever.service.serving.server import make_server
 
 
 @dataclass

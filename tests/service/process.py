@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 from pathlib import Path
-from service.server import run
-from service.settings import load_settings
+from lightretriever.service.serving.command import run
+from lightretriever.service.settings import load_settings
 bundle, host, port, workers = sys.argv[1:]
 sys.exit(run(Path(bundle), host=host, port=int(port), settings=load_settings(), workers=int(workers)))
 """

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.bundle.reader import Bundle
 
-from artifacts.bundle import Bundle
 from tests.support.tiny import tiny_batches, tiny_documents
 
 Scores = npt.NDArray[np.float64]

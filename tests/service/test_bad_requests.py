@@ -9,8 +9,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.errors import KINDS
+from lightretriever.service.errors import KINDS
 
 JSON = {"content-type": "application/json"}
 

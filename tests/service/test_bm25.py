@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import LegName
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.engine import SearchEngine
 
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import DocumentSet
-from artifacts.lucene.words import WordIndex, build_word_index
-from service.app import create_app
-from service.encoder import EncodedQuery
-from service.engine import SearchEngine
-from service.legs import Found, Leg
-from service.schemas import LegName
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, FusionInfo, read_manifest
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.pipeline.recipe import IndexRecipe
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import LinearFusion, SearchRequest, Weights
+from lightretriever.service.search.engine import SearchEngine
 from pydantic import ValidationError
 
-from artifacts.errors import BundleError
-from artifacts.manifest import MANIFEST_FILE, FusionInfo, read_manifest
-from artifacts.recipe import IndexRecipe
-from artifacts.verify import verify_bundle
-from service.app import create_app
-from service.engine import SearchEngine
-from service.schemas import LinearFusion, SearchRequest, Weights
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import make_tiny_bundle
 

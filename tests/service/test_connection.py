@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from time import monotonic, sleep
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.execution import lookout
+from lightretriever.service.execution.jobs import Job, Steps
+from lightretriever.service.execution.waiting import Done
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.fastpath.connection import Connection
+from lightretriever.service.http.fastpath.flight import Flight
+from lightretriever.service.observability.metrics import Mark
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.engine_lease import Tenure
+from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.operations import Errands
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from service import lookout
-from service.app import create_app
-from service.connection import Connection
-from service.engine import SearchEngine
-from service.errands import Errands
-from service.flight import Flight
-from service.hits import Plain
-from service.jobs import Job, Steps
-from service.schemas import SearchRequest
-from service.settings import Settings
-from service.telemetry import Mark
-from service.tenure import Tenure
-from service.waiting import Done
 from tests.service.conftest import SETTINGS
 from tests.service.live import Live, running
 from tests.service.test_overload import Gated
@@ -154,7 +154,7 @@ def test_both_ways_give_the_same_answer(
 
 
 def test_a_body_behind_its_head_is_waited_for(live: Live, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.connection._PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("lightretriever.service.http.fastpath.connection._PATIENCE_S", PATIENCE_S)
     data, client, before = request(SEARCH), connect(), long_ways(live)
     head = data.index(b"\r\n\r\n") + 4
     for cut in (head, head + 5):
@@ -165,7 +165,7 @@ def test_a_body_behind_its_head_is_waited_for(live: Live, connect: Connect, monk
 
 
 def test_what_comes_slowly_goes_the_long_way(live: Live, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.connection._PATIENCE_S", 0.001)
+    monkeypatch.setattr("lightretriever.service.http.fastpath.connection._PATIENCE_S", 0.001)
     data, client, before = request(SEARCH), connect(), long_ways(live)
     head = data.index(b"\r\n\r\n") + 4
     cuts = (7, head - 3, head, head + 5)
@@ -181,7 +181,7 @@ def test_what_comes_slowly_goes_the_long_way(live: Live, connect: Connect, monke
 def test_who_sends_byte_by_byte_is_not_waited_for_longer(
     live: Live, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.connection._PATIENCE_S", 0.3)
+    monkeypatch.setattr("lightretriever.service.http.fastpath.connection._PATIENCE_S", 0.3)
     data, client, before = request(SEARCH), connect(), long_ways(live)
     client.send(data[: data.index(b"\r\n\r\n") + 4])
     for byte in data[data.index(b"\r\n\r\n") + 4 :]:
@@ -307,7 +307,7 @@ def test_a_server_that_stops_answers_first(connect: Connect, tiny_bundle: Bundle
 def test_a_server_that_stops_answers_what_has_begun_to_come(
     connect: Connect, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.connection._PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("lightretriever.service.http.fastpath.connection._PATIENCE_S", PATIENCE_S)
     data = request(SEARCH)
     with running(create_app(engine)) as live:
         client = connect(live)
@@ -449,7 +449,7 @@ def test_a_search_that_gets_no_thread_is_refused_once(
             until(lambda: engine.crew._idle == len(engine.crew._members))  # those of the warm-up
             patch.setattr(engine._jobs.crew, "_members", set())  # as before its first thread
             patch.setattr(engine._jobs.crew, "_idle", 0)
-            patch.setattr("service.crew.Thread.start", fail)
+            patch.setattr("lightretriever.service.execution.crew.Thread.start", fail)
             assert client.ask(request(SEARCH))[0].startswith(b"HTTP/1.1 500")
             assert not engine._jobs.crew._queue
         assert desk.admission._inside == 0
@@ -669,7 +669,7 @@ def test_an_engine_that_closes_gives_connections_back(connect: Connect, tiny_bun
 def test_where_sockets_cannot_be_watched_the_event_loop_reads_them(
     connect: Connect, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.crew.open_lookout", lookout._Bench)
+    monkeypatch.setattr("lightretriever.service.execution.crew.open_lookout", lookout._Bench)
     with SearchEngine.open(tiny_bundle, SETTINGS) as engine, running(create_app(engine)) as live:
         client = connect(live)
         until(lambda: client.ask(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")[0].startswith(b"HTTP/1.1 200"))

@@ -11,8 +11,7 @@ from functools import partial
 from time import sleep
 
 import pytest
-
-from service.crew import Crew
+from lightretriever.service.execution.crew import Crew
 
 
 @pytest.fixture
@@ -327,7 +326,7 @@ def test_without_new_threads_the_others_do_what_there_is(
     first, _ = hold(crew, gate, 2)
     done = threading.Semaphore(0)
     with monkeypatch.context() as patch:
-        patch.setattr("service.crew.Thread.start", no_thread)
+        patch.setattr("lightretriever.service.execution.crew.Thread.start", no_thread)
         crew.hire(done.release)
         crew.put(done.release)
         crew.replace(first)
@@ -346,7 +345,7 @@ def test_an_idle_thread_does_what_no_new_one_can(gate: threading.Event, monkeypa
         sleep(0.001)
     done = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr("service.crew.Thread.start", no_thread)
+        patch.setattr("lightretriever.service.execution.crew.Thread.start", no_thread)
         crew.hire(done.set)
     assert done.wait(30)
     assert crew.close()

@@ -11,8 +11,7 @@ from typing import cast
 
 import pytest
 import uvloop
-
-from service.door import Door, Share
+from lightretriever.service.serving.acceptor import Door, Share
 
 PATIENCE_S = 30.0
 

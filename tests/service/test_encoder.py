@@ -4,13 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.tokens.table import TokenTable, write_table
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.errors import NoDirectionError, NoTokensError
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import QueryEncoder
 from tokenizers import Tokenizer, models, pre_tokenizers
-
-from artifacts.table import TokenTable, write_table
-from artifacts.text import TextTokenizer
-from service.encoder import QueryEncoder
-from service.errors import NoDirectionError, NoTokensError
-from service.telemetry import StageClock
 
 ROWS = np.array([[3, 4], [0, 2], [0, -2], [1, 0]], np.float32)
 

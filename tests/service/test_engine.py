@@ -3,12 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import DocumentNotFoundError, InvalidRequestError, NotReadyError
+from lightretriever.service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from service.engine import SearchEngine
-from service.errors import DocumentNotFoundError, InvalidRequestError, NotReadyError
-from service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
-from service.settings import Settings
 from tests.service.reference import Corpus
 
 QUERIES = [

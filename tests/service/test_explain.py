@@ -7,12 +7,12 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.backends.legs import Leg
+from lightretriever.service.schemas import Explanation, Hit, LinearFusion, Mode, RrfFusion, SearchRequest, Weights
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.engine import SearchEngine
 
-from artifacts.bundle import Bundle
-from service.encoder import EncodedQuery
-from service.engine import SearchEngine
-from service.legs import Leg
-from service.schemas import Explanation, Hit, LinearFusion, Mode, RrfFusion, SearchRequest, Weights
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus
 

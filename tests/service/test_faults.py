@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
-
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import DocumentSet
-from service.app import create_app
-from service.encoder import EncodedQuery
-from service.engine import SearchEngine
-from service.errors import DeadlineError, NotReadyError, SearchFailedError
-from service.legs import Found, Leg
-from service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
-from service.settings import Settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
 LEGS = pytest.mark.parametrize("leg", ["dense", "sparse"])
 HURRY_MS = 3_000.0

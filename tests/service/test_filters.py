@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import Mode, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.filters import MOST_DEEP, MOST_VALUES, Filters
 
-from artifacts.lucene.search import DocumentSet
-from artifacts.metadata import FieldKind
-from service.app import create_app
-from service.engine import SearchEngine
-from service.filters import MOST_DEEP, MOST_VALUES, Filters
-from service.schemas import Mode, SearchRequest
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -195,7 +195,7 @@ def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch:
 
 
 def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.filters._KEPT_BYTES", 600)  # two sets of a thousand documents
+    monkeypatch.setattr("lightretriever.service.search.filters._KEPT_BYTES", 600)  # two sets of a thousand documents
     filters = Filters(engine.parts.documents._index)  # type: ignore[arg-type] # it is the whole index
     conditions = [("number", "share", "0.0", f"{below}.0") for below in (1, 2, 3)]
     for condition in conditions:

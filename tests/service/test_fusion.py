@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from service.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
+from lightretriever.service.search.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
 
 Leg = tuple[np.ndarray, np.ndarray]
 

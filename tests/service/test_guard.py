@@ -5,8 +5,7 @@ from math import inf
 from time import perf_counter, sleep
 
 import pytest
-
-from service.guard import Guard
+from lightretriever.service.execution.guard import Guard
 
 
 class Watched:

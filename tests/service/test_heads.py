@@ -1,8 +1,7 @@
 """Which requests are plain searches, told by their heads."""
 
 import pytest
-
-from service.heads import Heads
+from lightretriever.service.http.fastpath.heads import Heads
 
 LIMIT = 1000
 HOST = "Host: x"

@@ -8,9 +8,8 @@ from time import perf_counter, sleep
 from typing import Any
 
 import pytest
-
-from service.jobs import Jobs, Steps
-from service.lanes import Call, Lane, LateError
+from lightretriever.service.execution.jobs import Jobs, Steps
+from lightretriever.service.execution.lanes import Call, Lane, LateError
 
 
 @pytest.fixture

@@ -11,18 +11,18 @@ from time import monotonic, sleep
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.cli import app as commands
+from lightretriever.service.errors import SettingsError, UnauthorizedError
+from lightretriever.service.http.access import Gate
+from lightretriever.service.http.api_keys import ApiKeys, KeyEntry, KeyFile, new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.operations import Errands
+from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.cli import app as commands
-from service.engine import SearchEngine
-from service.errands import Errands
-from service.errors import SettingsError, UnauthorizedError
-from service.gate import Gate
-from service.keys import ApiKeys, KeyEntry, KeyFile, new_key
-from service.logs import configure_logging
-from service.settings import Settings
 from tests.service.live import live
 from tests.service.process import Server
 
@@ -213,7 +213,7 @@ def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: st
 def test_keys_come_and_go_with_the_file(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("service.keys._LOOK_S", 0.0)
+    monkeypatch.setattr("lightretriever.service.http.api_keys._LOOK_S", 0.0)
     file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
     settings = engine.settings.model_copy(update={"api_keys_file": file})
     monkeypatch.setattr(engine, "settings", settings)
@@ -232,7 +232,9 @@ def test_keys_come_and_go_with_the_file(
         assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
         file.unlink()
         assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
-        assert [record.message for record in caplog.records if record.name == "service.keys"] == [
+        assert [
+            record.message for record in caplog.records if record.name == "lightretriever.service.http.api_keys"
+        ] == [
             "API keys stay as they were",
             "API keys stay as they were",
         ]

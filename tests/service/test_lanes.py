@@ -5,8 +5,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-
-from service.lanes import Call, Lane, LateError, StuckError
+from lightretriever.service.execution.lanes import Call, Lane, LateError, StuckError
 
 
 def soon() -> float:

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-
-from artifacts.bundle import Bundle
-from artifacts.errors import BundleError
-from service.app import create_app
-from service.engine import SearchEngine
-from service.errors import NotReadyError, SearchFailedError
-from service.hits import Plain
-from service.jobs import Steps
-from service.search import Search
-from service.settings import Settings
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.service.errors import NotReadyError, SearchFailedError
+from lightretriever.service.execution.jobs import Steps
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.pipeline import Search
+from lightretriever.service.settings import Settings
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
 
@@ -73,7 +72,7 @@ def test_a_failed_warm_up_is_tried_again(tiny_bundle: Bundle, monkeypatch: pytes
         warm_up(engine, stop)
 
     monkeypatch.setattr(SearchEngine, "warm_up", flaky)
-    monkeypatch.setattr("service.app._WARM_UP_PAUSE_S", 0.01)
+    monkeypatch.setattr("lightretriever.service.http.app._WARM_UP_PAUSE_S", 0.01)
     ready = threading.Event()
     with TestClient(create_app(tiny_bundle.path, SETTINGS, on_ready=ready.set)):
         assert ready.wait(60)

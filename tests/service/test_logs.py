@@ -8,8 +8,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-
-from service.logs import configure_logging
+from lightretriever.service.observability.logging import configure_logging
 
 LOG = logging.getLogger("a.test")
 FLAGS = ("logThreads", "logProcesses", "logMultiprocessing")

@@ -9,12 +9,12 @@ from contextlib import closing
 from socket import create_server
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.execution.memory import give_back, settle
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.serving.server import serve
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from service.memory import give_back, settle
-from service.settings import Settings
-from service.swap import Serving
-from service.web import serve
 from tests.support.memory import resident_bytes
 
 PIECES = 10_000

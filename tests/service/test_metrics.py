@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
 from prometheus_client.parser import text_string_to_metric_families
-
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.settings import Settings
 
 STAGES = ("tokenize", "encode", "dense", "sparse", "rescore", "fuse")
 

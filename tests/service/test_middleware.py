@@ -8,15 +8,14 @@ from typing import Any
 import orjson
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.middleware import Envelope
+from lightretriever.service.observability.metrics import Metrics
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from starlette.types import Message, Receive, Scope, Send
-
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.engine import SearchEngine
-from service.middleware import Envelope
-from service.schemas import SearchRequest
-from service.settings import Settings
-from service.telemetry import Metrics
 
 
 def http_scope(path: str, method: str = "GET") -> Scope:

@@ -11,12 +11,12 @@ import schemathesis
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
+from lightretriever.service.errors import KINDS
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.examples import ANSWERS, REQUESTS
+from lightretriever.service.http.routes import router
+from lightretriever.service.schemas import Problem
 
-from service.app import create_app
-from service.errors import KINDS
-from service.examples import ANSWERS, REQUESTS
-from service.routes import router
-from service.schemas import Problem
 from tests.service.conftest import SETTINGS
 
 # Filters within filters make schemathesis' strategies deep ones.
@@ -111,7 +111,7 @@ def test_examples_of_answers_are_valid() -> None:
 
 def test_answers_have_the_documented_shape(client: TestClient) -> None:
     """Strict models, unknown fields refused: more than the description could say."""
-    from service import schemas
+    from lightretriever.service import schemas
 
     for answer, model in (
         (client.post("/search", json={"query": "music", "fields": []}), schemas.SearchResponse),

@@ -10,16 +10,16 @@ import httpx2
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.errors import DeadlineError, OverloadedError
+from lightretriever.service.http.admission import Admission
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import DocumentSet
-from service.admission import Admission
-from service.app import create_app
-from service.encoder import EncodedQuery
-from service.engine import SearchEngine
-from service.errors import DeadlineError, OverloadedError
-from service.legs import Found, Leg
-from service.settings import Settings
 from tests.service.live import live
 
 WORKING, WAITING, CLIENTS = 2, 3, 24

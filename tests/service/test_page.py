@@ -5,10 +5,10 @@ import os
 import re
 from pathlib import Path
 
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.routes import router
 from playwright.sync_api import Browser, Page, Route, expect
 
-from service.keys import new_key
-from service.routes import router
 from tests.service.browsing import ATTACK, search_for
 from tests.service.process import serving
 

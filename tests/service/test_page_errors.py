@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.engine import SearchEngine
-from service.settings import Settings
 from tests.service.browsing import search_for
 from tests.service.live import live
 from tests.service.process import Server, serving

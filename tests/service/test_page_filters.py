@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from lightretriever.artifacts.corpus.fields import FieldKind
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from artifacts.metadata import FieldKind
 from tests.service.browsing import ATTACK, answer_of, asked, ids, search_for, shown_ids
 from tests.service.process import serving
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents

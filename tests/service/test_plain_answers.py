@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.service.schemas import BatchResponse, SearchRequest, SearchResponse
+from lightretriever.service.search.engine import SearchEngine
 from pydantic import BaseModel
-
-from service.engine import SearchEngine
-from service.schemas import BatchResponse, SearchRequest, SearchResponse
 
 REQUESTS: list[dict[str, Any]] = [
     {},

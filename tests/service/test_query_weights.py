@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import EncodeRequest, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
 
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.engine import SearchEngine
-from service.schemas import EncodeRequest, SearchRequest
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus, Scores
 from tests.support.tiny import make_tiny_bundle, tiny_idf

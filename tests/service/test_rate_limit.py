@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import RateLimitedError
+from lightretriever.service.http.access import RateLimit
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from service.app import create_app
-from service.errors import RateLimitedError
-from service.gate import RateLimit
-from service.keys import new_key
-from service.settings import Settings
 from tests.service.test_keys import bearer, write
 
 SLOW = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0, rate_limit_per_s=0.001, rate_limit_burst=3)

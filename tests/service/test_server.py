@@ -14,9 +14,9 @@ from time import sleep
 
 import httpx2
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.serving.command import EXIT_ERROR
 
-from artifacts.bundle import Bundle
-from service.server import EXIT_ERROR
 from tests.service.process import ROOT, Server
 
 SEARCH = {"query": "play music", "k": 3}
@@ -132,13 +132,13 @@ def test_neither_torch_nor_transformers_is_loaded(tiny_path: Path) -> None:
 import sys
 from pathlib import Path
 from fastapi.testclient import TestClient
-import service.server
-from service.app import create_app
-from service.settings import Settings
+import lightretriever.service.serving.command
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
 with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
     assert client.post("/search", json={"query": "play music"}).json()["hits"]
     assert client.get("/").status_code == 200
-heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini", "artifacts.pipeline"}
+heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini", "lightretriever.artifacts.pipeline"}
 print(sorted(heavy & set(sys.modules)))
 """
     run = subprocess.run(
@@ -151,8 +151,8 @@ def test_serving_loads_no_offline_command() -> None:
     script = """
 import sys
 sys.argv = ["lightretriever", "serve"]
-import service.cli, service.server
-assert not {"artifacts.build", "artifacts.recipe"} & set(sys.modules)
+import lightretriever.service.cli, service.server
+assert not {"lightretriever.artifacts.pipeline.build", "lightretriever.artifacts.pipeline.recipe"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 

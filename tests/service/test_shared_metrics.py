@@ -14,16 +14,16 @@ from pathlib import Path
 from time import sleep
 
 import pytest
+from lightretriever.service.observability.metrics import METRICS_FOLDER
+from lightretriever.service.observability.multiprocess import inherit, shared_text
+from lightretriever.service.serving import workers
+from lightretriever.service.settings import Settings
 
-from service import workers
-from service.settings import Settings
-from service.shared_metrics import inherit, shared_text
-from service.telemetry import METRICS_FOLDER
 from tests.service.process import ROOT
 
 WRITER = """
 import os
-from service.telemetry import Metrics
+from lightretriever.service.observability.metrics import Metrics
 metrics = Metrics()
 for route in ("/search", "/livez"):
     for status in (200, 400, 503):

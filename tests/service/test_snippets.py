@@ -9,15 +9,15 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import example, given
 from hypothesis import strategies as st
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import DeadlineError
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import SearchRequest, Snippet
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.snippets import LONGEST_READ, Snippets
+from lightretriever.service.search.word_pattern import WORD
 
-from artifacts.bundle import Bundle
-from service.encoder import QueryEncoder
-from service.engine import SearchEngine
-from service.errors import DeadlineError
-from service.schemas import SearchRequest, Snippet
-from service.snippets import LONGEST_READ, Snippets
-from service.telemetry import StageClock
-from service.words import WORD
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import make_tiny_bundle
 
@@ -211,7 +211,9 @@ def test_no_field_is_begun_after_the_deadline(engine: SearchEngine, monkeypatch:
         return one(maker, text, length)
 
     monkeypatch.setattr(Snippets, "one", slow)
-    monkeypatch.setattr("service.search.perf_counter", lambda: perf_counter() + 86_400 * len(texts))
+    monkeypatch.setattr(
+        "lightretriever.service.search.pipeline.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
+    )
     asked = {"query": "music", "k": 1, "snippets": {"fields": ["title", "text"]}}
     with pytest.raises(DeadlineError, match=r"The snippets were not made within 60000 ms\."):
         engine.search(SearchRequest.model_validate(asked))

@@ -15,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
+from lightretriever.service.execution.memory import settle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.settings import Settings
 
-from artifacts.bundle import Bundle
-from artifacts.lucene.search import DocumentSet
-from service.app import create_app
-from service.encoder import EncodedQuery
-from service.engine import SearchEngine
-from service.errors import BundleRefusedError, NotReadyError, SearchFailedError
-from service.legs import Found, Leg
-from service.memory import settle
-from service.settings import Settings
-from service.swap import Serving
 from tests.support.tampering import edit_manifest
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 

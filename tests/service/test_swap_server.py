@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import httpx2
 import pytest
+from lightretriever.service.http.api_keys import new_key
 
-from service.keys import new_key
 from tests.service.process import Server
 from tests.service.test_swap import BODY, flip, named, version_of
 

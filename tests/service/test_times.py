@@ -5,9 +5,8 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from lightretriever.service.observability.times import Times
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-
-from service.times import Times
 
 BOUNDS = (0.001, 0.01, 0.1)
 

@@ -12,18 +12,18 @@ from time import time_ns
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.tracing import Tracing
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.operations import Errands
+from lightretriever.service.settings import Settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from service.app import create_app
-from service.engine import SearchEngine
-from service.errands import Errands
-from service.errors import SettingsError
-from service.settings import Settings
-from service.tracing import Tracing
 from tests.service.process import ROOT, Server
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -196,8 +196,8 @@ def test_without_the_setting_its_packages_are_not_loaded(tiny_path: Path) -> Non
 import sys
 from pathlib import Path
 from fastapi.testclient import TestClient
-from service.app import create_app
-from service.settings import Settings
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
 with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
     assert client.post("/search", json={"query": "play music"}).json()["hits"]
 print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))))
@@ -209,7 +209,7 @@ print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk
 
 
 def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "service.tracing")
+    monkeypatch.delitem(sys.modules, "lightretriever.service.http.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SettingsError, match=r"opentelemetry.*pip install 'lightretriever-search\[tracing\]'"):
         create_app(Path("none"), Settings(otlp_endpoint="http://127.0.0.1:4318/v1/traces"))

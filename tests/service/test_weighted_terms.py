@@ -7,15 +7,15 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.errors import NoTokensError
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import Mode, QueryTerm, SearchRequest
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from artifacts.bundle import Bundle
-from artifacts.text import TextTokenizer
-from service.encoder import QueryEncoder
-from service.engine import SearchEngine
-from service.errors import NoTokensError
-from service.schemas import Mode, QueryTerm, SearchRequest
-from service.telemetry import StageClock
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus, Scores
 from tests.support.tiny import make_tiny_bundle, tiny_documents

@@ -17,13 +17,13 @@ from time import monotonic, sleep
 
 import httpx2
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.serving import workers
+from lightretriever.service.serving.command import EXIT_ERROR
+from lightretriever.service.settings import Settings
 from prometheus_client.parser import text_string_to_metric_families
 
-from artifacts.bundle import Bundle
-from service import workers
-from service.keys import new_key
-from service.server import EXIT_ERROR
-from service.settings import Settings
 from tests.service.process import ROOT, Server
 from tests.service.test_swap import flip, named
 from tests.support.tiny import make_tiny_bundle

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.tokens.idf import idf_weights
+from lightretriever.artifacts.tokens.table import TableDtype
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-from artifacts.batches import EncodedBatch
-from artifacts.bundle import Bundle
-from artifacts.bundle_write import TableInput, write_bundle
-from artifacts.idf import idf_weights
-from artifacts.manifest import CorpusInfo, ModelInfo
-from artifacts.metadata import FieldKind
-from artifacts.table import TableDtype
-from artifacts.text import TextTokenizer, document_text
 
 __all__ = ["TASKS", "TinyDocument", "make_tiny_bundle", "tiny_batches", "tiny_documents", "tiny_idf", "train_tokenizer"]
 

@@ -8,21 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from artifacts.corpus import Document
-from artifacts.errors import CorpusError, RecipeError
-from artifacts.idf import idf_weights
-from artifacts.pipeline.encode import EncodeSettings, encode_documents
-from artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.packing import pack, packed_states
-from artifacts.pipeline.sparse_head import sparse_weights
-from artifacts.pipeline.states import token_states_naive
-from artifacts.pipeline.table import instruction_prefix
-from artifacts.training.adapter import Adapter
-from artifacts.training.contrastive import Contrastive
-from artifacts.training.losses import contrastive_loss, cosine_scores, flops, quadratic_warmup, sparse_scores
-from artifacts.training.recipe import (
+from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.packing import pack, packed_states
+from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
+from lightretriever.artifacts.pipeline.states import token_states_naive
+from lightretriever.artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.tokens.idf import idf_weights
+from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.contrastive import Contrastive
+from lightretriever.artifacts.training.losses import (
+    contrastive_loss,
+    cosine_scores,
+    flops,
+    quadratic_warmup,
+    sparse_scores,
+)
+from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     DataRecipe,
     DistilRecipe,
@@ -31,7 +36,8 @@ from artifacts.training.recipe import (
     SetRecipe,
     TeacherRecipe,
 )
-from artifacts.training.types import Batch, Example, StepContext, TrainingSet
+from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
+
 from tests.support.models import CONFIGS, save_model
 from tests.support.tiny import tiny_documents
 

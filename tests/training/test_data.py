@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
+from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, prepare, print_data_report
+from lightretriever.artifacts.training.negatives import Source, pick_negatives
+from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
+from lightretriever.artifacts.training.types import Example
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from rich.console import Console
 
-from artifacts.bundle import Bundle
-from artifacts.corpus import read_qrels, read_queries
-from artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
-from artifacts.training.data import MOST_POSITIVES, data_report, prepare, print_data_report
-from artifacts.training.negatives import Source, pick_negatives
-from artifacts.training.recipe import NegativesRecipe, TrainRecipe
-from artifacts.training.types import Example
-from service.engine import SearchEngine
-from service.schemas import SearchRequest
-from service.settings import Settings
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 INSTRUMENTS = ("violin", "trumpet", "piano", "drum", "flute", "harp", "guitar", "cello", "oboe", "organ")

@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-
-from artifacts.training.losses import (
+from lightretriever.artifacts.training.losses import (
     contrastive_loss,
     cosine_scores,
     flops,

@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from artifacts.errors import RecipeError
-from artifacts.training.mixture import Mixture
-from artifacts.training.types import Batch, Example, TrainingSet
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.training.mixture import Mixture
+from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 
 
 def make_set(
@@ -47,7 +46,7 @@ def test_any_step_gives_what_running_through_gives() -> None:
 
 def test_late_steps_beyond_one_block_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [make_set("one"), make_set("two", count=23)]
-    monkeypatch.setattr("artifacts.training.mixture._BLOCK", 4)
+    monkeypatch.setattr("lightretriever.artifacts.training.mixture._BLOCK", 4)
     through = Mixture(sets, batch_size=8, negatives=0, seed=-1)
     run = [content(through.batch(step)) for step in range(30)]
     assert content(Mixture(sets, batch_size=8, negatives=0, seed=-1).batch(29)) == run[29]

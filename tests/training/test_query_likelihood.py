@@ -2,20 +2,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightretriever.artifacts.training.query_likelihood as module
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.states import attention_masks, layer_kinds
+from lightretriever.artifacts.training.query_likelihood import QueryLikelihood, attention_block, corrupt
+from lightretriever.artifacts.training.recipe import DataRecipe, QueryLikelihoodStage, SetRecipe
+from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 from transformers import DynamicCache
 
-import artifacts.training.query_likelihood as module
-from artifacts.errors import CorpusError, RecipeError
-from artifacts.pipeline.model import Backbone, load_backbone
-from artifacts.pipeline.states import attention_masks, layer_kinds
-from artifacts.training.query_likelihood import QueryLikelihood, attention_block, corrupt
-from artifacts.training.recipe import DataRecipe, QueryLikelihoodStage, SetRecipe
-from artifacts.training.types import Batch, Example, StepContext, TrainingSet
 from tests.support.models import CONFIGS, save_model
 from tests.support.tiny import tiny_documents
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from artifacts.training.simhash import content, nearest, simhash
+from lightretriever.artifacts.training.simhash import content, nearest, simhash
 
 QUERIES = [
     "What is the capital of the largest province of Canada?",
@@ -104,7 +103,7 @@ def test_lookup_equals_brute_force(data: st.DataObject, most: int) -> None:
 
 
 def test_lookup_among_many_equal_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("artifacts.training.simhash._MOST_CANDIDATES", 7)
+    monkeypatch.setattr("lightretriever.artifacts.training.simhash._MOST_CANDIDATES", 7)
     random = np.random.default_rng(1)
     references = random.integers(0, 2**20, size=300).astype(np.uint64)  # the upper blocks are all alike
     hashes = np.concatenate([references[:50], random.integers(0, 2**20, size=100).astype(np.uint64)])

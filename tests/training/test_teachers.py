@@ -3,23 +3,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import lightretriever.artifacts.training.teacher_vectors as vectors
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from transformers import AutoModelForCausalLM, BertConfig, BertModel, PreTrainedTokenizerFast
-
-import artifacts.training.teacher_vectors as vectors
-from artifacts.errors import ModelError, ResumeError
-from artifacts.idf import save_idf
-from artifacts.lucene.words import WordIndex, build_word_index
-from artifacts.pipeline.full_query import full_query_vectors
-from artifacts.pipeline.model import load_backbone
-from artifacts.recipe import ModelRecipe
-from artifacts.shards import EncodedShard
-from artifacts.training.recipe import (
+from lightretriever.artifacts.errors import ModelError, ResumeError
+from lightretriever.artifacts.files.shards import EncodedShard
+from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
+from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.tokens.idf import save_idf
+from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     DataRecipe,
     DistilRecipe,
@@ -28,8 +23,13 @@ from artifacts.training.recipe import (
     TeacherRecipe,
     TrainRecipe,
 )
-from artifacts.training.teachers import pick, teacher_scores
-from artifacts.training.types import Batch, Example, TrainingSet
+from lightretriever.artifacts.training.teachers import pick, teacher_scores
+from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
+from peft import LoraConfig, get_peft_model
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import AutoModelForCausalLM, BertConfig, BertModel, PreTrainedTokenizerFast
+
 from tests.support.models import save_model
 from tests.support.tiny import tiny_documents, train_tokenizer
 
@@ -211,8 +211,8 @@ def test_a_second_call_reads(biencoder: Path, tmp_path: Path, monkeypatch: pytes
     first = teacher_scores(recipe, [one], a_stage(*teachers))["first"]
     files = sorted(path for path in (tmp_path / "teachers").rglob("*") if path.is_file())
     assert sorted(path.name for path in files) == ["plan.json"] * 2 + ["scores.npy"] * 2
-    monkeypatch.setattr("artifacts.training.teachers.load_teacher", None)  # can't be called
-    monkeypatch.setattr("artifacts.training.teachers.build_word_index", None)
+    monkeypatch.setattr("lightretriever.artifacts.training.teachers.load_teacher", None)  # can't be called
+    monkeypatch.setattr("lightretriever.artifacts.training.teachers.build_word_index", None)
     heavier = [teacher.model_copy(update={"weight": 5.0}) for teacher in reversed(teachers)]
     second = teacher_scores(recipe, [one], a_stage(*heavier))["first"]
     np.testing.assert_array_equal(second[::-1], first)

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lightretriever.artifacts.cli.summary import TrainSummary
+from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
+from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
+from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.pipeline.table import TableJob, make_table
+from lightretriever.artifacts.pipeline.token_mlp import TOKEN_MLP_FILE
+from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE
+from lightretriever.artifacts.training.loop import train
+from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
+from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
-from artifacts.evaluate import evaluate_bundle
-from artifacts.pipeline.model import load_backbone
-from artifacts.pipeline.table import TableJob, make_table
-from artifacts.pipeline.token_mlp import TOKEN_MLP_FILE
-from artifacts.pipeline.weights import THRESHOLDS_FILE
-from artifacts.summary import TrainSummary
-from artifacts.training.loop import train
-from artifacts.training.recipe import TrainRecipe, load_train_recipe
-from service.cli import app
 from tests.support.toy import save_toy_model, write_toy_set
 
 INSTRUCTION = "find"
@@ -117,7 +117,15 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
         work.mkdir()
         file = work / "recipe.yaml"
         file.write_text(yaml.safe_dump(recipe_of(toy, work, **changes)))
-        command = [sys.executable, "-m", "service.cli", "train", str(file), "--processes", str(processes)]
+        command = [
+            sys.executable,
+            "-m",
+            "lightretriever.service.cli",
+            "train",
+            str(file),
+            "--processes",
+            str(processes),
+        ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert result.returncode == 0, result.stderr
     assert [loss for *_, loss in losses(shared)] == pytest.approx([loss for *_, loss in losses(whole)], rel=1e-3)
@@ -142,7 +150,7 @@ def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path
 def test_no_bar_is_drawn_into_a_log(toy: Path, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path)))
-    command = [sys.executable, "-m", "service.cli", "train", str(file), "--minutes", "0"]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(file), "--minutes", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "%|" not in done.stderr
@@ -167,7 +175,7 @@ def test_an_adapter_appears_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("artifacts.training.adapter._settings", fail)
+        patch.setattr("lightretriever.artifacts.training.adapter._settings", fail)
         with pytest.raises(KeyboardInterrupt):
             train(recipe)
     assert {path.name: path.read_bytes() for path in (work / "adapter").iterdir()} == before

@@ -4,11 +4,10 @@ from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.utils import Secret
-
-from service.client.asynchronous import AsyncSearchClient
-from service.client.hits import hit_metadata, hit_text
-from service.client.sync import SearchClient
-from service.schemas import SearchResponse
+from lightretriever.service.client.asynchronous import AsyncSearchClient
+from lightretriever.service.client.hits import hit_metadata, hit_text
+from lightretriever.service.client.sync import SearchClient
+from lightretriever.service.schemas import SearchResponse
 
 __all__ = ["SearchRetriever"]
 

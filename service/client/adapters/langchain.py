@@ -6,12 +6,11 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from lightretriever.service.client.asynchronous import AsyncSearchClient
+from lightretriever.service.client.hits import hit_metadata, hit_text
+from lightretriever.service.client.sync import SearchClient
+from lightretriever.service.schemas import SearchResponse
 from pydantic import Field
-
-from service.client.asynchronous import AsyncSearchClient
-from service.client.hits import hit_metadata, hit_text
-from service.client.sync import SearchClient
-from service.schemas import SearchResponse
 
 __all__ = ["SearchRetriever"]
 

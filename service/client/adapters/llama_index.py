@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from lightretriever.service.client.asynchronous import AsyncSearchClient
+from lightretriever.service.client.hits import SCORES, hit_metadata, hit_text
+from lightretriever.service.client.sync import SearchClient
+from lightretriever.service.schemas import SearchResponse
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-
-from service.client.asynchronous import AsyncSearchClient
-from service.client.hits import SCORES, hit_metadata, hit_text
-from service.client.sync import SearchClient
-from service.schemas import SearchResponse
 
 __all__ = ["SearchRetriever"]
 

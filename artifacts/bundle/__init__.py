@@ -1,0 +1,1 @@
+"""The bundle format: manifest, reader, writer, and checks."""

@@ -1,0 +1,119 @@
+"""Encoded documents on their way into a bundle: checked, cut to size, normalised."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.sparse.index import MAX_IMPACT
+
+__all__ = ["EncodedBatch", "check_batch", "dense_prefix", "keep_top_terms"]
+
+_ENCODE_AGAIN = "Encode the corpus again."
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """Documents in corpus order: n ids, n documents as UTF-8 JSON, and both of their vectors.
+
+    `dense` (n, H) of any float type, H at least the bundle's dimension D; the sparse vectors in CSR form: `indptr`
+    (n+1,) int64, `terms` (nnz,) token ids, no term twice in a document, `impacts` (nnz,) integers 1..65535.
+    """
+
+    ids: list[str]
+    documents: list[bytes]
+    dense: npt.NDArray[np.floating]
+    indptr: npt.NDArray[np.int64]
+    terms: npt.NDArray[np.integer]
+    impacts: npt.NDArray[np.integer]
+
+
+def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: int) -> None:
+    """Raise CorpusError when the parts of a batch don't fit each other or hold impossible values.
+
+    `first` is the ordinal of the batch's first document, for the messages.
+    """
+    where = f"documents {first}..{first + len(batch.ids) - 1}"
+    lengths = (len(batch.ids), len(batch.documents), len(batch.dense), len(batch.indptr) - 1)
+    if len(set(lengths)) != 1:
+        raise CorpusError(
+            f"{where}: {lengths[0]} ids, {lengths[1]} documents, {lengths[2]} dense and {lengths[3]} sparse vectors; "
+            "the numbers must be equal.",
+            remedy=_ENCODE_AGAIN,
+        )
+    for document_id in batch.ids:
+        if not document_id or "\n" in document_id:
+            raise CorpusError(
+                f"{where}: the id {document_id!r} is empty or has a line break.", remedy="Give every document an id."
+            )
+    if batch.dense.ndim != 2 or batch.dense.shape[1] < dimension:
+        raise CorpusError(
+            f"{where}: dense vectors of shape {batch.dense.shape}, expected at least {dimension} values each.",
+            remedy="Lower the dimension, or encode with a larger model.",
+        )
+    _check_sparse(batch, where, vocab_size)
+
+
+def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> npt.NDArray[np.float32]:
+    """The first `dimension` values of each dense vector (Matryoshka), L2-normalised again, float32 (n, D).
+
+    Raises CorpusError for a vector that is zero or not finite.
+    """
+    prefix = np.asarray(batch.dense[:, :dimension], dtype=np.float32)
+    norms = np.linalg.norm(prefix, axis=1, keepdims=True)
+    bad = ~(np.isfinite(norms) & (norms > 0))[:, 0]
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise CorpusError(
+            f'document "{batch.ids[row]}" (number {first + row}): the first {dimension} values of its dense vector '
+            f"have the norm {norms[row, 0]:g}, expected a finite one above 0.",
+            remedy=_ENCODE_AGAIN,
+        )
+    normalised: npt.NDArray[np.float32] = prefix / norms
+    return normalised
+
+
+def keep_top_terms(batch: EncodedBatch, top_k: int | None) -> EncodedBatch:
+    """The `top_k` terms of highest impact of each document, ascending by id. None keeps all terms.
+
+    Of equal impacts the lower token id comes first. The order is total, so cutting in two steps keeps what one would.
+    """
+    counts = np.diff(batch.indptr)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    if top_k is not None:
+        order = np.lexsort((batch.terms, -batch.impacts.astype(np.int64), rows))
+        rank = np.arange(len(order)) - np.repeat(batch.indptr[:-1], counts)
+        kept = order[rank < top_k]
+    else:
+        kept = np.arange(len(rows))
+    kept = kept[np.lexsort((batch.terms[kept], rows[kept]))]
+    limited = counts if top_k is None else np.minimum(counts, top_k)
+    indptr = np.concatenate([[0], np.cumsum(limited)]).astype(np.int64)
+    return EncodedBatch(
+        batch.ids, batch.documents, batch.dense, indptr, batch.terms[kept].astype(np.int32), batch.impacts[kept]
+    )
+
+
+def _check_sparse(batch: EncodedBatch, where: str, vocab_size: int) -> None:
+    indptr, terms, impacts = batch.indptr, batch.terms, batch.impacts
+    if indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != len(terms) or len(terms) != len(impacts):
+        raise CorpusError(
+            f"{where}: indptr must rise from 0 to the number of terms and impacts; it goes from {indptr[0]} to "
+            f"{indptr[-1]}, with {len(terms)} terms and {len(impacts)} impacts.",
+            remedy=_ENCODE_AGAIN,
+        )
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    for name, values, low, high in (("token id", terms, 0, vocab_size - 1), ("impact", impacts, 1, MAX_IMPACT)):
+        outside = np.flatnonzero((values < low) | (values > high))
+        if len(outside):
+            document = batch.ids[rows[outside[0]]]
+            raise CorpusError(
+                f'document "{document}": {name} {values[outside[0]]} is outside {low}..{high}.', remedy=_ENCODE_AGAIN
+            )
+    order = np.lexsort((terms, rows))
+    twice = np.flatnonzero((np.diff(terms[order]) == 0) & (np.diff(rows[order]) == 0))
+    if len(twice):
+        place = order[twice[0]]
+        raise CorpusError(
+            f'document "{batch.ids[rows[place]]}": token id {terms[place]} occurs twice.', remedy=_ENCODE_AGAIN
+        )

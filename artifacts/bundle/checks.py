@@ -1,0 +1,183 @@
+"""Checks of a bundle's parts against its manifest. Each yields what it found instead of raising."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.page_cache import Ahead
+from lightretriever.artifacts.sparse.bm25 import count_texts
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.idf import load_idf
+from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from xxhash import xxh3_128
+
+__all__ = [
+    "Problem",
+    "check_damage",
+    "check_dense",
+    "check_file",
+    "check_hash",
+    "check_idf",
+    "check_sparse",
+    "check_table",
+    "check_tokenizer",
+    "check_unlisted",
+    "differs",
+    "raise_first",
+]
+
+_FETCH = "Fetch or build the bundle again."
+# Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
+_LOCK_FILE = "write.lock"
+# Large, because whoever reads on must wait for the interpreter, which other threads keep busy.
+_BUFFER: Final = 2**23
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One inconsistency: the file (relative to the bundle), what is wrong, both values, and what to do."""
+
+    file: str
+    message: str
+    expected: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}: expected {self.expected}, found {self.found}. {self.remedy}"
+
+
+def raise_first(root: Path, problems: Iterator[Problem]) -> None:
+    """Raise BundleError for the first problem, if there is one."""
+    for problem in problems:
+        raise BundleError(
+            f"{root / problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}.",
+            remedy=problem.remedy,
+        )
+
+
+def differs(file: str, message: str, expected: object, found: object, remedy: str = _FETCH) -> Iterator[Problem]:
+    """A problem when the two values are not equal."""
+    if expected != found:
+        yield Problem(file, message, str(expected), str(found), remedy)
+
+
+def check_file(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
+    """Whether a listed file is there, inside the bundle, a regular file, and as long as it should be."""
+    path = root / file
+    size = manifest.files[file].bytes
+    if not path.resolve().is_relative_to(root.resolve()):
+        yield Problem(
+            file, "a link leaves the bundle", f"a file below {root}", str(path.resolve()), "Copy the file itself there."
+        )
+    elif not path.exists():
+        yield Problem(file, "the file is missing", f"{size} bytes", "no file", _FETCH)
+    elif not path.is_file():
+        yield Problem(file, "not a regular file", f"{size} bytes", "something else", _FETCH)
+    else:
+        yield from differs(file, "wrong size", f"{size} bytes", f"{path.stat().st_size} bytes")
+
+
+def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Files that lie in the bundle's folder but are not part of it."""
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            file = (Path(folder) / name).relative_to(root).as_posix()
+            is_lock = file == f"{manifest.sparse.directory}/{_LOCK_FILE}"
+            if file not in manifest.files and file != MANIFEST_FILE and not is_lock:
+                yield Problem(file, "the manifest does not list it", "no such file", "a file", "Remove the file.")
+
+
+def check_hash(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
+    """Whether the content of a file is the one the manifest was written for, by all hashes that it has."""
+    info = manifest.files[file]
+    fast = [] if info.xxh3 is None else [("XXH3", xxh3_128(), info.xxh3)]
+    yield from _same_hashes(root, file, info.bytes, [("SHA-256", hashlib.sha256(), info.sha256), *fast])
+
+
+def check_damage(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
+    """The same by XXH3, which is several times as fast: no damage gets by, only a forgery. By SHA-256 in a bundle that
+    has no other."""
+    info = manifest.files[file]
+    if info.xxh3 is None:
+        yield from check_hash(root, manifest, file)
+    else:
+        yield from _same_hashes(root, file, info.bytes, [("XXH3", xxh3_128(), info.xxh3)])
+
+
+def _same_hashes(root: Path, file: str, size: int, hashes: Sequence[tuple[str, Any, str]]) -> Iterator[Problem]:
+    """A problem for the first hash, of name, hash and expected digest, that is another one."""
+    buffer = memoryview(bytearray(max(1, min(_BUFFER, size))))
+    ahead, place = Ahead(root / file), 0
+    try:
+        with (root / file).open("rb", buffering=0) as content:
+            ahead.bring(0, len(buffer))
+            while count := content.readinto(buffer):
+                place += count
+                for _, found, _ in hashes:
+                    found.update(buffer[:count])
+                ahead.bring(place, len(buffer))
+    except OSError as error:
+        yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
+        return
+    for name, found, expected in hashes:
+        if problems := list(differs(file, f"wrong {name}, the content was changed", expected, found.hexdigest())):
+            yield from problems
+            return
+
+
+def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
+    """Whether a token table has the shape and the number type that the manifest says."""
+    info = manifest.tasks[task]
+    try:
+        table = TokenTable.open(root / info.file)
+    except BundleError as error:
+        yield Problem(info.file, error.message.rstrip("."), f"a table of {info.dtype}", "none", _FETCH)
+        return
+    shape = (manifest.vocab_size, manifest.dimension)
+    yield from differs(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
+    yield from differs(info.file, "wrong number type", info.dtype, table.dtype)
+
+
+def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Whether the IDF weights, where the bundle has some, are one per token id, float32, finite and positive."""
+    file = manifest.sparse.idf
+    if file is None:
+        return
+    try:
+        load_idf(root / file, manifest.vocab_size)
+    except BundleError as error:
+        found = error.message.removeprefix(f"{root / file}: ").rstrip(".")
+        yield Problem(file, "unusable IDF weights", f"{manifest.vocab_size} positive float32 values", found, _FETCH)
+
+
+def check_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:
+    """Whether the tokenizer is the one the tables were made with: its hash, and one table row per token id."""
+    file = manifest.tokenizer.file
+    yield from differs(file, "wrong SHA-256, another tokenizer", manifest.tokenizer.sha256, tokenizer.sha256)
+    tables = ", ".join(sorted(task.file for task in manifest.tasks.values()))
+    yield from differs(
+        file, f"token ids and rows of {tables} are not equally many", manifest.vocab_size, tokenizer.vocab_size
+    )
+
+
+def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:
+    """Whether the Faiss index has the manifest's documents and dimension."""
+    yield from differs(manifest.dense.file, "wrong number of documents", manifest.documents, index.count)
+    yield from differs(manifest.dense.file, "wrong dimension", manifest.dimension, index.dimension)
+
+
+def check_sparse(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
+    """Whether the Lucene index has the manifest's number of documents, and their words if it should, else none."""
+    file = manifest.sparse.directory
+    yield from differs(file, "wrong number of documents", manifest.documents, index.count)
+    expected = manifest.documents if manifest.sparse.words else 0
+    yield from differs(file, "wrong number of documents with indexed words", expected, count_texts(index))

@@ -1,0 +1,291 @@
+"""`manifest.json`: what a bundle is, and what it is made of."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal, Self
+
+import orjson
+from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.tokens.table import TableDtype, scale_path
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_FILE",
+    "CorpusInfo",
+    "DenseInfo",
+    "FileInfo",
+    "FusionInfo",
+    "ImpactKind",
+    "Manifest",
+    "ModelInfo",
+    "SparseInfo",
+    "TaskInfo",
+    "TokenizerInfo",
+    "ids_sha256",
+    "parse_manifest",
+    "read_manifest",
+    "table_file",
+]
+
+FORMAT_VERSION: Final = 1
+MANIFEST_FILE: Final = "manifest.json"
+_FORMAT: Final = "lightretriever-bundle"
+_TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_REBUILD: Final = "Fetch or build the bundle again."
+_DIGEST: Final = "manifest_sha256"
+
+
+def _inside(path: str) -> str:
+    """A relative path in POSIX spelling that can't leave the bundle. A bundle may come from a stranger."""
+    parts = path.split("/")
+    if not path or "\\" in path or "\0" in path or ":" in path or any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{path!r} is not a plain relative path inside the bundle")
+    if path == MANIFEST_FILE:
+        raise ValueError(f"{MANIFEST_FILE} can't be listed in itself")
+    return path
+
+
+def _task_name(name: str) -> str:
+    if not _TASK_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no task name (letters, digits, '_' and '-', at most 64, no '-' or '_' first)")
+    return name
+
+
+def table_file(task: str) -> str:
+    """Where the table of a task lies in a bundle. Raises ValueError for a name that can't be a file name."""
+    return f"tables/{_task_name(task)}.npy"
+
+
+InsidePath = Annotated[str, AfterValidator(_inside)]
+TaskName = Annotated[str, AfterValidator(_task_name)]
+ImpactKind = Literal["learned", "bm25"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelInfo(_Part):
+    """The language model that made the vectors: hidden size H, and whether an adapter was trained for retrieval."""
+
+    name: str
+    sha256: Sha256 | None = None
+    adapter: str | None = None
+    hidden_size: int = Field(ge=1)
+    trained: bool
+    licence: str | None = None
+
+
+class CorpusInfo(_Part):
+    """The corpus: its name, licence and the SHA-256 of its file."""
+
+    name: str
+    licence: str | None = None
+    sha256: Sha256 | None = None
+
+
+class TokenizerInfo(_Part):
+    """The tokenizer's file, and whether texts are lowercased before it."""
+
+    file: InsidePath = "tokenizer.json"
+    sha256: Sha256
+    lowercase: bool
+
+
+class TaskInfo(_Part):
+    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type."""
+
+    file: InsidePath
+    instruction: str
+    dtype: TableDtype
+
+
+class DenseInfo(_Part):
+    """The Faiss index: its file, how it was built, the search parameters set when it is opened, and the share of the
+    exact best 100 that they find, as measured when it was built; no such share where the search is exact. `spreads` is
+    the file that says how the documents of its lists lie around their centres, where lists are chosen by that."""
+
+    file: InsidePath = "dense.faiss"
+    factory: str
+    parameters: dict[str, float] = Field(default_factory=dict)
+    recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
+    spreads: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
+
+
+class SparseInfo(_Part):
+    """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
+
+    `impacts` says where w comes from: learned by the model, or BM25 over the same tokens. Only the latter is written.
+    `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
+    the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. What a bundle
+    does not have stands in no manifest, as before there were such fields.
+    """
+
+    directory: InsidePath = "lucene"
+    quantization: int = Field(default=100, ge=1)
+    top_k: int | None = Field(default=None, ge=1)
+    impacts: ImpactKind = Field(default="learned", exclude_if=lambda kind: kind == "learned")
+    query_weights: Literal["count", "idf_count"] = "count"
+    idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
+    words: bool = Field(default=False, exclude_if=lambda words: not words)
+
+    @model_validator(mode="after")
+    def _weights_have_their_file(self) -> Self:
+        if (self.idf is not None) != (self.query_weights == "idf_count"):
+            raise ValueError(f"query_weights {self.query_weights!r} does not go with the idf file {self.idf!r}")
+        return self
+
+
+class FusionInfo(_Part):
+    """Weights of the legs that suit this bundle, for a linear fusion that names none."""
+
+    dense: float = Field(ge=0, allow_inf_nan=False)
+    sparse: float = Field(ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_is_above_zero(self) -> Self:
+        if self.dense == 0 and self.sparse == 0:
+            raise ValueError("one of the fusion weights must be above 0")
+        return self
+
+
+class FileInfo(_Part):
+    """Size in bytes and SHA-256 of a file, and its XXH3 (128 bits), which older bundles lack."""
+
+    bytes: int = Field(ge=0)
+    sha256: Sha256
+    xxh3: Xxh3 | None = Field(default=None, exclude_if=lambda xxh3: xxh3 is None)
+
+
+class Manifest(_Part):
+    """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
+
+    `fields` are the documents' declared fields, by which a search can be filtered and counted.
+    `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
+    in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
+    """
+
+    format: Literal["lightretriever-bundle"] = _FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    name: str
+    created: str
+    generator: str
+    model: ModelInfo
+    corpus: CorpusInfo
+    vocab_size: int = Field(ge=1)
+    dimension: int = Field(ge=1)
+    documents: int = Field(ge=1)
+    tokenizer: TokenizerInfo
+    default_task: TaskName
+    tasks: dict[TaskName, TaskInfo]
+    dense: DenseInfo
+    sparse: SparseInfo
+    fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
+    fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
+    ids_sha256: Sha256
+    files: dict[InsidePath, FileInfo]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.default_task not in self.tasks:
+            raise ValueError(
+                f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
+            )
+        optional = [file for file in (self.dense.spreads, self.sparse.idf) if file is not None]
+        named = [self.tokenizer.file, self.dense.file, *optional]
+        for task in self.tasks.values():
+            named += (
+                [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]
+            )
+        for file in named:
+            if file not in self.files:
+                raise ValueError(f"{file} is used but not listed in files")
+        if not any(PurePosixPath(self.sparse.directory) in PurePosixPath(file).parents for file in self.files):
+            raise ValueError(f"{self.sparse.directory} is used but no file in it is listed in files")
+        listed = self.files[self.tokenizer.file].sha256
+        if listed != self.tokenizer.sha256:
+            raise ValueError(f"tokenizer.sha256 is {self.tokenizer.sha256}, but files has {listed}")
+        return self
+
+    def to_bytes(self) -> bytes:
+        """The text of `manifest.json`, UTF-8."""
+        record = {**self.model_dump(mode="json"), _DIGEST: self.digest}
+        return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all fields, hence over every file of the bundle: the identity of this version.
+
+        The fields are hashed as JSON with sorted keys, no white space, and all but ASCII escaped.
+        """
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+def read_manifest(bundle: Path) -> Manifest:
+    """Read and validate BUNDLE/manifest.json.
+
+    Raises BundleError when it is missing, not a manifest, of a newer format version, inconsistent in itself, or not
+    what `manifest_sha256` was written for.
+    """
+    path = Path(bundle) / MANIFEST_FILE
+    if not Path(bundle).is_dir():
+        raise BundleError(f"{bundle}: there is no such folder.", remedy="Give the folder that holds manifest.json.")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BundleError(
+            f"{path}: the manifest can't be read: {error.strerror}.", remedy="Give the folder that holds manifest.json."
+        ) from error
+    return parse_manifest(content, path)
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest:
+    """Validate the bytes of a manifest; `path` is for the messages. Raises BundleError."""
+    try:
+        record = orjson.loads(content)  # unlike json it refuses half of a surrogate pair, which is no text
+    except orjson.JSONDecodeError as error:
+        raise BundleError(f"{path}: not JSON: {error}.", remedy=_REBUILD) from error
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {found!r}.', remedy="This is no bundle.")
+    _check_version(record, path)
+    listed = record.pop(_DIGEST, None)
+    try:
+        manifest = Manifest.model_validate(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise BundleError(
+            f"{path}: {place}: {first['msg']} ({error.error_count()} problem(s) in all).", remedy=_REBUILD
+        ) from error
+    if listed != manifest.digest:
+        raise BundleError(
+            f"{path}: the manifest was changed: {_DIGEST} is {listed}, but its other fields have {manifest.digest}.",
+            remedy="Restore the bundle from a copy, or build it again.",
+        )
+    return manifest
+
+
+def _check_version(record: dict[str, Any], path: Path) -> None:
+    """A newer format may have other fields, so its version is looked at before anything else."""
+    found = record.get("format_version")
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise BundleError(f"{path}: format_version must be a positive integer, found {found!r}.", remedy=_REBUILD)
+    if found > FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: format_version is {found}, this software reads up to {FORMAT_VERSION}.",
+            remedy="Upgrade lightretriever-search, or fetch a bundle of the older format.",
+        )

@@ -1,0 +1,111 @@
+"""A bundle on disk: one folder with everything the online service needs.
+
+    manifest.json      what it is, with size and SHA-256 of every other file
+    tokenizer.json     the model's tokenizer
+    tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
+    idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
+    dense.faiss        document vectors
+    dense.spreads.npz  how those of its lists lie around their centres, where lists are chosen by that
+    lucene/            impacts, ids and documents
+
+A bundle is one version: its parts are made, swapped and verified together.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.checks import (
+    check_damage,
+    check_dense,
+    check_file,
+    check_idf,
+    check_sparse,
+    check_table,
+    check_tokenizer,
+    check_unlisted,
+    raise_first,
+)
+from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
+from lightretriever.artifacts.dense.index import DenseIndex, open_dense
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.sparse.index import ASKED_IF_BM25, ImpactIndex
+from lightretriever.artifacts.tokens.idf import load_idf
+from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = ["Bundle"]
+
+
+class Bundle:
+    """An opened bundle. Its parts are opened on request, and each is checked against the manifest then."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, path: Path) -> "Bundle":
+        """Read the manifest and check what is cheap: every file is there, as long as listed, and nothing else is;
+        tables have the right shape, IDF weights are usable. Hashes are left to `check_hashes` and `verify_bundle`.
+
+        Raises BundleError that names the file, both values and the remedy.
+        """
+        path = Path(path)
+        manifest = read_manifest(path)
+        raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in manifest.files))
+        raise_first(path, check_unlisted(path, manifest))
+        raise_first(path, chain.from_iterable(check_table(path, manifest, task) for task in manifest.tasks))
+        raise_first(path, check_idf(path, manifest))
+        return cls(path, manifest)
+
+    def check_hashes(self) -> None:
+        """Read every file, several at a time, and compare it with its hash. Afterwards they lie in the page cache, as
+        far as the memory holds them.
+
+        With its hashes right, a bundle is byte for byte what was written. Raises BundleError that names the file.
+        """
+        with ThreadPoolExecutor() as threads:
+            problems = threads.map(lambda file: list(check_damage(self.path, self.manifest, file)), self.manifest.files)
+            raise_first(self.path, chain.from_iterable(problems))
+
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer. Raises BundleError when it is not the one the tables were made with."""
+        info = self.manifest.tokenizer
+        tokenizer = TextTokenizer.from_file(self.path / info.file, lowercase=info.lowercase)
+        raise_first(self.path, check_tokenizer(self.manifest, tokenizer))
+        return tokenizer
+
+    def table(self, task: str) -> TokenTable:
+        """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have."""
+        info = self.manifest.tasks.get(task)
+        if info is None:
+            raise BundleError(
+                f'{self.path}: there is no task "{task}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
+            )
+        return TokenTable.open(self.path / info.file)
+
+    def idf(self) -> npt.NDArray[np.float32] | None:
+        """The IDF of every token, (V,) float32; None where a token of a query weighs its count alone."""
+        file = self.manifest.sparse.idf
+        return None if file is None else load_idf(self.path / file, self.manifest.vocab_size)
+
+    def dense(self) -> DenseIndex:
+        """The Faiss index, memory-mapped, with the manifest's search parameters set."""
+        index = open_dense(self.path, self.manifest.dense)
+        raise_first(self.path, check_dense(self.manifest, index))
+        return index
+
+    def sparse(self) -> ImpactIndex:
+        """The Lucene index with impacts and documents; starts the JVM. Close it after use."""
+        index = ImpactIndex.open(self.path / self.manifest.sparse.directory)
+        if self.manifest.sparse.impacts == "bm25":
+            index.asked = ASKED_IF_BM25
+        try:
+            raise_first(self.path, check_sparse(self.manifest, index))
+        except BundleError:
+            index.close()
+            raise
+        return index

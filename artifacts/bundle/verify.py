@@ -1,0 +1,151 @@
+"""Whether a bundle is exactly what its manifest says, down to every byte and every count."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from lightretriever.artifacts.bundle.checks import (
+    Problem,
+    check_dense,
+    check_file,
+    check_hash,
+    check_idf,
+    check_sparse,
+    check_table,
+    check_tokenizer,
+    check_unlisted,
+    differs,
+)
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ids_sha256, read_manifest
+from lightretriever.artifacts.dense.index import open_dense
+from lightretriever.artifacts.errors import BundleError, LightRetrieverError
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.table import TokenTable, scale_path
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = ["Problem", "verify_bundle"]
+
+_CHUNK = 4096  # table rows, or documents, looked at together
+_REBUILD = "Build the bundle again."
+
+
+def _unseen(size: int) -> None:
+    """Nobody watches."""
+
+
+def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen) -> list[Problem]:
+    """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
+
+    Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
+    finite values), IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in Lucene (of those
+    with indexed words too) and in the manifest; in Lucene also its own checksums, and ids and documents one by one.
+    Damaged content gives problems, never an exception.
+
+    `seen` is told bytes when they are done with: those of every file when it is hashed, and again when what is inside
+    was looked at.
+    """
+    path = Path(path)
+    try:
+        manifest = read_manifest(path)
+    except BundleError as error:
+        expected = f"a manifest of format version {FORMAT_VERSION}"
+        return [Problem(MANIFEST_FILE, "the manifest can't be used", expected, error.message.rstrip("."), error.remedy)]
+    problems = list(check_unlisted(path, manifest))
+    sound: set[str] = set()
+    for file in manifest.files:
+        found = list(check_file(path, manifest, file)) or list(check_hash(path, manifest, file))
+        problems += found
+        seen(manifest.files[file].bytes)
+        if not found:
+            sound.add(file)
+    for part, files, check in _parts(manifest):
+        if sound.issuperset(files):
+            problems += _guarded(part, check, path, manifest)
+        for file in files:
+            seen(manifest.files[file].bytes)
+    return problems
+
+
+Check = Callable[[Path, Manifest], Iterator[Problem]]
+
+
+def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
+    """Each part of a bundle: its name, the files that must be sound before it is opened, and its check."""
+    yield manifest.tokenizer.file, [manifest.tokenizer.file], _tokenizer
+    for task, info in manifest.tasks.items():
+        scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
+        yield info.file, [info.file, *scales], partial(_table, task=task)
+    dense = [file for file in (manifest.dense.file, manifest.dense.spreads) if file is not None]
+    yield manifest.dense.file, dense, _dense
+    if manifest.sparse.idf is not None:
+        yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
+    folder = manifest.sparse.directory
+    yield folder, [file for file in manifest.files if file.startswith(f"{folder}/")], _sparse
+
+
+def _guarded(part: str, check: Check, root: Path, manifest: Manifest) -> list[Problem]:
+    """The problems of a part; one that can't be read at all is a problem too."""
+    problems: list[Problem] = []
+    try:
+        problems.extend(check(root, manifest))
+    except LightRetrieverError as error:
+        found = error.message.rstrip(".")
+        problems.append(Problem(part, "it can't be opened", "a readable part", found, error.remedy or _REBUILD))
+    except Exception as error:  # whatever strange content makes a library raise is a finding, not our failure
+        found = f"{type(error).__name__}: {error}"
+        problems.append(Problem(part, "it can't be read", "a readable part", found, _REBUILD))
+    return problems
+
+
+def _tokenizer(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    info = manifest.tokenizer
+    yield from check_tokenizer(manifest, TextTokenizer.from_file(root / info.file, lowercase=info.lowercase))
+
+
+def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
+    problems = list(check_table(root, manifest, task))
+    yield from problems
+    if problems:
+        return
+    file = manifest.tasks[task].file
+    table = TokenTable.open(root / file)
+    for start in range(0, table.shape[0], _CHUNK):
+        rows = table.rows(np.arange(start, min(start + _CHUNK, table.shape[0])))
+        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(bad):
+            yield Problem(file, f"row {start + bad[0]} is not finite", "numbers", str(rows[bad[0]]), _REBUILD)
+            return
+
+
+def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    yield from check_dense(manifest, open_dense(root, manifest.dense))
+
+
+def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    index = ImpactIndex.open(root / manifest.sparse.directory)
+    try:
+        index.check()
+        yield from check_sparse(manifest, index)
+        ids = index.ids()
+        message = "ids or their order differ (SHA-256 of all ids)"
+        yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, ids_sha256(ids), _REBUILD)
+        yield from _documents(manifest.sparse.directory, index, ids)
+    finally:
+        index.close()
+
+
+def _documents(folder: str, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:
+    """Whether each stored document is a JSON object with the id that it is indexed under (the first that is not)."""
+    for start in range(0, len(ids), _CHUNK):
+        ordinals = np.arange(start, min(start + _CHUNK, len(ids)))
+        for ordinal, raw in zip(ordinals, index.documents(ordinals), strict=True):
+            try:
+                found = json.loads(raw)["_id"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                found = raw[:80]
+            if found != ids[ordinal]:
+                message = f"document {ordinal} is stored under another id, or is no JSON object"
+                yield Problem(folder, message, ids[ordinal], repr(found), _REBUILD)
+                return

@@ -1,0 +1,252 @@
+"""Writing a bundle: tokenizer, token tables, IDF, documents and both indexes, then the manifest."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
+from lightretriever.artifacts.bundle.hashes import list_files
+from lightretriever.artifacts.bundle.manifest import (
+    MANIFEST_FILE,
+    CorpusInfo,
+    DenseInfo,
+    FusionInfo,
+    ImpactKind,
+    Manifest,
+    ModelInfo,
+    SparseInfo,
+    TaskInfo,
+    TokenizerInfo,
+    ids_sha256,
+    table_file,
+)
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.software import generator
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
+from lightretriever.artifacts.dense.tuning import QuerySample, choose_parameters, query_vectors
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
+from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = ["TableInput", "write_bundle"]
+
+_TOKENIZER_FILE = "tokenizer.json"
+_DENSE_FILE = "dense.faiss"
+_SPREADS_FILE = "dense.spreads.npz"
+_SPARSE_FOLDER = "lucene"
+_MOST_QUERIES = 1024
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A token table to be: the task instruction, and the rows E[t], shape (V, H), H at least the bundle's D."""
+
+    instruction: str
+    rows: npt.NDArray[np.floating]
+
+
+def write_bundle(
+    target: Path,
+    *,
+    name: str,
+    model: ModelInfo,
+    corpus: CorpusInfo,
+    tokenizer_file: Path,
+    lowercase: bool,
+    tables: Mapping[str, TableInput],
+    default_task: str,
+    documents: Iterable[EncodedBatch],
+    dimension: int,
+    table_dtype: TableDtype = "float16",
+    factory: str | None = None,
+    top_k: int | None = None,
+    quantization: int = 100,
+    impacts: ImpactKind = "learned",
+    idf: npt.NDArray[np.float32] | None = None,
+    weights: tuple[float, float] | None = None,
+    fields: Mapping[str, FieldKind] | None = None,
+    words: bool = False,
+    queries: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Bundle:
+    """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
+
+    `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
+    normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
+    of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
+    is consumed once, batch by batch; `impacts` names their kind. `weights` of dense and sparse are for requests
+    that name none (None: the service's). `fields` are those to filter and count by. With `words`, those of title and
+    text are indexed too, for BM25. `queries` are a sample of those that will be asked of the default task: a large
+    dense index is laid out by them, and its search parameters are chosen by them; by some that the documents make
+    where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
+    complete.
+
+    Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
+    BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
+    """
+    _check_settings(tables, default_task, dimension, top_k)
+    if factory is not None:
+        check_factory(factory, dimension)
+    with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
+        tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
+        tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
+        sparse = {"impacts": impacts, "words": words, **_write_idf(folder, idf, tokenizer.vocab_size)}
+        declared = dict(fields or {})
+        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words) as index:
+            sample = QuerySample()
+            ids = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
+        table = TokenTable.open(folder / tasks[default_task].file)
+        asked = query_vectors(table, map(np.asarray, tokenizer.encode_batch(_spaced(queries))))
+        dense = _write_dense(folder, len(ids), dimension, factory, asked, sample.queries(table))
+        manifest = Manifest(
+            name=name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            generator=generator(),
+            model=model,
+            corpus=corpus,
+            vocab_size=tokenizer.vocab_size,
+            dimension=dimension,
+            documents=len(ids),
+            tokenizer=TokenizerInfo(file=_TOKENIZER_FILE, sha256=tokenizer.sha256, lowercase=lowercase),
+            default_task=default_task,
+            tasks=tasks,
+            dense=dense,
+            sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k, **sparse),
+            fusion=None if weights is None else FusionInfo(dense=weights[0], sparse=weights[1]),
+            fields=declared,
+            ids_sha256=ids_sha256(ids),
+            files=list_files(folder),
+        )
+        with writing(folder / MANIFEST_FILE):
+            (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
+    return Bundle.open(target)
+
+
+def _check_settings(tables: Mapping[str, TableInput], default_task: str, dimension: int, top_k: int | None) -> None:
+    if default_task not in tables:
+        raise RecipeError(
+            f'The default task "{default_task}" has no token table.', remedy=f"Use one of: {', '.join(tables)}."
+        )
+    for task, table in tables.items():
+        try:
+            table_file(task)
+        except ValueError as error:
+            raise RecipeError(f"{error}.", remedy="Rename the task.") from error
+        if table.rows.ndim != 2 or not 1 <= dimension <= table.rows.shape[1]:
+            raise RecipeError(
+                f'Dimension {dimension} does not fit the table "{task}" of shape {table.rows.shape}.',
+                remedy="Choose a dimension from 1 to the model's hidden size.",
+            )
+    if top_k is not None and top_k < 1:
+        raise RecipeError(f"top_k is {top_k}, expected at least 1 (or none, for all terms).")
+
+
+def _write_tokenizer(folder: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
+    file = folder / _TOKENIZER_FILE
+    try:
+        content = Path(source).read_bytes()
+    except OSError as error:
+        raise BundleError(f"{source}: the tokenizer can't be read: {error.strerror}.") from error
+    with writing(file):
+        file.write_bytes(content)
+    return TextTokenizer.from_file(file, lowercase=lowercase)
+
+
+def _write_tables(
+    folder: Path, tables: Mapping[str, TableInput], dtype: TableDtype, vocab_size: int, dimension: int
+) -> dict[str, TaskInfo]:
+    (folder / "tables").mkdir()
+    tasks: dict[str, TaskInfo] = {}
+    for task, table in tables.items():
+        if len(table.rows) != vocab_size:
+            raise BundleError(
+                f'The table "{task}" has {len(table.rows)} rows, but the tokenizer has {vocab_size} token ids.',
+                remedy="Make the table with this tokenizer.",
+            )
+        file = table_file(task)
+        write_table(folder / file, table.rows[:, :dimension], dtype)
+        tasks[task] = TaskInfo(file=file, instruction=table.instruction, dtype=dtype)
+    return tasks
+
+
+def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
+    """Write the IDF weights, if there are any; return what the manifest says of the query's weights."""
+    if idf is None:
+        return {"query_weights": "count"}
+    if len(idf) != vocab_size:
+        raise BundleError(
+            f"There are {len(idf)} IDF weights, but the tokenizer has {vocab_size} token ids.",
+            remedy="Count them with this tokenizer.",
+        )
+    save_idf(folder / IDF_FILE, idf)
+    return {"query_weights": "idf_count", "idf": IDF_FILE}
+
+
+def _write_documents(
+    folder: Path,
+    sparse: ImpactIndexWriter,
+    sample: QuerySample,
+    documents: Iterable[EncodedBatch],
+    vocab_size: int,
+    dimension: int,
+    top_k: int | None,
+) -> list[str]:
+    """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
+    ids: dict[str, int] = {}
+    file = _vectors_file(folder)
+    for batch in documents:
+        check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
+        prefix = dense_prefix(batch, dimension, first=len(ids))
+        with writing(file), file.open("ab") as vectors:
+            vectors.write(prefix.tobytes())
+        for document_id in batch.ids:
+            if document_id in ids:
+                raise CorpusError(
+                    f'The id "{document_id}" is used by the documents {ids[document_id]} and {len(ids)}.',
+                    remedy="Give every document its own id.",
+                )
+            ids[document_id] = len(ids)
+        kept = keep_top_terms(batch, top_k)
+        sample.add(kept)
+        sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
+    if not ids:
+        raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
+    return list(ids)
+
+
+def _spaced(texts: Sequence[str]) -> list[str]:
+    """At most so many as are looked at, from all over."""
+    return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
+
+
+def _write_dense(
+    folder: Path,
+    count: int,
+    dimension: int,
+    factory: str | None,
+    asked: npt.NDArray[np.float32],
+    made: npt.NDArray[np.float32],
+) -> DenseInfo:
+    """Every other query that is `asked` lays out the index, the others choose its parameters; else those `made` do."""
+    raw = _vectors_file(folder)
+    vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(count, dimension))
+    factory = factory or factory_for(vectors, asked[::2])
+    built = build_dense_index(vectors, factory, asked[::2])
+    write_dense_index(built, folder / _DENSE_FILE, folder / _SPREADS_FILE)
+    parameters, recall = choose_parameters(built, vectors, asked[1::2] if len(asked) > 1 else made)
+    raw.unlink()
+    spreads = None if built.spreads is None else _SPREADS_FILE
+    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall, spreads=spreads)
+
+
+def _vectors_file(folder: Path) -> Path:
+    return folder / "vectors.partial"

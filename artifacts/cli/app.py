@@ -1,0 +1,259 @@
+"""The offline commands of `lightretriever`: from training to evaluation."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from lightretriever.artifacts.cli.runner import Job, JsonOption, next_command, offline
+from lightretriever.artifacts.cli.summaries import (
+    bundle_summary,
+    encode_summary,
+    kilobytes_listed,
+    next_stage,
+    tables_summary,
+    verify_summary,
+)
+from lightretriever.artifacts.corpus.beir import Skipped
+from lightretriever.artifacts.corpus.folder import corpus as make_corpus
+from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.evaluation.command import evaluate
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
+from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.training.command import train
+
+__all__ = ["add_commands"]
+
+RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
+CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
+AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
+WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
+OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
+SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
+DimensionOption = Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")]
+TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the offline commands on the console application."""
+    app.command("corpus")(make_corpus)
+    for command in (train, table, distil_table, encode, refine, index, build, verify, evaluate):
+        app.command()(command)
+
+
+def table(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    model: ModelOption = None,
+    adapter: AdapterOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the token table of every task: one row per token of the vocabulary."""
+    with offline("table", as_json=as_json) as job:
+        loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
+        tables = _tables(loaded)
+        job.summary = tables_summary("table", loaded, tables)
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
+
+
+def distil_table(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    model: ModelOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn the token table of a bi-encoder whose document vectors stay as they are (a recipe with `distil`)."""
+    with offline("distil-table", as_json=as_json) as job:
+        loaded = _recipe(recipe, corpus=corpus, model=model, device=device, work=work, limit=limit, skip_bad=skip_bad)
+        if loaded.distil is None:
+            raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
+        job.summary = tables_summary("distil-table", loaded, _tables(loaded))
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
+
+
+def encode(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    model: ModelOption = None,
+    adapter: AdapterOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
+    options = {"corpus": corpus, "model": model, "adapter": adapter, "device": device, "work": work, "limit": limit}
+    with offline("encode", as_json=as_json) as job:
+        loaded = _recipe(recipe, skip_bad=skip_bad, **options)
+        stages = _pipeline(loaded)
+        with work_lock(loaded.work):
+            store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
+        _report_skipped(skipped)
+        job.summary = encode_summary(store, skipped)
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
+
+
+def refine(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    work: WorkOption = None,
+    limit: LimitOption = None,
+    dimension: DimensionOption = None,
+    skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
+    with offline("refine", as_json=as_json) as job:
+        loaded = _recipe(recipe, corpus=corpus, work=work, limit=limit, dimension=dimension, skip_bad=skip_bad)
+        with work_lock(loaded.work):
+            tables = _refined(loaded)
+        job.summary = tables_summary("refine", loaded, tables)
+        job.summary.next = next_command(context, next_stage(loaded), recipe)
+
+
+def index(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    work: WorkOption = None,
+    output: OutputOption = None,
+    limit: LimitOption = None,
+    dimension: DimensionOption = None,
+    top_k: TopKOption = None,
+    skip_bad: SkipOption = False,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
+    options = {"corpus": corpus, "work": work, "output": output, "limit": limit}
+    with offline("index", as_json=as_json) as job:
+        loaded = _recipe(recipe, dimension=dimension, top_k=top_k, skip_bad=skip_bad, **options)
+        with work_lock(loaded.work):
+            _index(job, loaded, overwrite)
+        _then_verify(job, context, loaded)
+
+
+def build(
+    context: typer.Context,
+    recipe: RecipeArgument,
+    corpus: CorpusOption = None,
+    model: ModelOption = None,
+    adapter: AdapterOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    output: OutputOption = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """All of it in one go: token tables, corpus encoding, indexes, bundle."""
+    options = {"corpus": corpus, "model": model, "adapter": adapter, "device": device, "work": work, "output": output}
+    with offline("build", as_json=as_json) as job:
+        loaded = _recipe(recipe, limit=limit, skip_bad=skip_bad, **options)
+        stages = _pipeline(loaded)
+        check_before_build(loaded, overwrite=overwrite)
+        with work_lock(loaded.work):
+            backbone = stages.load_recipe_backbone(loaded)
+            stages.run_tables(loaded, backbone)
+            stages.run_encode(loaded, backbone)
+            if loaded.refine is not None:
+                for line in tables_summary("refine", loaded, _refined(loaded)).made():
+                    typer.echo(line, err=True)
+            _index(job, loaded, overwrite)
+        _then_verify(job, context, loaded)
+
+
+def verify(
+    context: typer.Context,
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
+    from lightretriever.artifacts.bundle.verify import verify_bundle
+
+    with offline("verify", as_json=as_json) as job:
+        with ProgressBar("verify", total=2 * kilobytes_listed(bundle), unit="kB") as progress:
+            problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000))
+        job.summary = verify_summary(bundle, problems)
+        if not problems:
+            job.summary.next = next_command(context, "serve", bundle)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _tables(recipe: Recipe) -> dict[str, Path]:
+    stages = _pipeline(recipe)
+    with work_lock(recipe.work):
+        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_backbone(recipe))
+        return tables
+
+
+def _refined(recipe: Recipe) -> dict[str, Path]:
+    try:
+        from lightretriever.artifacts.pipeline.refine import run_refine
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error) from error
+    return run_refine(recipe)
+
+
+def _index(job: Job, recipe: Recipe, overwrite: bool) -> None:
+    bundle, skipped = build_bundle(recipe, overwrite=overwrite)
+    _report_skipped(skipped)
+    job.summary = bundle_summary("build" if job.command == "build" else "index", bundle, skipped)
+
+
+def _then_verify(job: Job, context: typer.Context, recipe: Recipe) -> None:
+    if job.summary is not None:
+        job.summary.next = next_command(context, "verify", recipe.output)
+
+
+def _report_skipped(skipped: Skipped) -> None:
+    for reason in skipped.reasons:
+        typer.echo(f"skipped: {reason}", err=True)
+    if skipped.count:
+        typer.echo(f"{skipped.count} bad corpus lines were skipped", err=True)
+
+
+def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
+    keys = {
+        "corpus": "corpus.path",
+        "limit": "corpus.limit",
+        "model": "model.path",
+        "adapter": "model.adapter",
+        "device": "model.device",
+        "dimension": "index.dimension",
+        "top_k": "index.top_k",
+        "work": "work",
+        "output": "output",
+    }
+    overrides = {keys[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    return load_recipe(path, overrides | {"corpus.skip_bad": skip_bad or None})
+
+
+def _pipeline(recipe: Recipe) -> Any:
+    """The stages of the recipe's kind: both modules have the same functions."""
+    try:
+        if recipe.distil is not None:
+            from lightretriever.artifacts.pipeline import distil_stages
+
+            return distil_stages
+        from lightretriever.artifacts.pipeline import stages
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error) from error
+    return stages

@@ -1,0 +1,112 @@
+"""How every long offline command runs: it can be stopped, and ends with a summary or with an error, as text or JSON.
+
+Progress and errors go to stderr, the summary goes to stdout. With `--json` the summary is one JSON object, and an error
+is one as well, `{"error": …}`, beside the line on stderr.
+"""
+
+import shlex
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.signals import Stopped, past_stopping, stoppable
+
+__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "offline"]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+
+AGAIN: Final = {
+    "corpus": "The same command begins again; nothing of it is left.",
+    "train": "The same command goes on from the last checkpoint.",
+    "table": "The same command goes on after the last finished part.",
+    "distil-table": "The same command goes on: what is encoded is kept.",
+    "encode": "The same command goes on after the last finished shard.",
+    "refine": "The same command goes on after the last finished table.",
+    "index": "The same command begins this stage again; nothing of it is left.",
+    "build": "The same command goes on where it was.",
+    "verify": "The same command begins again; nothing was changed.",
+    "evaluate": "The same command begins again; no result was changed.",
+}
+"""What a command that was stopped leaves to the next run."""
+
+_ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Python's is 1
+
+
+@dataclass
+class Job:
+    """A command under way. Its `summary` is printed at the end; with none, nothing is. `quietly`: another process tells
+    how it was stopped or failed."""
+
+    command: str
+    as_json: bool
+    quietly: bool = False
+    summary: Summary | None = None
+    _began: float = field(default_factory=monotonic)
+
+    def end(self) -> None:
+        """Print the summary."""
+        if self.summary is not None:
+            self.summary.seconds = round(monotonic() - self._began, 3)
+            typer.echo(self.summary.model_dump_json() if self.as_json else self.summary.text())
+
+    def fail(self, error: ErrorInfo) -> None:
+        """Print an error as JSON, where that is asked for."""
+        if self.as_json and not self.quietly:
+            typer.echo(ErrorObject(error=error).model_dump_json())
+
+    def stop(self, stopped: Stopped) -> NoReturn:
+        """End the process as one that a signal stopped: 130 for SIGINT, 143 for SIGTERM."""
+        status, again = 128 + stopped.number, AGAIN[self.command]
+        if not self.quietly:
+            typer.echo(f"{stopped}. {again}", err=True)
+            self.fail(ErrorInfo(kind="Stopped", message=f"{stopped}.", remedy=again, status=status))
+        sys.exit(status)
+
+
+@contextmanager
+def offline(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[Job]:
+    """Run a command of this name in the block, which is to give the job its summary.
+
+    SIGINT and SIGTERM end it as `Job.stop` says (see `artifacts.signals`). With `as_json` an error is printed as JSON
+    too, and goes on to whoever prints it for people. `quietly`: another process tells of signals and errors.
+    """
+    job = Job(command, as_json, quietly)
+    try:
+        with stoppable():
+            yield job
+            past_stopping()
+            job.end()
+    except Stopped as stopped:
+        ProgressBar.end_display()
+        job.stop(stopped)
+    except Exception as error:
+        job.fail(error_info(error))
+        raise
+
+
+def error_info(error: Exception) -> ErrorInfo:
+    """An error as it is printed as JSON."""
+    kind = type(error).__name__
+    if isinstance(error, LightRetrieverError):
+        return ErrorInfo(kind=kind, message=error.message, remedy=error.remedy, status=_ERROR_STATUS)
+    return ErrorInfo(kind=kind, message=str(error), remedy="", status=1)
+
+
+def next_command(context: typer.Context, name: str, *arguments: object, shared: Collection[str] | None = None) -> str:
+    """A command line of `lightretriever`, with those options of the present command that it has as well: of the
+    `shared` ones, where they are named, because others mean something else there."""
+    group: Any = context.find_root().command
+    words = ["lightretriever", name, *map(str, arguments)]
+    for option in group.commands[name].params:
+        value = context.params.get(option.name)
+        given = value is not None and value is not False and option.name != "as_json"
+        if option.param_type_name == "option" and given and (shared is None or option.name in shared):
+            words += option.opts[:1] if value is True else [option.opts[0], str(value)]
+    return shlex.join(words)

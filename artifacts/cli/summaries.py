@@ -1,0 +1,131 @@
+"""What the stages of a build have made, as the summaries of their commands."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import Problem
+from lightretriever.artifacts.cli.summary import (
+    AgreementInfo,
+    BundleSummary,
+    EncodeSummary,
+    ProblemInfo,
+    TableInfo,
+    TablesSummary,
+    VerifySummary,
+    folder_size,
+)
+from lightretriever.artifacts.corpus.beir import Skipped
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.pipeline.recipe import Recipe
+
+__all__ = [
+    "bundle_summary",
+    "encode_summary",
+    "kilobytes_listed",
+    "next_stage",
+    "tables_summary",
+    "verify_summary",
+]
+
+
+def tables_summary(
+    command: Literal["table", "distil-table", "refine"], recipe: Recipe, tables: Mapping[str, Path]
+) -> TablesSummary:
+    """Of token tables, by task, and of their training where they were trained."""
+    made = {task: _table(file) for task, file in tables.items()}
+    return TablesSummary(command=command, path=str(recipe.work / "tables"), tables=made)
+
+
+def encode_summary(store: ShardStore, skipped: Skipped) -> EncodeSummary:
+    """Of an encoded corpus."""
+    documents, terms = store.totals()
+    return EncodeSummary(
+        command="encode",
+        path=str(store.path),
+        documents=documents,
+        skipped=skipped.count,
+        terms=terms,
+        dimension=store.read(0).dense.shape[1],
+        shards=store.count(),
+        bytes=folder_size(store.path)[1],
+    )
+
+
+def bundle_summary(command: Literal["index", "build"], bundle: Bundle, skipped: Skipped) -> BundleSummary:
+    """Of a bundle that was written; its manifest is not counted among the files."""
+    manifest = bundle.manifest
+    return BundleSummary(
+        command=command,
+        path=str(bundle.path),
+        name=manifest.name,
+        version=manifest.digest,
+        documents=manifest.documents,
+        skipped=skipped.count,
+        dimension=manifest.dimension,
+        tokens=manifest.vocab_size,
+        tasks=list(manifest.tasks),
+        files=len(manifest.files),
+        bytes=sum(file.bytes for file in manifest.files.values()),
+    )
+
+
+def verify_summary(bundle: Path, problems: list[Problem]) -> VerifySummary:
+    """Of what `verify_bundle` found."""
+    manifest = _manifest(bundle)
+    return VerifySummary(
+        command="verify",
+        path=str(bundle),
+        sound=not problems,
+        problems=[ProblemInfo.model_validate(vars(problem)) for problem in problems],
+        documents=None if manifest is None else manifest.documents,
+        files=None if manifest is None else len(manifest.files),
+        bytes=None if manifest is None else sum(file.bytes for file in manifest.files.values()),
+    )
+
+
+def kilobytes_listed(bundle: Path) -> int:
+    """Size of the files that a bundle's manifest lists, each in whole kilobytes; 0 where it can't be read."""
+    manifest = _manifest(bundle)
+    return 0 if manifest is None else sum(file.bytes // 1000 for file in manifest.files.values())
+
+
+def next_stage(recipe: Recipe) -> str:
+    """The command of the first stage that is not done; `index`, where only the bundle is missing."""
+    work = recipe.work
+    if not all((work / "tables" / task / "table.npy").is_file() for task in recipe.tasks):
+        return "table" if recipe.distil is None else "distil-table"
+    if not (work / "encode" / "done.json").is_file():
+        return "encode"
+    refined = recipe.refine is None or all(
+        (refined_folder(recipe, task) / "table.npy").is_file() for task in recipe.tasks
+    )
+    return "index" if refined else "refine"
+
+
+def _manifest(bundle: Path) -> Manifest | None:
+    try:
+        return read_manifest(bundle)
+    except BundleError:
+        return None
+
+
+def _table(file: Path) -> TableInfo:
+    rows, dimension = np.load(file, mmap_mode="r").shape
+    training, agreement = file.with_name("training.json"), None
+    if training.is_file():
+        record = read_json(training)
+        first, best = (record["epochs"][epoch] for epoch in (0, record["best_epoch"]))
+        agreement = AgreementInfo(
+            epoch=record["best_epoch"],
+            epochs=len(record["epochs"]) - 1,
+            cosine=(first["cosine"], best["cosine"]),
+            overlap=(first["overlap"], best["overlap"]),
+        )
+    return TableInfo(path=str(file), rows=rows, dimension=dimension, bytes=file.stat().st_size, agreement=agreement)

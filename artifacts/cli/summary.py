@@ -1,0 +1,273 @@
+"""What an offline command says when it is done: a few lines for people, or one JSON object (docs/pipeline.md)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lightretriever.artifacts.errors import readable
+from lightretriever.artifacts.progress import duration
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+__all__ = [
+    "SUMMARIES",
+    "AgreementInfo",
+    "BundleSummary",
+    "CorpusSummary",
+    "EncodeSummary",
+    "ErrorInfo",
+    "ErrorObject",
+    "EvaluateSummary",
+    "ProblemInfo",
+    "Summary",
+    "TableInfo",
+    "TablesSummary",
+    "TrainSummary",
+    "VerifySummary",
+    "folder_size",
+    "megabytes",
+]
+
+
+Text = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
+"""A text with a path or something else in it that need not be UTF-8."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class Summary(_Part):
+    """What all commands say: what was made lies at `path`, took `seconds`, and `next` is the command that comes next,
+    null where none does."""
+
+    command: str
+    path: Text
+    seconds: float = Field(default=0.0, ge=0)
+    next: Text | None = None
+
+    def made(self) -> Iterator[str]:
+        """Lines that say what was made, for people."""
+        yield self.path
+
+    def text(self) -> str:
+        """All of it for people."""
+        lines = [*self.made(), f"took {duration(self.seconds)}"]
+        return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
+
+
+class CorpusSummary(Summary):
+    """Of `corpus`: `texts` files became documents, `skipped` were bad; `bytes` are those of the corpus."""
+
+    command: Literal["corpus"]
+    documents: int
+    texts: int
+    skipped: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line."""
+        yield f"{self.path}: {self.documents:,} documents of {self.texts:,} files, {megabytes(self.bytes)}"
+
+
+class AgreementInfo(_Part):
+    """How well a trained table agrees with the model on held-out texts: before the training, and after `epoch`, the
+    one of `epochs` that was kept."""
+
+    epoch: int
+    epochs: int
+    cosine: tuple[float, float]
+    overlap: tuple[float, float]
+
+
+class TableInfo(_Part):
+    """A token table: `rows` tokens of `dimension` values."""
+
+    path: Text
+    rows: int
+    dimension: int
+    bytes: int
+    agreement: AgreementInfo | None = None
+
+
+class TablesSummary(Summary):
+    """Of `table`, `distil-table` and `refine`: the tables by task."""
+
+    command: Literal["table", "distil-table", "refine"]
+    tables: dict[str, TableInfo]
+
+    def made(self) -> Iterator[str]:
+        """A line for each table, and one for its training."""
+        for task, table in self.tables.items():
+            size = f"{table.rows:,} tokens × {table.dimension}, {megabytes(table.bytes)}"
+            yield f"{task}: {table.path}, {size}"
+            if table.agreement is not None:
+                found = table.agreement
+                change = "; ".join(
+                    f"{name} {first:.3f} -> {best:.3f}"
+                    for name, (first, best) in (("cosine", found.cosine), ("overlap", found.overlap))
+                )
+                yield f"  agreement with the encoder by epoch {found.epoch} of {found.epochs}: {change}"
+
+
+class EncodeSummary(Summary):
+    """Of `encode`: `terms` are sparse terms of all documents together, `skipped` bad lines of the corpus."""
+
+    command: Literal["encode"]
+    documents: int
+    skipped: int
+    terms: int
+    dimension: int
+    shards: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line."""
+        yield (
+            f"{self.path}: {self.documents:,} documents, {self.terms:,} sparse terms in {self.shards:,} shards, "
+            f"{megabytes(self.bytes)}"
+        )
+
+
+class BundleSummary(Summary):
+    """Of `index` and `build`: `version` is the manifest's digest."""
+
+    command: Literal["index", "build"]
+    name: str
+    version: str
+    documents: int
+    skipped: int
+    dimension: int
+    tokens: int
+    tasks: list[str]
+    files: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line."""
+        yield (
+            f"{self.path}: {self.documents:,} documents × {self.dimension}, {self.tokens:,} tokens, "
+            f"tasks {', '.join(self.tasks)}; {self.files} files, {megabytes(self.bytes)}"
+        )
+
+
+class ProblemInfo(_Part):
+    """What is wrong with a file of a bundle."""
+
+    file: Text
+    message: Text
+    expected: Text
+    found: Text
+    remedy: Text
+
+
+class VerifySummary(Summary):
+    """Of `verify`. `documents`, `files` and `bytes` are what the manifest says, null where it can't be read."""
+
+    command: Literal["verify"]
+    sound: bool
+    problems: list[ProblemInfo]
+    documents: int | None
+    files: int | None
+    bytes: int | None
+
+    def made(self) -> Iterator[str]:
+        """The problems, or that there are none."""
+        for one in self.problems:
+            yield f"{one.file}: {one.message}: expected {one.expected}, found {one.found}. {one.remedy}"
+        if self.sound and self.bytes is not None:
+            size = f"{self.documents:,} documents, {self.files} files, {megabytes(self.bytes)}"
+            yield f"{self.path}: sound, {size}"
+        else:
+            yield f"{self.path}: not sound, {len(self.problems)} problems"
+
+
+class EvaluateSummary(Summary):
+    """Of `evaluate`: `metrics` by system and measure; `report` is the file, `recorded` the file of results."""
+
+    command: Literal["evaluate"]
+    report: Text
+    dataset: Text
+    split: str
+    task: str
+    queries: int
+    documents: int
+    metrics: dict[str, dict[str, float]]
+    warnings: list[Text]
+    files: int
+    recorded: Text | None
+
+    def made(self) -> Iterator[str]:
+        """Where report and runs lie; the measures are printed as a table."""
+        yield f"{self.path}: {Path(self.report).name} and {self.files - 1} runs of {self.queries:,} queries"
+        if self.recorded is not None:
+            yield f"recorded: {self.recorded}"
+
+
+class TrainSummary(Summary):
+    """Of `train`: `path` is the adapter's folder, `work` that of the run. A run that was `finished` has done all
+    `steps`; `best` is the best development score, after `best_step`. `training_seconds` are those of all slices,
+    `files` and `bytes` the adapter's."""
+
+    command: Literal["train"]
+    finished: bool
+    work: Text
+    pairs: int
+    steps: int
+    steps_done: int
+    best: float | None
+    best_step: int | None
+    training_seconds: float
+    files: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line, and one for the development score."""
+        spent = f"{self.pairs:,} pairs, {duration(self.training_seconds)} of training in all"
+        if self.finished:
+            yield f"{self.path}: adapter, {self.files} files, {megabytes(self.bytes)}"
+            yield f"{self.steps:,} steps, {spent}"
+        else:
+            yield f"{self.work}: stopped in time, {self.steps_done:,} of {self.steps:,} steps, {spent}"
+        if self.best is not None:
+            yield f"best development score: {self.best:.4f}, after step {self.best_step}"
+
+
+class ErrorInfo(_Part):
+    """An error: `kind` is its class, `status` the exit status."""
+
+    kind: str
+    message: Text
+    remedy: Text
+    status: int
+
+
+class ErrorObject(_Part):
+    """What stands on stdout in place of the summary."""
+
+    error: ErrorInfo
+
+
+SUMMARIES: dict[str, type[Summary]] = {
+    "corpus": CorpusSummary,
+    "train": TrainSummary,
+    "table": TablesSummary,
+    "distil-table": TablesSummary,
+    "encode": EncodeSummary,
+    "refine": TablesSummary,
+    "index": BundleSummary,
+    "build": BundleSummary,
+    "verify": VerifySummary,
+    "evaluate": EvaluateSummary,
+}
+"""The summary of each command."""
+
+
+def folder_size(folder: Path) -> tuple[int, int]:
+    """How many files lie in a folder and below, and their bytes."""
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return len(sizes), sum(sizes)
+
+
+def megabytes(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,1 @@
+"""Reading corpora: BEIR files, folders of texts, declared fields."""

@@ -1,0 +1,197 @@
+"""A corpus of a folder of text files: `.txt` and `.md` in the folder and below, in UTF-8.
+
+A file is a document; a longer one is a document for each of its passages (`artifacts.corpus.passages`):
+
+    _id      the path below the folder, with / between its parts; path#1, path#2, … for passages
+    title    the first heading of a Markdown file, or else the file's name without its ending
+    text     the rest
+    path     the path below the folder, the same for all passages of a file
+    folder   the path of the folder that the file lies in, "." for the uppermost one
+"""
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Final
+
+import typer
+from lightretriever.artifacts.cli.runner import JsonOption, offline
+from lightretriever.artifacts.cli.summary import CorpusSummary
+from lightretriever.artifacts.corpus.beir import Skipped
+from lightretriever.artifacts.corpus.passages import passages
+from lightretriever.artifacts.errors import CorpusError, readable
+from lightretriever.artifacts.files.atomic_file import new_file
+from lightretriever.artifacts.progress import ProgressBar
+
+__all__ = ["Written", "corpus", "text_documents", "title_and_text", "write_text_corpus"]
+
+_ENDINGS: Final = (".md", ".txt")
+_LONGEST_PATH: Final = 500
+"""UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
+_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
+_BLANKS: Final = " \t"
+_UNDERLINE: Final = re.compile(r" {0,3}={2,}[ \t]*")
+_FENCE: Final = re.compile(r" {0,3}(```|~~~)")
+_REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
+
+
+@dataclass
+class Written:
+    """What became a corpus: how many documents of how many files, and what was left out."""
+
+    documents: int = 0
+    files: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+def corpus(
+    folder: Annotated[Path, typer.Argument(help="Folder of .txt and .md files.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
+    words: Annotated[int, typer.Option(min=1, help="Most words of a passage; a longer file becomes several.")] = 150,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad files out instead of stopping.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a corpus of a folder of text files; long ones are cut into passages."""
+    with offline("corpus", as_json=as_json) as job:
+        written = write_text_corpus(folder, output, words=words, skip_bad=skip_bad, overwrite=overwrite)
+        for reason in written.skipped.reasons:
+            typer.echo(f"skipped: {reason}", err=True)
+        if written.skipped.count:
+            typer.echo(f"{written.skipped.count} bad files were skipped", err=True)
+        job.summary = CorpusSummary(
+            command="corpus",
+            path=str(output),
+            documents=written.documents,
+            texts=written.files,
+            skipped=written.skipped.count,
+            bytes=output.stat().st_size,
+        )
+
+
+def write_text_corpus(
+    folder: Path, output: Path, *, words: int, skip_bad: bool = False, overwrite: bool = False
+) -> Written:
+    """Write the files of `folder` as a corpus in BEIR layout: the same bytes for the same files, whole or not at all.
+
+    Hidden files and folders are passed over. Raises CorpusError for an output that is there already or has another
+    ending, for a folder without a text file, and, for all of them together, for bad files: empty, unreadable or not
+    UTF-8, and links to folders. With `skip_bad` these are counted instead. Raises DiskError when the output can't be
+    written.
+    """
+    if not output.name.endswith((".jsonl", ".jsonl.gz")):
+        raise CorpusError(f"{output}: a corpus is called *.jsonl.gz or *.jsonl.", remedy="Choose such a name.")
+    if os.path.lexists(output) and not overwrite:  # what may not be looked at is told of when it is written
+        raise CorpusError(f"{output}: exists already.", remedy="Choose another name, or pass --overwrite.")
+    written = Written()
+    files = _files(folder, written.skipped)
+    with _new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
+        for name in files:
+            try:
+                documents = text_documents(folder, name, words)
+            except ValueError as error:
+                written.skipped.add(f"{readable(folder / name)}: {error}")
+            else:
+                file.writelines(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in documents)
+                written.documents += len(documents)
+                written.files += 1
+            progress.advance(1)
+        _check(folder, written, skip_bad=skip_bad)
+    return written
+
+
+def text_documents(folder: Path, name: str, words: int) -> list[dict[str, str]]:
+    """The documents of one file, `name` below `folder`. Raises ValueError that says why there are none."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("this path is not UTF-8; rename it") from error
+    if "\n" in name or len(name.encode()) > _LONGEST_PATH:
+        raise ValueError(f"the path must have at most {_LONGEST_PATH} bytes and no line break")
+    title, text = title_and_text(PurePosixPath(name), _content(folder / name))
+    parts = passages(text, words) or [""]
+    ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
+    about = {"path": name, "folder": str(PurePosixPath(name).parent)}
+    return [{"_id": one, "title": title, "text": part, **about} for one, part in zip(ids, parts, strict=True)]
+
+
+def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
+    """The first heading of a Markdown file and what is left without it, or else the file's name and all of it."""
+    lines = content.split("\n")
+    fence = ""
+    for number, line in enumerate(lines if path.suffix.lower() == ".md" else []):
+        if marker := _FENCE.match(line):
+            fence = "" if marker[1] == fence else fence or marker[1]
+        elif not fence and (heading := _heading(line)):
+            return heading, "\n".join(lines[:number] + lines[number + 1 :])
+        elif not fence and line.strip() and _UNDERLINE.fullmatch("".join(lines[number + 1 : number + 2])):
+            return line.strip(), "\n".join(lines[:number] + lines[number + 2 :])
+    return path.stem, content
+
+
+def _heading(line: str) -> str:
+    """The text of a heading without its closing signs, "" where there is none."""
+    heading = _HEADING.fullmatch(line)
+    return heading[1].rstrip(_BLANKS).rstrip("#").rstrip(_BLANKS) if heading else ""
+
+
+def _content(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no regular file")
+        content = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ValueError(f"not UTF-8 (byte {error.start:,} is 0x{byte:02x}); convert it, as with iconv") from error
+    except OSError as error:
+        raise ValueError(f"can't be read ({error.strerror})") from error
+    if not content.strip():
+        raise ValueError("empty")
+    return content.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _files(folder: Path, bad: Skipped) -> list[str]:
+    """The text files below a folder, by their paths as bytes. What can't be looked into is counted as bad, and so are
+    links to folders, which may lead out of it or in a circle."""
+    if not folder.is_dir():
+        raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
+
+    def unreadable(error: OSError) -> None:
+        bad.add(f"{readable(error.filename)}: can't be looked into ({error.strerror})")
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(place) / name for name in folders):
+            with suppress(PermissionError):  # it will be unreadable
+                if path.is_symlink():
+                    bad.add(f"{readable(path)}: a link to a folder; it is not followed")
+        texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
+        found += [(Path(place) / name).relative_to(folder).as_posix() for name in texts]
+    return sorted(found, key=os.fsencode)
+
+
+def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
+    bad = written.skipped
+    if bad.count and not skip_bad:
+        others = f"; and {bad.count - len(bad.reasons)} more" if bad.count > len(bad.reasons) else ""
+        raise CorpusError(f"{'; '.join(bad.reasons)}{others}.", remedy=_REMEDY)
+    if not written.documents:
+        endings = " or ".join(_ENDINGS)
+        raise CorpusError(f"{folder}: no {endings} file with a text in it or below.", remedy="Give another folder.")
+
+
+@contextmanager
+def _new_corpus(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """The new corpus, which is all that its command makes; gzipped where its name says so."""
+    with new_file(path, last=True) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield packed
+        else:
+            yield file

@@ -1,0 +1,1 @@
+"""Building and searching dense indexes with Faiss."""

@@ -1,0 +1,228 @@
+"""Building the dense index, by inner product, in a form that can also score documents a search did not find."""
+
+import math
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason
+from lightretriever.artifacts.dense.list_spread import ListSpreads
+from lightretriever.artifacts.dense.query_aware import (
+    LEAST_DIMENSION,
+    asked_factory,
+    asked_lists,
+    build_asked_index,
+    is_asked,
+)
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.progress import ProgressBar
+
+__all__ = [
+    "BuiltIndex",
+    "build_dense_index",
+    "check_factory",
+    "choose_factory",
+    "factory_for",
+    "lists_by_size",
+    "write_dense_index",
+]
+
+# Up to so many documents an exact scan takes a few milliseconds at most. Beyond it, 4-bit product codes are scanned in
+# inverted lists and the best candidates scored again with 8-bit vectors.
+FLAT_LIMIT: Final = 20_000
+
+_EF_CONSTRUCTION: Final = 200  # Faiss' own 40 costs several points of recall at a million documents
+_POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns that a clustering is not to be trusted
+_CHUNK_ROWS: Final = 65_536
+_PROBES: Final = 16  # documents whose scores are compared between search and reconstruction after building
+_SCORE_TOLERANCE: Final = 1e-3
+
+
+class BuiltIndex(NamedTuple):
+    """A Faiss index, and how the documents of its lists spread, where that says which lists to look into."""
+
+    index: FaissIndex
+    spreads: ListSpreads | None = None
+
+
+def choose_factory(count: int, dimension: int) -> str:
+    """The Faiss factory string for `count` documents of `dimension` values, when nothing is known of the queries.
+
+    - up to 20,000: `Flat`, exact;
+    - more: `IVF{n},PQ{m}x4fsr,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor of
+      `dimension` that leaves two or more values per sub-quantiser.
+    """
+    if count <= FLAT_LIMIT:
+        return "Flat"
+    parts = max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
+    return f"IVF{lists_by_size(count)},PQ{parts}x4fsr,Refine(SQ8)"
+
+
+def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None) -> str:
+    """`choose_factory`, or with a sample of queries (q, D) that of an index laid out by them, where one pays."""
+    count, dimension = vectors.shape
+    if queries is None or not len(queries) or count <= FLAT_LIMIT or dimension < LEAST_DIMENSION:
+        return choose_factory(count, dimension)
+    return asked_factory(vectors, queries, lists_by_size(count, asked=True))
+
+
+def lists_by_size(count: int, *, asked: bool = False) -> int:
+    """How many inverted lists there are for so many documents; twice as many where queries have laid them out."""
+    return int(2 ** (round(math.log2(math.sqrt(count))) + asked))
+
+
+def check_factory(factory: str, dimension: int) -> None:
+    """Raise RecipeError for a factory string that can't index vectors of `dimension` values by inner product."""
+    if is_asked(factory):
+        asked_lists(factory, dimension)
+    else:
+        _new_index(dimension, factory)
+
+
+def build_dense_index(
+    vectors: npt.NDArray[np.float32], factory: str | None = None, queries: npt.NDArray[np.float32] | None = None
+) -> BuiltIndex:
+    """Build a Faiss index over document vectors, shape (N, D), float32 and L2-normalised; may be a memory map.
+
+    `factory` is a Faiss factory string, or one of `artifacts.dense.query_aware` for which `queries` (q, D) are needed, a
+    sample, float32 of length 1. None chooses by size and by whether there are queries. The same vectors give the same
+    bytes, whatever the number of threads. Raises CorpusError for a vector that is zero, not finite or not normalised,
+    and RecipeError for a factory that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
+    """
+    if vectors.ndim != 2 or 0 in vectors.shape:
+        raise CorpusError(f"document vectors have shape (N, D) with N and D above 0, found {vectors.shape}.")
+    _check_vectors(vectors)
+    factory = factory or factory_for(vectors, queries)
+    with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
+        try:
+            built = _asked(vectors, queries, factory) if is_asked(factory) else BuiltIndex(_plain(vectors, factory))
+        except RuntimeError as error:
+            raise _refused(factory, error) from error
+        progress.advance(len(vectors))
+    _check_scores(built.index, factory, vectors)
+    return built
+
+
+def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
+    index = _new_index(vectors.shape[1], factory)
+    pq = getattr(_innermost(index), "pq", None)
+    _check_training(max(getattr(_innermost(index), "nlist", 0), pq.ksub if pq is not None else 0), factory, vectors)
+    index.train(vectors)
+    index.add(vectors)
+    ivf = faiss.try_extract_index_ivf(index)
+    if ivf is not None and not isinstance(index, faiss.IndexRefine):
+        ivf.make_direct_map()  # without it, vectors can't be looked up by document
+    return index
+
+
+def _asked(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> BuiltIndex:
+    lists, _ = asked_lists(factory, vectors.shape[1])
+    if queries is None or not len(queries):
+        raise RecipeError(
+            f'The factory "{factory}" needs a sample of queries, and there is none.',
+            remedy=f'Name one as index.queries, or use "{choose_factory(*vectors.shape)}".',
+        )
+    _check_training(lists, factory, vectors)
+    return BuiltIndex(*build_asked_index(vectors, queries, factory))
+
+
+def write_dense_index(built: BuiltIndex, path: Path, spreads: Path | None = None) -> None:
+    """Write the Faiss index to a file, and the spreads, if it has any and they shall have one, to another.
+
+    Raises BundleError or DiskError when the disk does not take them.
+    """
+    if spreads is not None and built.spreads is not None:
+        built.spreads.write(spreads)
+    try:
+        faiss.write_index(built.index, str(path))
+    except RuntimeError as error:
+        raise BundleError(
+            f"{path}: the index can't be written: {faiss_reason(error)}.", remedy="Look at free space and permissions."
+        ) from error
+
+
+def _check_vectors(vectors: npt.NDArray[np.float32]) -> None:
+    for start in range(0, len(vectors), _CHUNK_ROWS):
+        norms = np.linalg.norm(vectors[start : start + _CHUNK_ROWS], axis=1)
+        bad = ~(np.abs(norms - 1) < 1e-3)  # NaN compares as false
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise CorpusError(
+                f"document {start + row}: the vector's norm is {norms[row]:g}, expected 1.",
+                remedy="Encode the document again; zero vectors and values that are not finite can't be indexed.",
+            )
+
+
+def _new_index(dimension: int, factory: str) -> FaissIndex:
+    try:
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise _refused(factory, error) from error
+    graph = _innermost(index)
+    if isinstance(graph, faiss.IndexHNSW):
+        graph.hnsw.efConstruction = _EF_CONSTRUCTION
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise RecipeError(
+            f'Faiss factory "{factory}" does not search by inner product.',
+            remedy='Use another one, such as "HNSW32,SQ8".',
+        )
+    return index
+
+
+def _innermost(index: FaissIndex) -> FaissIndex:
+    """The index below refinement and transformations."""
+    while True:
+        if isinstance(index, faiss.IndexRefine):
+            index = faiss.downcast_index(index.base_index)
+        elif isinstance(index, faiss.IndexPreTransform):
+            index = faiss.downcast_index(index.index)
+        else:
+            return index
+
+
+def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float32]) -> None:
+    """Raise RecipeError when there are fewer vectors than the index' clusterings need."""
+    count = len(vectors)
+    if count < _POINTS_PER_CENTROID * centroids:
+        raise RecipeError(
+            f'Faiss factory "{factory}" has {centroids} centroids and needs at least '
+            f"{_POINTS_PER_CENTROID * centroids} documents to train them, found {count}.",
+            remedy=f'Use fewer centroids, or "{choose_factory(*vectors.shape)}".',
+        )
+
+
+def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
+    """Raise RecipeError when scores of a search can't be computed again from what the index holds."""
+    threads = faiss.omp_get_max_threads()
+    try:
+        _compare_scores(index, factory, vectors)
+    finally:
+        faiss.omp_set_num_threads(threads)  # a search leaves one thread, too few for the next build
+
+
+def _compare_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
+    dense = DenseIndex(index)
+    for row in np.linspace(0, len(vectors) - 1, num=min(_PROBES, len(vectors)), dtype=np.int64):
+        query = np.asarray(vectors[row])
+        try:
+            # Faiss' own scores: those of `DenseIndex.search` are computed again already.
+            scores, ordinals = index.search(query[None, :], 10)
+            found = scores[ordinals >= 0]
+            again = dense.scores(query, ordinals[ordinals >= 0])
+        except RuntimeError as error:
+            raise _refused(factory, error) from error
+        if np.abs(found - again).max(initial=0) > _SCORE_TOLERANCE:
+            raise RecipeError(
+                f'Faiss factory "{factory}" gives scores that are off by {np.abs(found - again).max():.3g} from the '
+                f"vectors it holds, so documents found by the sparse leg only could not be scored.",
+                remedy=f'Append a refinement: "{factory},Refine(SQ8)".',
+            )
+
+
+def _refused(factory: str, error: RuntimeError) -> RecipeError:
+    return RecipeError(
+        f'Faiss refuses the factory "{factory}": {faiss_reason(error)}.',
+        remedy='Use another one, such as "Flat" or "HNSW32,SQ8".',
+    )

@@ -1,0 +1,201 @@
+"""Evaluation of a bundle on a test collection, through the very engine that serves it.
+
+Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-paper` with the paper's min-max fusion, and
+`bm25` on the words of the bundle's own documents; with a query model, also `full-dense`, `full-sparse` and
+`full-hybrid`, whose queries are encoded by that whole model instead of the token table.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.beir import file_sha256, find_file
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.evaluation.dataset import JudgedQueries, qrels_file, read_judged, relevant_but_missing
+from lightretriever.artifacts.evaluation.full import FullQueryEncoder, QueryModel, encode_fully
+from lightretriever.artifacts.evaluation.report import describe_bundle, environment
+from lightretriever.artifacts.evaluation.runs import MEASURES, Run, measure, ndcg_per_query, write_run
+from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
+from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.signals import past_stopping, uninterrupted
+from lightretriever.service.schemas import LinearFusion, RrfFusion
+from lightretriever.service.search.plan import fusion_weights
+from pydantic import ValidationError
+
+__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
+
+REPORT_FILE: Final = "evaluation.json"
+_DEPTH: Final = 100  # the largest cut-off of the measures
+_NAMED: Final = 10  # ids named in a warning
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result: `metrics` by system and measure, and the whole `report` as written to `evaluation.json`.
+
+    `ndcg` has, by system, the nDCG@10 of every query.
+    """
+
+    metrics: dict[str, dict[str, float]]
+    report: dict[str, Any]
+    ndcg: dict[str, dict[str, float]]
+
+
+def evaluate_bundle(
+    bundle_path: Path,
+    dataset: Path,
+    output: Path,
+    *,
+    split: str = "test",
+    task: str | None = None,
+    depth: int = _DEPTH,
+    candidates: int = _DEPTH,
+    fusion: Fusion | None = None,
+    only: Collection[str] | None = None,
+    query_model: QueryModel | None = None,
+    record: Callable[[Evaluation], None] | None = None,
+) -> Evaluation:
+    """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
+
+    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None for `fusion`: the
+    bundle's default). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
+    system, SYSTEM.trec, to the folder `output`, and then calls `record`; this is the last thing that a command does: a
+    signal stops it before, or not at all. Judged documents that the bundle lacks count as not found, and are warned of.
+
+    Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
+    nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
+    """
+    if not _DEPTH <= depth <= candidates:
+        raise RecipeError(
+            f"depth is {depth} and candidates is {candidates}; {_DEPTH} <= depth <= candidates is needed, as "
+            f"{MEASURES[-1]} is measured."
+        )
+    bundle = Bundle.open(bundle_path)
+    task = task or bundle.manifest.default_task
+    bundle.table(task)
+    judged = read_judged(dataset, split)
+    searches = Searches(task, depth, candidates, _weighted(fusion or LinearFusion(), bundle), only)
+    full, warnings = _full_queries(query_model, bundle, task, judged, searches)
+    output.mkdir(parents=True, exist_ok=True)
+    index = bundle.sparse()
+    try:
+        missing = relevant_but_missing(judged, set(index.ids()))
+        results = run_systems(bundle, index, judged, searches, full, output)
+    finally:
+        index.close()
+    metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
+    warnings += _warnings(bundle, dataset, judged, missing, results.unanswered)
+    report = {
+        "bundle": describe_bundle(bundle),
+        "dataset": _describe_dataset(dataset, split, judged, missing),
+        "settings": _describe_settings(searches, query_model),
+        "metrics": metrics,
+        "postings_per_query": results.postings,
+        "queries_without_answer": results.unanswered,
+        "runs": {system: f"{system}.trec" for system in results.runs},
+        "warnings": warnings,
+        "environment": environment(),
+    }
+    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
+    evaluation = Evaluation(metrics, report, ndcg)
+    with uninterrupted():  # runs, report and what is recorded are of one evaluation
+        _write_files(output, bundle.manifest.name, results.runs, report)
+        if record is not None:
+            record(evaluation)
+        past_stopping()
+    return evaluation
+
+
+def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[str, Any]) -> None:
+    for system, run in runs.items():
+        write_run(output / f"{system}.trec", run, tag="-".join([*name.split(), system]))
+    write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:
+    """The service's fusion `method` ("linear" or "rrf"), with weights of dense and sparse (None: the bundle's).
+
+    Raises RecipeError for another method, or for weights that can't be used.
+    """
+    kinds: dict[str, type[LinearFusion] | type[RrfFusion]] = {"linear": LinearFusion, "rrf": RrfFusion}
+    if method not in kinds:
+        raise RecipeError(f"fusion is {method!r}.", remedy=f"Use one of: {', '.join(kinds)}.")
+    given = {} if weights is None else {"weights": {"dense": weights[0], "sparse": weights[1]}}
+    try:
+        return kinds[method].model_validate({"method": method, **given})
+    except ValidationError as error:
+        raise RecipeError(f"fusion weights are {weights}: {error.errors()[0]['msg']}.") from error
+
+
+def _weighted(fusion: Fusion, bundle: Bundle) -> Fusion:
+    """The fusion with the weights that the service would give it."""
+    return fusion if fusion.weights else fusion.model_copy(update={"weights": fusion_weights(bundle.manifest)})
+
+
+def _full_queries(
+    model: QueryModel | None, bundle: Bundle, task: str, judged: JudgedQueries, searches: Searches
+) -> tuple[FullQueryEncoder | None, list[str]]:
+    """The queries encoded by the query model, if there is one, and what is to be warned of."""
+    if model is None:
+        searches.wanted(None)  # an impossible choice is an error before anything is searched
+        return None, []
+    full, warnings = encode_fully(model, bundle, task, list(judged.queries.values()))
+    return full, warnings
+
+
+def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:
+    settings = {
+        "task": searches.task,
+        "depth": searches.depth,
+        "candidates": searches.candidates,
+        "fusion": {"hybrid": searches.fusion.model_dump(), "hybrid-paper": PAPER_FUSION.model_dump()},
+        "bm25": BM25,
+    }
+    if model is not None:
+        adapter = None if model.adapter is None else Path(model.adapter).name
+        settings["query_model"] = {"name": Path(model.path).name, "adapter": adapter, "bos_token": model.bos_token}
+    return settings
+
+
+def _describe_dataset(dataset: Path, split: str, judged: JudgedQueries, missing: list[str]) -> dict[str, Any]:
+    files = {"queries": find_file(dataset, "queries"), "qrels": qrels_file(dataset, split)}
+    grades = [grade for grades in judged.qrels.values() for grade in grades.values()]
+    return {
+        "name": dataset.resolve().name,
+        "split": split,
+        "queries": len(judged.queries),
+        "judgments": len(grades),
+        "relevant_judgments": sum(grade > 0 for grade in grades),
+        "queries_without_text": len(judged.without_text),
+        "relevant_documents_missing_in_bundle": len(missing),
+        "sha256": {name: file_sha256(file) for name, file in files.items()},
+    }
+
+
+def _warnings(
+    bundle: Bundle, dataset: Path, judged: JudgedQueries, missing: list[str], unanswered: dict[str, list[str]]
+) -> Iterator[str]:
+    if missing:
+        yield (
+            f"{len(missing)} relevant documents are not in the bundle and count as not found: {_some(missing)}. "
+            "The measures are too low to be compared with others."
+        )
+    if judged.without_text:
+        yield f"{len(judged.without_text)} judged queries have no text and are left out: {_some(judged.without_text)}."
+    for system, queries in unanswered.items():
+        yield f"{system}: {len(queries)} queries can't be encoded and count as 0: {_some(queries)}."
+    expected = bundle.manifest.corpus.sha256
+    try:
+        found = file_sha256(find_file(dataset, "corpus"))
+    except CorpusError:
+        return  # the bundle has its documents in itself; the corpus file is not needed
+    if expected is not None and found != expected:
+        yield f"The bundle was made from another corpus file (SHA-256 {expected}) than {dataset} has ({found})."
+
+
+def _some(ids: Iterable[str]) -> str:
+    listed = list(ids)
+    return ", ".join(listed[:_NAMED]) + (", …" if len(listed) > _NAMED else "")

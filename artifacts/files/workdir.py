@@ -1,0 +1,108 @@
+"""Work directories: where the stages of a build keep what they have done, so that a stopped one can go on."""
+
+import fcntl
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.atomic_file import new_file, writing
+from lightretriever.artifacts.files.npy import UNREADABLE
+from lightretriever.artifacts.signals import uninterrupted
+
+__all__ = ["check_plan", "read_array", "read_json", "scratch_folder", "work_lock", "write_array", "write_atomically"]
+
+
+@contextmanager
+def work_lock(work: Path) -> Iterator[None]:
+    """Hold a work directory for this process. Raises ResumeError while another process holds it, and DiskError where
+    it can't be made."""
+    with writing(work):
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / ".lock").open("w")
+    with lock as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResumeError(
+                f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
+            ) from error
+        yield
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent` that is gone with all that is in it when the block ends."""
+    folder = None
+    try:
+        with uninterrupted():
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        yield folder
+    finally:
+        if folder is not None:
+            with uninterrupted():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_plan(file: Path, plan: dict[str, Any]) -> None:
+    """Begin a job by writing its plan, or go on with one that was begun with the same plan.
+
+    `plan` names every input and setting that changes the output. Raises ResumeError that names each difference.
+    """
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
+        return
+    begun = read_json(file)
+    keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
+    if keys:
+        differences = "; ".join(f"{key}: {begun.get(key)!r} there, {plan.get(key)!r} now" for key in keys)
+        raise ResumeError(
+            f"{file}: this work directory was begun with other inputs ({differences}).",
+            remedy="Use the same inputs, another work directory, or delete this one.",
+        )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object of a work directory. Raises ResumeError when it is missing or damaged."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{file}: can't be read: {error}.", remedy="Run the stage that makes it again.") from error
+    if not isinstance(content, dict):
+        raise ResumeError(f"{file}: expected a JSON object.", remedy="Delete it and run the stage again.")
+    return content
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that `path` has either its old or its whole new content, whatever happens. DiskError.
+
+    A signal that is to stop the command has to wait until the file is there.
+    """
+    with uninterrupted(), new_file(path) as file:
+        file.write(content)
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array of any shape as `.npy`, atomically."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
+
+
+def read_array(path: Path) -> npt.NDArray[Any]:
+    """Read an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except UNREADABLE as error:
+        raise ResumeError(
+            f"{path}: can't be read: {error}.", remedy="Delete it and run the stage that makes it again."
+        ) from error
+    return array

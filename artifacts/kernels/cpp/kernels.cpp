@@ -1,0 +1,69 @@
+// The module artifacts.kernels.native: the arithmetic of a query that has no time for many small steps. What its parts do is
+// described in artifacts/kernels.pyi.
+//
+// Sums are taken in an order that depends on nothing but the numbers, so a processor with wider registers gives the
+// same bits; this needs -ffp-contract=off.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "arrays.hpp"
+#include "counts.hpp"
+#include "fusion.hpp"
+#include "impacts.hpp"
+#include "lists.hpp"
+#include "scores.hpp"
+#include "table.hpp"
+#include "texts.hpp"
+#include "words.hpp"
+
+PYBIND11_MODULE(native, module) {
+    using namespace kernels;
+    using namespace py::literals;
+    module.attr("FLOOR") = FLOOR;
+    py::class_<Words>(module, "Words")
+        .def(py::init<py::function, const std::string &, size_t>(), "encode"_a, "taken"_a, "most"_a)
+        .def("ids", &Words::ids, "text"_a);
+    module.def("count", &count, "ids"_a, py::arg("idf").noconvert());
+    module.def("count_each", &count_each, py::arg("ids").noconvert(), py::arg("lengths").noconvert());
+    py::class_<Table>(module, "Table")
+        .def(py::init<py::array, std::optional<Array<float>>>(), "rows"_a, py::arg("scales").noconvert())
+        .def("encode", &Table::encode, "ids"_a, py::arg("idf").noconvert())
+        .def("direction", &Table::direction, py::arg("terms").noconvert(), py::arg("factors").noconvert())
+        .def("directions", &Table::directions, py::arg("bounds").noconvert(), py::arg("terms").noconvert(),
+             py::arg("factors").noconvert());
+    py::class_<Impacts>(module, "Impacts")
+        .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "documents"_a)
+        .def("search", &Impacts::search, py::arg("terms").noconvert(), py::arg("weights").noconvert(), "k"_a,
+             py::arg("among").noconvert(), "asked"_a)
+        .def("scores", &Impacts::scores, py::arg("terms").noconvert(), py::arg("weights").noconvert(),
+             py::arg("ordinals").noconvert())
+        .def("impacts", &Impacts::impacts, py::arg("terms").noconvert(), py::arg("ordinals").noconvert())
+        .def("terms", &Impacts::terms, "ordinal"_a);
+    py::class_<Texts>(module, "Texts")
+        .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "count"_a)
+        .def("read", &Texts::read, py::arg("ordinals").noconvert());
+    py::class_<ByteCodes>(module, "ByteCodes")
+        .def(py::init<Array<uint8_t>, Array<float>, Array<float>>(), py::arg("codes").noconvert(),
+             py::arg("low").noconvert(), py::arg("step").noconvert())
+        .def("scores", &ByteCodes::scores, py::arg("query").noconvert(), py::arg("ordinals").noconvert());
+    py::class_<Lists>(module, "Lists")
+        .def(py::init<Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<int8_t>, Array<float>, Array<float>,
+                      Array<uint64_t>, Array<uint64_t>, Array<int64_t>>(),
+             py::arg("mapping").noconvert(), py::arg("centres").noconvert(), py::arg("codebooks").noconvert(),
+             py::arg("places").noconvert(), py::arg("directions").noconvert(), py::arg("scales").noconvert(),
+             py::arg("others").noconvert(), py::arg("codes").noconvert(), py::arg("ordinals").noconvert(),
+             py::arg("sizes").noconvert())
+        .def("search", &Lists::search, py::arg("query").noconvert(), "wanted"_a, "candidates"_a, "probes"_a, "spread"_a,
+             py::arg("among").noconvert(), "scored"_a);
+    module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
+    module.def("extremes", &extremes<int32_t>, py::arg("numbers").noconvert());
+    module.def("extremes", &extremes<int64_t>, py::arg("numbers").noconvert());
+    module.def("best_first", &best_first, py::arg("ordinals").noconvert(), py::arg("scores").noconvert(), "count"_a);
+    module.def("align", &align, "legs"_a);
+    module.def("unknown", &unknown, py::arg("ordinals").noconvert(), py::arg("scores").noconvert());
+    module.def("fill", &fill, py::arg("scores").noconvert(), "numbers"_a);
+    module.def("fuse", &fuse, py::arg("scores").noconvert(), py::arg("ranks").noconvert(), "weights"_a, "by"_a,
+               "constant"_a);
+}

@@ -1,0 +1,203 @@
+"""The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.corpus.beir import Corpus, Document, Skipped, read_queries
+from lightretriever.artifacts.dense.build import check_factory
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = ["build_bundle", "check_before_build", "encoded_batches", "refined_folder"]
+
+
+def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
+    """Raise now what would else be raised after hours of encoding: output in the way, impossible index, bad corpus.
+
+    The corpus is read once, so that a bad line is found before the model starts.
+    """
+    check_target(recipe.output, overwrite=overwrite, marker=MANIFEST_FILE)
+    if recipe.index.factory is not None and recipe.index.dimension is not None:
+        check_factory(recipe.index.factory, recipe.index.dimension)
+    _queries(recipe)
+    recipe.corpus.open().count()
+
+
+def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Skipped]:
+    """Write the recipe's bundle from its work directory. Also returns the corpus lines that were skipped.
+
+    Raises ResumeError when a stage before this one is missing, unfinished, or was run with another model, instruction,
+    setting or corpus than the recipe has now.
+    """
+    facts = _read(recipe, "backbone.json", "table")
+    store, corpus = ShardStore(recipe.work / "encode"), recipe.corpus.open()
+    plan = _read(recipe, "encode/plan.json", "encode")
+    store.count()
+    _check_same(recipe, facts, plan, corpus)
+    tables = {task: _table(recipe, task) for task in recipe.tasks}
+    idf = _idf(recipe, facts, len(tables[recipe.default_task].rows))
+    bundle = write_bundle(
+        recipe.output,
+        name=recipe.name,
+        model=_model_info(recipe, facts),
+        corpus=CorpusInfo(name=recipe.corpus.name, licence=recipe.corpus.licence, sha256=plan["corpus_sha256"]),
+        tokenizer_file=recipe.work / "tokenizer.json",
+        lowercase=facts["lowercase"],
+        tables=tables,
+        default_task=recipe.default_task,
+        documents=encoded_batches(store, corpus),
+        dimension=recipe.index.dimension or int(facts["hidden_size"]),
+        table_dtype=recipe.index.table_dtype,
+        factory=recipe.index.factory,
+        top_k=recipe.index.top_k or plan["top_k"],
+        quantization=plan["quantization"],
+        impacts=plan.get("impacts", "learned"),
+        idf=idf,
+        weights=recipe.index.weights,
+        fields=recipe.corpus.fields,
+        words=recipe.index.words,
+        queries=_queries(recipe),
+        overwrite=overwrite,
+    )
+    return bundle, corpus.skipped
+
+
+def _queries(recipe: Recipe) -> list[str]:
+    return [] if recipe.index.queries is None else list(read_queries(recipe.index.queries).values())
+
+
+def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], corpus: Corpus) -> None:
+    """Every stage must have been run with the model, the corpus and the settings that the recipe has now."""
+    made = {"model of the encoded corpus": plan["model"], "corpus": plan["corpus_sha256"]}
+    made |= {f"encode.{key}": plan[key] for key in ("max_length", "top_k")} | {"encode.lowercase": facts["lowercase"]}
+    now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"], "corpus": corpus.sha256()}
+    now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
+    for task, instruction in recipe.tasks.items():
+        table = _read(recipe, f"tables/{task}/plan.json", "table")
+        made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
+        now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
+    differences = [f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]]
+    if differences:
+        raise ResumeError(
+            f"{recipe.work}: the stages don't fit together ({'; '.join(differences)}).",
+            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+        )
+
+
+def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[np.float32] | None:
+    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none."""
+    wanted, begun = recipe.model.idf, facts.get("idf")
+    if wanted is None:
+        return None
+    if wanted == "corpus":
+        tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
+        texts = (document.full_text for document in recipe.corpus.open())
+        return idf_weights((ids for part in _parts(texts) for ids in tokenizer.encode_batch(part)), vocab_size)
+    now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
+    if now != begun:
+        raise ResumeError(
+            f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
+            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+        )
+    if begun is None:
+        return None
+    idf = load_idf(recipe.work / IDF_FILE, vocab_size)
+    if idf_sha256(idf) != begun:
+        raise ResumeError(f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `encode` again.")
+    return idf
+
+
+def _parts(texts: Iterator[str]) -> Iterator[list[str]]:
+    while part := list(islice(texts, 4096)):
+        yield part
+
+
+def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
+    return ModelInfo(
+        name=recipe.model.name or facts["name"],
+        sha256=facts["fingerprint"],
+        adapter=facts["adapter"],
+        hidden_size=facts["hidden_size"],
+        trained=recipe.model.trained,
+        licence=recipe.model.licence,
+    )
+
+
+def refined_folder(recipe: Recipe, task: str) -> Path:
+    """Where the refined token table of a task lies: one for each dimension, which the rows are trained for."""
+    dimension = recipe.index.dimension or int(_read(recipe, "backbone.json", "table")["hidden_size"])
+    return recipe.work / "tables" / task / f"refined-{dimension}"
+
+
+def _table(recipe: Recipe, task: str) -> TableInput:
+    folder, stage = recipe.work / "tables" / task, "table"
+    if recipe.refine is not None:
+        folder, stage = refined_folder(recipe, task), "refine"
+        begun = _read(recipe, f"tables/{task}/{folder.name}/plan.json", stage)["settings"]
+        if begun != recipe.refine.model_dump(mode="json"):
+            raise ResumeError(
+                f"{folder}: was refined with other settings.", remedy="Remove it, and run `refine` again."
+            )
+    file = folder / "table.npy"
+    if not file.is_file():
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` to its end.")
+    return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))
+
+
+def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
+    file = recipe.work / name
+    if not file.is_file():
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
+    return read_json(file)
+
+
+def encoded_batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
+    """Shards joined with the documents' JSON, id by id."""
+    documents = iter(corpus)
+    with ProgressBar("index", total=store.totals()[0], unit="documents") as progress:
+        for shard in store:
+            raws = [_raw(documents, document_id) for document_id in shard.ids]
+            progress.advance(len(raws))
+            yield _batch(shard, raws)
+    extra = next(documents, None)  # also reads bad lines at the end, so that they are counted
+    if extra is not None:
+        raise _differ("its end", f'"{extra.id}"')
+
+
+def _raw(documents: Iterator[Document], document_id: str) -> bytes:
+    document = next(documents, None)
+    if document is None or document.id != document_id:
+        raise _differ(f'"{document_id}"', "its end" if document is None else f'"{document.id}"')
+    return document.raw
+
+
+def _differ(encoded: str, found: str) -> ResumeError:
+    return ResumeError(
+        f"The encoded shards and the corpus differ: the shards have {encoded} where the corpus has {found}.",
+        remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
+    )
+
+
+def _batch(shard: EncodedShard, raws: list[bytes]) -> EncodedBatch:
+    return EncodedBatch(
+        ids=shard.ids,
+        documents=raws,
+        dense=shard.dense.astype(np.float32),
+        indptr=shard.indptr,
+        terms=shard.terms,
+        impacts=shard.impacts,
+    )

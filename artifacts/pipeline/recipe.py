@@ -1,0 +1,247 @@
+"""Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import yaml
+from lightretriever.artifacts.bundle.manifest import TaskName
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.tokens.table import TableDtype
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+__all__ = [
+    "BundleModelRecipe",
+    "CorpusRecipe",
+    "DistilTableRecipe",
+    "EncodeRecipe",
+    "IndexRecipe",
+    "ModelRecipe",
+    "Recipe",
+    "RefineRecipe",
+    "Section",
+    "TableTraining",
+    "load_recipe",
+    "read_recipe",
+]
+
+LegWeight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A part of a recipe: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelRecipe(Section):
+    """Which LLM reads the documents: a Hugging Face id, a directory or a `.gguf` file, and an optional PEFT adapter."""
+
+    path: str
+    adapter: str | None = None
+    bos_token: str | None = None
+    eos_token: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    name: str | None = None
+    licence: str | None = None
+    centre_head: bool | None = None
+    trained: bool = False
+
+
+class BundleModelRecipe(ModelRecipe):
+    """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone.
+
+    `idf` is "auto" (the `idf.npy` in the adapter's folder, where there is one), "corpus" (that of the documents in the
+    bundle), the path of such a file, or None (counts, whatever the adapter brings).
+    """
+
+    idf: str | None = "auto"
+
+
+class CorpusRecipe(Section):
+    """Which documents: a BEIR corpus file or folder, and the `fields` to filter and count by (`artifacts.corpus.fields`)."""
+
+    path: str
+    name: str
+    licence: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+    skip_bad: bool = False
+    fields: dict[FieldName, FieldKind] = Field(default_factory=dict)
+
+    def open(self) -> Corpus:
+        """The corpus itself. Raises CorpusError when there is none at `path`."""
+        return Corpus(Path(self.path), skip_bad=self.skip_bad, limit=self.limit, fields=self.fields)
+
+
+class EncodeRecipe(Section):
+    """How documents are encoded (see `artifacts.pipeline.encode.EncodeSettings`)."""
+
+    max_length: int = Field(default=512, ge=8)
+    top_k: int | None = Field(default=128, ge=1)
+    batch_tokens: int | None = Field(default=None, ge=8)
+    shard_size: int = Field(default=512, ge=1)
+    lowercase: bool = True
+
+
+class IndexRecipe(Section):
+    """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
+
+    `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
+    come from one encoding. `weights` are those of dense and sparse in a fusion whose request names none (None: the
+    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched. `queries`, a file
+    or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
+    """
+
+    dimension: int | None = Field(default=None, ge=1)
+    top_k: int | None = Field(default=None, ge=1)
+    factory: str | None = None
+    weights: tuple[LegWeight, LegWeight] | None = None
+    table_dtype: TableDtype = "float16"
+    words: bool = False
+    queries: Path | None = None
+
+    @model_validator(mode="after")
+    def _weights_of_something(self) -> Self:
+        if self.weights is not None and not any(self.weights):
+            raise ValueError("one of the weights must be above 0")
+        return self
+
+
+class TableTraining(Section):
+    """How the rows of a token table are trained, and the weights of the three parts of the loss (see
+    `artifacts.pipeline.distil`). The epoch is kept that agrees best on `held_out` texts.
+    """
+
+    epochs: int = Field(default=6, ge=0)
+    batch_size: int = Field(default=512, ge=2)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    temperature: float = Field(default=0.05, gt=0)
+    cosine: float = Field(default=1.0, ge=0)
+    contrast: float = Field(default=0.2, ge=0)
+    kl: float = Field(default=0.1, ge=0)
+    held_out: int = Field(default=500, ge=1)
+    seed: int = 0
+
+
+class DistilTableRecipe(TableTraining):
+    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.distil`).
+
+    `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
+    check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
+    the corpus' own `sentences` (a number: at most so many); and the documents.
+    """
+
+    vectors: Path | None = None
+    ids: Path | None = None
+    queries: list[Path] = Field(default_factory=list)
+    sample: int | None = Field(default=None, ge=1)
+    sentences: bool | Annotated[int, Field(ge=1)] = True
+
+
+class RefineRecipe(TableTraining):
+    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.refine`): on at most
+    `documents` of it, drawn by `seed`.
+    """
+
+    epochs: int = Field(default=8, ge=0)
+    batch_size: int = Field(default=256, ge=2)
+    documents: int = Field(default=100_000, ge=1)
+
+
+class Recipe(Section):
+    """A whole bundle: model, corpus, one instruction per task, and where work and result go.
+
+    With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
+    otherwise.
+    """
+
+    name: str = Field(min_length=1)
+    model: BundleModelRecipe
+    corpus: CorpusRecipe
+    tasks: dict[TaskName, str] = Field(min_length=1)
+    default_task: str
+    encode: EncodeRecipe = EncodeRecipe()
+    index: IndexRecipe = IndexRecipe()
+    refine: RefineRecipe | None = None
+    distil: DistilTableRecipe | None = None
+    work: Path
+    output: Path
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_a_bi_encoder(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("distil") is None:
+            return values
+        ours: dict[str, dict[str, object]] = {"model": {"trained": True}, "encode": {"top_k": None}}
+        given = {key: values.get(key, {}) for key in ours}
+        return values | {key: {**ours[key], **given[key]} for key in ours if isinstance(given[key], dict)}
+
+    @model_validator(mode="after")
+    def _known_default(self) -> Self:
+        if self.default_task not in self.tasks:
+            raise ValueError(f"default_task {self.default_task!r} is not one of the tasks {sorted(self.tasks)}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_bi_encoder_needs_no_more(self) -> Self:
+        """What the bi-encoder brings along, or what only a language model has, can't be set."""
+        unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
+        given = [
+            f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
+        ]
+        given += ["refine"] if self.refine is not None else []
+        if self.distil is not None and given:
+            raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
+        return self
+
+    @model_validator(mode="after")
+    def _encoded_terms_suffice(self) -> Self:
+        if self.index.top_k and self.encode.top_k and self.index.top_k > self.encode.top_k:
+            raise ValueError(
+                f"index.top_k is {self.index.top_k}, but encode.top_k keeps only {self.encode.top_k} terms"
+            )
+        return self
+
+
+def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
+    """Read a bundle's recipe; see `read_recipe`. Raises RecipeError."""
+    return read_recipe(path, Recipe, overrides)
+
+
+def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
+    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's; None is ignored.
+
+    Raises RecipeError naming the file, the key, the value and what is allowed.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"{path}: the recipe can't be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not a YAML file: {error}.") from error
+    if not isinstance(content, dict):
+        raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.")
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _set(content, key, value)
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']} (found {item['input']!r:.80})"
+            for item in error.errors()
+        )
+        raise RecipeError(f"{path}: {problems}.", remedy="See docs/pipeline.md for every key.") from error
+
+
+def _set(content: dict[str, Any], key: str, value: object) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = content.setdefault(section, {})
+        if not isinstance(inner, dict):
+            return  # validation names the section
+        content = inner
+    content[last] = value

@@ -1,0 +1,1 @@
+"""Building and searching sparse indexes with Lucene."""

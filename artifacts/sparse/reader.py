@@ -1,0 +1,114 @@
+"""A Lucene index of one segment, open for reading."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_text, unpack_texts
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+
+__all__ = ["RESTORE", "LuceneIndex", "check_integers", "extremes"]
+
+RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
+"""What to do about an index that is damaged."""
+
+
+class LuceneIndex:
+    """A Lucene index of one segment, open for reading. Any number of threads may use it at once.
+
+    The files are memory-mapped, so processes share them. `close()` may come while another thread searches: that search
+    ends well, every later call raises JavaError.
+    """
+
+    count: int
+    """Number of documents."""
+
+    def __init__(self, handle: JavaObject, path: Path) -> None:
+        self.path = path
+        self.handle = handle
+        """Java's OpenIndex, for the calls of this package."""
+        self._java = java_class("lightretriever.OpenIndex")
+        self.count = int(java_call(self._java.count, handle))
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the index in the directory `path`.
+
+        Raises BundleError when it is missing, damaged, or not of one segment, and JavaError when Java can't start.
+        """
+        java = java_class("lightretriever.OpenIndex")
+        try:
+            handle = java_call(java.open, bytearray(bytes(path.absolute())))
+        except (JavaError, ValueError) as error:
+            raise BundleError(f"The Lucene index {path} can't be opened ({error}).", remedy=RESTORE) from error
+        try:
+            return cls(handle, path)
+        except Exception:
+            java_call(java.close, handle)
+            raise
+
+    def ids(self) -> list[str]:
+        """The ids of all documents, in ordinal order."""
+        packed = from_java(java_call(self._java.ids, self.handle))
+        return [text.decode() for text in unpack_texts(packed, self.count)]
+
+    def ordinal(self, document_id: str) -> int | None:
+        """The ordinal of the document with this id, None if there is no such document."""
+        try:
+            packed = pack_text("document id", document_id)
+        except ValueError:
+            return None  # an id that is no Unicode text can't have been indexed
+        found = int(java_call(self._java.ordinal, self.handle, packed))
+        return None if found < 0 else found
+
+    def check(self) -> None:
+        """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""
+        try:
+            java_call(self._java.check, self.handle)
+        except (JavaError, ValueError) as error:
+            if "the index is closed" in str(error):
+                raise
+            raise JavaError(f"The Lucene index {self.path} is damaged ({error}).", remedy=RESTORE) from error
+
+    def close(self) -> None:
+        """Close the index; a second time does nothing."""
+        java_call(self._java.close, self.handle)
+
+    def packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
+        """Ordinals (m,) as Java takes them. ValueError for one that no document has."""
+        self.check_ordinals(ordinals)
+        return pack_ints(ordinals)
+
+    def check_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> None:
+        """Raise ValueError for an ordinal that no document has."""
+        check_integers("ordinals", ordinals)
+        if len(ordinals) == 0:
+            return
+        least, largest = extremes(ordinals)
+        if least < 0 or largest >= self.count:
+            raise ValueError(f"ordinals must be 0 to {self.count - 1} in {self.path}; got {least} to {largest}.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_integers(name: str, values: npt.NDArray[Any]) -> None:
+    """Raise ValueError unless values are integers of shape (n,)."""
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
+
+
+def extremes(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """The least and the largest of integers (n,), n above 0."""
+    if values.dtype in (np.int32, np.int64) and values.flags.c_contiguous:
+        return kernels.extremes(values)
+    return int(values.min()), int(values.max())

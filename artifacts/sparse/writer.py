@@ -1,0 +1,247 @@
+"""Writing an impact index, which Anserini and pyserini can read too.
+
+Every document has the stored and indexed string `id`, the stored string `raw` (its JSON), and the field `contents`,
+whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
+the words of title and text, for BM25. There is one segment, and documents keep their order. Beside Lucene's files lie
+`impacts.plain` and `documents.plain`, the posting lists and the documents once more in forms that are read faster.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.sparse.index import DOCUMENTS_FILE, IMPACTS_FILE, MAX_IMPACT
+from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.tokens.tokenizer import document_text
+
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_ID_BYTES",
+    "MAX_TERM",
+    "ImpactIndexWriter",
+    "LuceneWriter",
+    "check_texts",
+    "chunks",
+    "english_analyzer",
+]
+
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+"""Largest stored document: 64 MiB of UTF-8. Java holds a document several times over while it writes it."""
+
+MAX_ID_BYTES: Final = 32_766
+"""Longest document id in UTF-8 bytes: Lucene's limit for one term."""
+
+MAX_TERM: Final = 1 << 24
+"""Token ids are below this, far above any vocabulary: Java keeps a table as long as the largest id."""
+
+_BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
+_CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
+_CHUNK_DOCUMENTS: Final = 4096
+_DISK_ERRORS: Final = ("IOException", "FileSystemException", "AccessDeniedException")
+
+
+class LuceneWriter:
+    """Base of the writers: a context manager that commits at its end, or after an exception removes what it wrote.
+
+    One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
+    """
+
+    def __init__(self, path: Path, analyzer: JavaObject = None) -> None:
+        if path.is_dir() and any(path.iterdir()):
+            raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
+        self.path = path
+        self.count = 0
+        self._java = java_class("lightretriever.IndexBuilder")
+        self._made = not path.exists()
+        self._handle = java_call(self._java.open, bytearray(bytes(path.absolute())), analyzer, _BUFFER_MB)
+
+    def close(self) -> None:
+        """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""
+        if self._handle is None:
+            return
+        try:
+            self._call(self._java.commit)
+        except (JavaError, ValueError):
+            self.rollback()
+            raise
+        self._handle = None
+        (self.path / "write.lock").unlink(missing_ok=True)
+
+    def rollback(self) -> None:
+        """Forget all that was added, and remove the files; the directory too, if the writer made it."""
+        if self._handle is None:
+            return
+        try:
+            self._call(self._java.rollback)
+        finally:
+            self._handle = None
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
+        for path in self.path.iterdir():
+            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", IMPACTS_FILE, DOCUMENTS_FILE)):
+                path.unlink()
+        if self._made and not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.rollback()
+
+    def _call(self, function: JavaObject, *arguments: bytearray) -> None:
+        if self._handle is None:
+            raise ValueError(f"The writer of {self.path} is closed.")
+        java_call(self._java.reserve, self._handle, sum(map(len, arguments)))
+        try:
+            java_call(function, self._handle, *arguments)
+        except JavaError as error:
+            if not error.message.startswith(_DISK_ERRORS):
+                raise
+            raise JavaError(
+                f"The Lucene index {self.path} can't be written ({error.message}).",
+                remedy="Look at free space and permissions, and run the same command again.",
+            ) from error
+
+
+class ImpactIndexWriter(LuceneWriter):
+    """Writes the index that `ImpactIndex` opens."""
+
+    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, words: bool = False) -> None:
+        """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `words`, those of title and text
+        are indexed too, see `artifacts.sparse.bm25`.
+
+        Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
+        """
+        super().__init__(path, english_analyzer() if words else None)
+        self._words = words
+        self._fields = dict(fields or {})
+        self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
+
+    def add(
+        self,
+        ids: Sequence[str],
+        documents: Sequence[bytes],
+        indptr: npt.NDArray[np.integer[Any]],
+        terms: npt.NDArray[np.integer[Any]],
+        impacts: npt.NDArray[np.integer[Any]],
+    ) -> None:
+        """Add n documents, in order.
+
+        `ids` are n different texts, `documents` n JSON texts in UTF-8. Document i has the terms
+        `terms[indptr[i]:indptr[i + 1]]` (token ids, each once) with the `impacts` at the same places (1 to 65,535);
+        `indptr` has shape (n + 1,), `terms` and `impacts` (nnz,). Raises ValueError on bad input, after which the
+        writer is to be rolled back (the end of the `with` block does it). An id used twice is found by `close()`.
+        """
+        names = [utf8("document id", text) for text in ids]
+        _check_batch(names, documents, indptr, terms, impacts)
+        for start, end in chunks(names, documents, np.diff(indptr).tolist()):
+            rows = indptr[start : end + 1]
+            first, last = int(rows[0]), int(rows[-1])
+            self._call(
+                self._java.addImpacts,
+                *pack_texts(names[start:end]),
+                *pack_texts(documents[start:end]),
+                pack_ints(rows[1:] - first),
+                pack_ints(terms[first:last]),
+                pack_ints(impacts[first:last]),
+                *self._declared,
+                *self._values(ids[start:end], documents[start:end]),
+                *pack_texts(self._texts(ids[start:end], documents[start:end])),
+            )
+            self.count += end - start
+
+    def _values(self, ids: Sequence[str], documents: Sequence[bytes]) -> tuple[bytearray, ...]:
+        """The values of the declared fields: where those of each document end, their fields, and the values."""
+        found: list[tuple[int, str]] = []
+        rows = np.zeros(len(documents), np.int32)
+        if self._fields:
+            for row, (name, document) in enumerate(zip(ids, documents, strict=True)):
+                try:
+                    found += indexed_values(orjson.loads(document), self._fields)
+                except ValueError as error:
+                    raise ValueError(f'document "{name}", {error}') from error
+                rows[row] = len(found)
+        places = np.array([place for place, _ in found], np.int32)
+        return pack_ints(rows), pack_ints(places), *pack_texts([value.encode() for _, value in found])
+
+    def _texts(self, ids: Sequence[str], documents: Sequence[bytes]) -> list[bytes]:
+        """Title and text of each document, if their words are to be indexed."""
+        return [_text(*one) for one in zip(ids, documents, strict=True)] if self._words else []
+
+
+def english_analyzer() -> JavaObject:
+    """What makes words of a text: Anserini's, which splits, lowercases, leaves out stop words and stems (Porter)."""
+    return java_call(java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance)
+
+
+def _text(document_id: str, document: bytes) -> bytes:
+    try:
+        record = orjson.loads(document)
+    except ValueError as error:
+        raise ValueError(f'document "{document_id}" is not JSON: {error}') from error
+    if isinstance(record, dict):
+        values = (record.get(name) for name in ("title", "text"))
+        parts = ["" if value is None else value for value in values]
+        if all(isinstance(part, str) for part in parts):
+            return document_text(*parts).encode()
+    raise ValueError(f'document "{document_id}": title and text must be texts to index their words.')
+
+
+def _check_batch(
+    ids: Sequence[bytes],
+    documents: Sequence[bytes],
+    indptr: npt.NDArray[Any],
+    terms: npt.NDArray[Any],
+    impacts: npt.NDArray[Any],
+) -> None:
+    count = len(ids)
+    if len(documents) != count:
+        raise ValueError(f"{count} ids and {len(documents)} documents were given; their numbers must be equal.")
+    for name, values in (("indptr", indptr), ("terms", terms), ("impacts", impacts)):
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
+    if len(indptr) != count + 1 or int(indptr[0]) != 0 or bool(np.any(np.diff(indptr.astype(np.int64)) < 0)):
+        raise ValueError(f"indptr must be {count + 1} ascending numbers from 0 for {count} documents; got {indptr}.")
+    if not len(terms) == len(impacts) == int(indptr[-1]):
+        raise ValueError(f"indptr ends at {indptr[-1]}; there are {len(terms)} terms and {len(impacts)} impacts.")
+    if len(terms) and not (int(terms.min()) >= 0 and int(terms.max()) < MAX_TERM):
+        raise ValueError(f"terms must be 0 to {MAX_TERM - 1}; got {terms.min()} to {terms.max()}.")
+    if len(terms) and not (int(impacts.min()) >= 1 and int(impacts.max()) <= MAX_IMPACT):
+        raise ValueError(f"impacts must be 1 to {MAX_IMPACT}; got {impacts.min()} to {impacts.max()}.")
+    check_texts(ids, documents)
+
+
+def check_texts(ids: Sequence[bytes], texts: Sequence[bytes]) -> None:
+    """ValueError when an id is empty or too long for Lucene, or when a text has more than MAX_DOCUMENT_BYTES."""
+    for name, text in zip(ids, texts, strict=True):
+        if not 1 <= len(name) <= MAX_ID_BYTES:
+            raise ValueError(f"document id {name[:80]!r} has {len(name)} bytes; it must have 1 to {MAX_ID_BYTES}.")
+        if len(text) > MAX_DOCUMENT_BYTES:
+            raise ValueError(f"document {name!r} has {len(text)} bytes; at most {MAX_DOCUMENT_BYTES} are allowed.")
+
+
+def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of documents of a size that one call into Java carries well. `terms` is how many each document has."""
+    start = size = 0
+    for i, (name, text, count) in enumerate(zip(ids, texts, terms, strict=True)):
+        size += len(name) + len(text) + 8 * count
+        if size >= _CHUNK_BYTES or i + 1 - start == _CHUNK_DOCUMENTS:
+            yield start, i + 1
+            start, size = i + 1, 0
+    if start < len(ids):
+        yield start, len(ids)

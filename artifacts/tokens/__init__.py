@@ -1,0 +1,1 @@
+"""The query side of a bundle: tokenizer, token tables, IDF weights."""

@@ -1,0 +1,89 @@
+"""Inverse document frequencies: how much a token of a query weighs in the sparse leg of a model trained with them.
+
+    IDF_t = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
+
+over the N documents of the training corpora, df_t of which hold the token t. This is BM25's form: it is positive even
+for a token that every document holds. A token that no document holds gets the value for df_t = 0, ln(2N + 2), the
+largest of all: whoever asks for it asks for something rarer than anything seen.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.errors import BundleError, CorpusError
+from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.npy import UNREADABLE
+
+__all__ = ["IDF_FILE", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
+
+IDF_FILE: Final = "idf.npy"
+"""What the file is called, in a bundle and beside an adapter."""
+
+_REMEDY: Final = "Give the idf.npy that was saved with the adapter, or fetch or build it again."
+
+
+def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> npt.NDArray[np.float32]:
+    """IDF of every token, (V,) float32, finite and positive, in natural logarithms.
+
+    `documents` are the token ids (n,) of each training document, in any order, repeated as they come in the text; V is
+    `vocab_size`. Raises CorpusError when there are no documents, and ValueError for an id outside 0..V-1.
+    """
+    frequencies = np.zeros(vocab_size, dtype=np.int64)
+    count = 0
+    for ids in documents:
+        count += 1
+        present = np.unique(ids)
+        if present.size and not (present[0] >= 0 and present[-1] < vocab_size):
+            bad = present[0] if present[0] < 0 else present[-1]
+            raise ValueError(f"token id {bad} is outside the vocabulary's 0..{vocab_size - 1}")
+        frequencies[present] += 1
+    if count == 0:
+        raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one training document.")
+    # log1p keeps the value of a token that nearly every one of millions of documents holds above zero.
+    return np.log1p((count - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
+
+
+def idf_sha256(idf: npt.NDArray[np.float32]) -> str:
+    """SHA-256 of the values, as hex: what the plans of a work directory know the weights by."""
+    return hashlib.sha256(idf.tobytes()).hexdigest()
+
+
+def save_idf(path: Path, idf: npt.NDArray[np.float32]) -> None:
+    """Write the weights (V,) float32 as `.npy`. Raises BundleError for what `load_idf` would refuse."""
+    _check(path, idf, idf.size)
+    with writing(path), path.open("wb") as file:  # np.save given a path would add a suffix of its own
+        np.save(file, idf, allow_pickle=False)
+
+
+def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
+    """Read weights that `save_idf` wrote, (V,) float32, with V as `vocab_size`.
+
+    Raises BundleError when the file is missing, no `.npy`, of another shape or number type, or when a value is not
+    finite and positive.
+    """
+    try:
+        idf: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise BundleError(f"{path}: the file is missing.", remedy=_REMEDY) from error
+    except UNREADABLE as error:
+        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_REMEDY) from error
+    _check(path, idf, vocab_size)
+    return idf
+
+
+def _check(path: Path, idf: npt.NDArray[np.float32], vocab_size: int) -> None:
+    if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (vocab_size,):
+        found = f"{idf.dtype.name} of shape {idf.shape}" if isinstance(idf, np.ndarray) else type(idf).__name__
+        raise BundleError(
+            f"{path}: {found} instead of float32 of shape ({vocab_size},), one IDF per token.", remedy=_REMEDY
+        )
+    bad = ~(np.isfinite(idf) & (idf > 0))
+    if bad.any():
+        token = int(np.flatnonzero(bad)[0])
+        raise BundleError(
+            f"{path}: the IDF of token {token} is {idf[token]}; it must be finite and positive.", remedy=_REMEDY
+        )

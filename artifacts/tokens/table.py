@@ -1,0 +1,164 @@
+"""Token tables: the dense query encoder, one row per vocabulary entry, behind one task instruction.
+
+`E[t] = e(t)` is the last hidden state at `<eos>` of `[bos] instruction t <eos>`, and a query vector is
+`normalise(mean_i E[t_i])`. Rows are stored as they come from the model: they are *not* normalised.
+"""
+
+from pathlib import Path, PurePath
+from typing import Final, Literal, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.npy import UNREADABLE
+
+__all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
+
+TableDtype = Literal["float16", "float32", "int8"]
+Ids = npt.NDArray[np.integer]
+AnyPath = TypeVar("AnyPath", bound=PurePath)
+
+_CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
+_INT8_LIMIT: Final = 127
+
+
+def scale_path(path: AnyPath) -> AnyPath:
+    """Where the row scales of an int8 table lie: `NAME.scale.npy` beside `NAME.npy`."""
+    return path.with_suffix(".scale.npy")
+
+
+def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "float16") -> list[Path]:
+    """Write `rows`, shape (V, D), as `.npy`, and return the files written.
+
+    An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, and no value
+    is off by more than half a scale. Raises BundleError for a shape that is no table, a value that isn't finite,
+    and a value that float16 can't hold, and DiskError when the disk does not take it.
+    """
+    if dtype not in get_args(TableDtype):
+        raise BundleError(
+            f'{path.name}: unknown table dtype "{dtype}".', remedy=f"Use one of {', '.join(get_args(TableDtype))}."
+        )
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise BundleError(f"{path.name}: a token table has shape (V, D), found {rows.shape}.")
+    scales = np.zeros(rows.shape[0], dtype=np.float32)
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": rows.shape}
+    with writing(path), path.open("wb") as file:  # not a memory map: a full disk would end the process with SIGBUS
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, rows.shape[0], _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            values = np.asarray(rows[part], dtype=np.float32)
+            _check_values(path, values, dtype, start)
+            if dtype == "int8":
+                quantised, scales[part] = _quantise(values)
+                file.write(quantised.tobytes())
+            else:
+                file.write(values.astype(dtype).tobytes())
+    if dtype != "int8":
+        return [path]
+    with writing(scale_path(path)):
+        np.save(scale_path(path), scales)
+    return [path, scale_path(path)]
+
+
+class TokenTable:
+    """A token table on disk, memory-mapped: opening it reads nothing but the header, a lookup only its rows."""
+
+    def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
+        self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
+        self._scales = None if scales is None else np.asarray(scales)
+        self.sums = kernels.Table(self._rows, self._scales)
+        """The same table, to encode queries with: weighted sums of its rows."""
+        self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
+        self.dtype: TableDtype = _table_dtype(rows.dtype)
+
+    @classmethod
+    def open(cls, path: Path) -> "TokenTable":
+        """Map the table `path`, and the scales beside it when it is int8.
+
+        Raises BundleError when a file is missing or no `.npy`, or when shapes or types are not those of a table.
+        """
+        path = Path(path)
+        rows = _map(path)
+        if rows.ndim != 2 or 0 in rows.shape:
+            raise BundleError(f"{path}: a token table has shape (V, D), found {rows.shape}.")
+        if rows.dtype.name not in get_args(TableDtype):
+            expected = ", ".join(get_args(TableDtype))
+            raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.")
+        if not (rows.flags.c_contiguous and rows.dtype.isnative):
+            raise BundleError(
+                f"{path}: the rows do not lie one behind the other in this processor's byte order.",
+                remedy="Save the table again, as a C array.",
+            )
+        if rows.dtype != np.int8:
+            return cls(rows, None)
+        scales = _map(scale_path(path))
+        if scales.shape != rows.shape[:1] or scales.dtype != np.float32:
+            raise BundleError(
+                f"{scale_path(path)}: expected {rows.shape[0]} float32 scales, one per row of {path.name}, "
+                f"found {scales.dtype.name} of shape {scales.shape}."
+            )
+        return cls(rows, scales.astype(np.float32, copy=False))
+
+    def rows(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        """The rows E[t] of the token ids `ids`, shape (n,), as float32 of shape (n, D).
+
+        Raises ValueError for an id outside 0..V-1.
+        """
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.shape[0]:
+            outside = next(number for number in ids if not 0 <= number < self.shape[0])
+            raise ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
+        rows: npt.NDArray[np.float32] = self._rows[ids].astype(np.float32)
+        if self._scales is not None:
+            rows *= self._scales[ids][:, None]
+        return rows
+
+    def mean(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """`mean_i E[t_i]` over the token ids `ids`, n of them, as float32 of shape (D,), not normalised.
+
+        A token that occurs twice counts twice. Raises ValueError for no ids, and for an id outside 0..V-1.
+        """
+        if len(ids) == 0:
+            raise ValueError("the mean of no token rows is undefined: the text has no tokens")
+        mean: npt.NDArray[np.float32] = self.rows(ids).mean(axis=0)
+        return mean
+
+
+def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:
+    """Raise BundleError for the first row with a value that `dtype` can't hold."""
+    limit = float(np.finfo(np.float16).max) if dtype == "float16" else float(np.finfo(np.float32).max)
+    bad = ~(np.abs(values) <= limit)  # NaN compares as false
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise BundleError(
+            f"{path.name}: row {start + row} holds {values[row, column]}, which {dtype} can't hold "
+            f"(finite values up to {limit:g}).",
+            remedy="Look at the model that made the row; a large finite value fits float32.",
+        )
+
+
+def _quantise(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Symmetric int8 with one scale per row: `scale = max|row| / 127`. Shapes (n, D) and (n,)."""
+    # The smallest normal number keeps rows of zeros (and of subnormals) from dividing by zero.
+    scales = np.maximum(np.abs(values).max(axis=1) / np.float32(_INT8_LIMIT), np.finfo(np.float32).tiny)
+    quantised = np.rint(values / scales[:, None]).clip(-_INT8_LIMIT, _INT8_LIMIT)
+    return quantised.astype(np.int8), scales.astype(np.float32)
+
+
+def _map(path: Path) -> npt.NDArray[np.generic]:
+    try:
+        array: npt.NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise BundleError(f"{path}: the file is missing.", remedy="Fetch or build the bundle again.") from error
+    except UNREADABLE as error:
+        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy="Fetch or build the bundle again.") from error
+    return array
+
+
+def _table_dtype(dtype: np.dtype[np.generic]) -> TableDtype:
+    for name in get_args(TableDtype):
+        if dtype.name == name:
+            known: TableDtype = name
+            return known
+    raise ValueError(f"{dtype.name} is no type of a token table")

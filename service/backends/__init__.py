@@ -1,0 +1,1 @@
+"""Where a leg is searched."""

@@ -1,0 +1,1 @@
+"""What the web sees: the application, its routes, and what every request passes."""

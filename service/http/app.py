@@ -1,0 +1,183 @@
+"""The web application around a search engine."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from lightretriever.service.errors import (
+    InternalError,
+    MethodNotAllowedError,
+    RouteNotFoundError,
+    ServiceError,
+    SettingsError,
+)
+from lightretriever.service.http.access_log import refusal
+from lightretriever.service.http.middleware import Envelope
+from lightretriever.service.http.openapi import description
+from lightretriever.service.http.routes import router, served
+from lightretriever.service.http.state import Desk
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.settings import Settings
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from lightretriever.service.http.tracing import Tracing
+
+__all__ = ["Application", "create_app"]
+
+_log = logging.getLogger(__name__)
+_WARM_UP_PAUSE_S: Final = 1.0
+
+
+def create_app(
+    source: Path | SearchEngine | Serving,
+    settings: Settings | None = None,
+    *,
+    on_ready: Callable[[], None] | None = None,
+) -> "Application":
+    """Make the application that serves a bundle.
+
+    `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
+    the caller's and brings its own settings: a folder as `Serving`, or an engine. `on_ready` is called after the
+    warm-up. SettingsError if the file of API keys can't be used, or traces are wanted without their packages.
+    """
+    chosen = settings or Settings() if isinstance(source, Path) else source.settings
+    desk = Desk(chosen, _tracing(chosen.otlp_endpoint))
+    return Application(desk, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready))
+
+
+class Application:
+    """The routes, within what every answer gets.
+
+    FastAPI's application would put six layers around them, which either do what is done here, or nothing.
+    """
+
+    def __init__(self, desk: Desk, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
+        self.state = SimpleNamespace(desk=desk)
+        self._description = description(router.routes, desk.settings)
+        routes = [*served(), Route("/openapi.json", self._describe)]
+        app: ASGIApp = _Router(routes, lifespan)
+        if desk.settings.cors_origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=desk.settings.cors_origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        self._app = Envelope(app, metrics=lambda: desk.serving.metrics, tracing=lambda: desk.tracing)
+
+    def openapi(self) -> dict[str, Any]:
+        """Give the OpenAPI description."""
+        return self._description
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the application's whole life."""
+        scope["app"] = self
+        await self._app(scope, receive, send)
+
+    async def _describe(self, request: Request) -> Response:
+        return JSONResponse(self._description)
+
+
+class _Router(Router):
+    """Answers the errors that the routes, and the search for one, raise."""
+
+    def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
+        super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
+        plain = [route for route in routes if not route.param_convertors]
+        self._known = {(method, route.path): route for route in plain for method in route.methods or ()}
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            # Most requests name a path without parameters, which need not be matched with one pattern after the other.
+            if route := self._known.get((scope.get("method", ""), scope.get("path", ""))):
+                scope["route"] = route
+                await route.app(scope, receive, send)
+            else:
+                await super().app(scope, receive, send)
+        except ServiceError as error:
+            await _answer(Request(scope), error)(scope, receive, send)
+        except HTTPException as error:
+            await _routing_error(Request(scope), error)(scope, receive, send)
+
+
+@asynccontextmanager
+async def _lifespan(
+    app: Application, *, source: Path | SearchEngine | Serving, settings: Settings, on_ready: Callable[[], None] | None
+) -> AsyncIterator[None]:
+    serving = Serving(source) if isinstance(source, SearchEngine) else source
+    if isinstance(serving, Path):
+        serving = Serving.open(serving, settings)
+    desk: Desk = app.state.desk
+    desk.serving = serving
+    stop = Event()
+    serving.start()
+    warm_up = asyncio.create_task(_warm_up(desk, stop, on_ready))
+    try:
+        yield
+    finally:
+        stop.set()
+        warm_up.cancel()
+        with suppress(asyncio.CancelledError):
+            await warm_up
+        serving.stop()
+        if isinstance(source, Path):
+            serving.close()
+        if desk.tracing is not None:
+            await asyncio.to_thread(desk.tracing.close)
+
+
+def _tracing(endpoint: str | None) -> "Tracing | None":
+    """Open what makes traces; its packages are loaded only where they are wanted."""
+    if endpoint is None:
+        return None
+    try:
+        from lightretriever.service.http.tracing import Tracing
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"Setting 'otlp_endpoint' is set, but the package of {error.name!r} is not installed.",
+            remedy="Install the extra: pip install 'lightretriever-search[tracing]'.",
+        ) from error
+    return Tracing.open(endpoint)
+
+
+async def _warm_up(desk: Desk, stop: Event, on_ready: Callable[[], None] | None) -> None:
+    while True:
+        try:
+            with desk.serving.current as engine:
+                await asyncio.to_thread(engine.warm_up, stop)
+        except ServiceError as error:
+            _log.error("warm-up failed: %s", error)
+            await asyncio.sleep(_WARM_UP_PAUSE_S)
+        else:
+            break
+    if on_ready is not None:
+        on_ready()
+
+
+def _routing_error(request: Request, error: HTTPException) -> Response:
+    if error.status_code == MethodNotAllowedError.status:
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        detail = f"{request.method} is not possible here" + (f", only {allowed}." if allowed else ".")
+        return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
+    if error.status_code == RouteNotFoundError.status:
+        return _answer(request, RouteNotFoundError("There is no such path. The paths are listed at /docs."))
+    return _answer(request, InternalError(str(error.detail)))
+
+
+def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
+    metrics = request.app.state.desk.serving.metrics
+    return refusal(error, metrics, request.url.path, request.state.request_id, headers)

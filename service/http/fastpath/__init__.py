@@ -1,0 +1,1 @@
+"""A shorter way for plain searches."""

@@ -1,0 +1,190 @@
+"""The OpenAPI description: what FastAPI can't see because the routes read and write their JSON themselves."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi.openapi.utils import get_openapi
+from lightretriever.service import schemas
+from lightretriever.service.errors import (
+    KINDS,
+    BodyTimeoutError,
+    BodyTooLargeError,
+    BundleRefusedError,
+    DeadlineError,
+    DocumentNotFoundError,
+    FieldError,
+    ForbiddenError,
+    InternalError,
+    InvalidJsonError,
+    InvalidRequestError,
+    MediaTypeError,
+    NoDirectionError,
+    NoTokensError,
+    NotReadyError,
+    OverloadedError,
+    RateLimitedError,
+    RouteNotFoundError,
+    SearchFailedError,
+    ServiceError,
+    UnauthorizedError,
+)
+from lightretriever.service.http.examples import ANSWERS, REQUESTS
+from lightretriever.service.http.json import JSON, PROBLEM_JSON
+from lightretriever.service.http.problems import problem
+from lightretriever.service.settings import Settings
+from lightretriever.service.versions import package_version
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.routing import BaseRoute
+
+__all__ = [
+    "ADMIN_ERRORS",
+    "DOCUMENT_ERRORS",
+    "ENCODE_ERRORS",
+    "READY_ERRORS",
+    "SEARCH_ERRORS",
+    "describe",
+    "description",
+]
+
+_BODY_ERRORS: Final = (InvalidJsonError, BodyTimeoutError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
+# Where there are API keys, or a limit on the rate.
+_GATE_ERRORS: Final = (UnauthorizedError, ForbiddenError, RateLimitedError)
+ENCODE_ERRORS: Final = (
+    *_GATE_ERRORS,
+    *_BODY_ERRORS,
+    NoTokensError,
+    NoDirectionError,
+    OverloadedError,
+    DeadlineError,
+)
+# The engine closes at the end, while the last requests may still be under way.
+SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, NotReadyError)
+DOCUMENT_ERRORS: Final = (
+    *_GATE_ERRORS,
+    DocumentNotFoundError,
+    SearchFailedError,
+    DeadlineError,
+    NotReadyError,
+    OverloadedError,
+)
+ADMIN_ERRORS: Final = (*_GATE_ERRORS, RouteNotFoundError, BundleRefusedError, NotReadyError)
+READY_ERRORS: Final = (NotReadyError,)
+
+_MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
+    (schemas.SearchRequest, "validation"),
+    (schemas.BatchRequest, "validation"),
+    (schemas.EncodeRequest, "validation"),
+    (schemas.SearchResponse, "serialization"),
+    (schemas.BatchResponse, "serialization"),
+    (schemas.EncodeResponse, "serialization"),
+    (schemas.Document, "serialization"),
+    (schemas.DocumentTerms, "serialization"),
+    (schemas.Status, "serialization"),
+    (schemas.Info, "serialization"),
+    (schemas.Reloaded, "serialization"),
+    (schemas.Problem, "serialization"),
+]
+_ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
+
+- **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
+  ranks counted from 1).
+- **Errors** are `application/problem+json` (RFC 9457): `kind` is the stable name of an error, `errors` has the fields.
+- **Degraded answers:** when one of the two legs fails or is late, the other one answers and `degraded` names the
+  missing one; with `allow_partial: false` it is an error instead.
+"""
+
+
+def describe(
+    summary: str,
+    *,
+    answer: type[BaseModel] | str,
+    request: type[BaseModel] | None = None,
+    errors: Sequence[type[ServiceError]] = (),
+    path_parameter: str = "",
+) -> dict[str, Any]:
+    """Give the keyword arguments of a FastAPI route. `answer` is a model, or the media type of another answer."""
+    responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": _content(answer)}}
+    for status, kinds in _by_status((*errors, InternalError)).items():
+        examples = {kind.kind: {"summary": kind.title, "value": _example(kind)} for kind in kinds}
+        responses[status] = {
+            "description": ". ".join(kind.title for kind in kinds) + ".",
+            "content": {PROBLEM_JSON: {"schema": _ref(schemas.Problem), "examples": examples}},
+        }
+    extra: dict[str, Any] = {}
+    if request is not None:
+        content = {JSON: {"schema": _ref(request), "examples": REQUESTS[request]}}
+        extra["requestBody"] = {"required": True, "content": content}
+    if path_parameter:
+        parameter = {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}
+        extra["parameters"] = [parameter | {"example": "doc-1", "description": "Id, percent-encoded."}]
+    return {"summary": summary, "responses": responses, "openapi_extra": extra}
+
+
+def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:
+    """Describe the routes, the models, the kinds of errors, and the limits that the settings set."""
+    version = package_version("lightretriever-search")
+    document = get_openapi(title="LightRetriever Search", version=version, description=_ABOUT, routes=routes)
+    _, definitions = models_json_schema(_MODELS, ref_template="#/components/schemas/{model}")
+    document["components"] = {"schemas": definitions["$defs"]}
+    _set_limits(definitions["$defs"], settings)
+    if settings.api_keys_file is not None:
+        _set_security(document)
+    document["x-error-kinds"] = [
+        {
+            "kind": kind,
+            "status": error.status,
+            "title": error.title,
+            "description": error.__doc__,
+            "example": _example(error),
+        }
+        for kind, error in KINDS.items()
+    ]
+    return document
+
+
+def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
+    search = definitions["SearchRequest"]["properties"]
+    search["query"]["maxLength"] = settings.max_query_chars
+    search["k"]["maximum"] = settings.max_candidates
+    search["offset"]["maximum"] = settings.max_candidates - 1
+    search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
+    search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
+    definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
+    definitions["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
+
+
+def _set_security(document: dict[str, Any]) -> None:
+    """Say which operations need a key: those that can be refused for one."""
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if str(UnauthorizedError.status) in operation["responses"]:
+                operation["security"] = [{"key": []}]
+
+
+def _content(answer: type[BaseModel] | str) -> dict[str, Any]:
+    if isinstance(answer, str):
+        return {answer: {"schema": {"type": "string"}}}
+    return {JSON: {"schema": _ref(answer), "example": ANSWERS[answer]}}
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _by_status(kinds: Sequence[type[ServiceError]]) -> dict[int, list[type[ServiceError]]]:
+    table: dict[int, list[type[ServiceError]]] = {}
+    for kind in kinds:
+        table.setdefault(kind.status, []).append(kind)
+    return table
+
+
+def _example(kind: type[ServiceError]) -> dict[str, Any]:
+    if kind is InvalidRequestError:
+        error: ServiceError = InvalidRequestError.of(
+            FieldError("fusion.weights.dense", "Input should be greater than or equal to 0", -1)
+        )
+    else:
+        error = kind(str(kind.__doc__))
+    return problem(error, instance="/search", request_id="9f86d081884c7d65")

@@ -1,0 +1,67 @@
+"""Errors as RFC 9457 has them, and pydantic's errors as ours."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lightretriever.service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
+from lightretriever.service.schemas.filters import TAGS
+from pydantic import ValidationError
+
+__all__ = ["field_errors", "problem"]
+
+_LONGEST_MESSAGE: Final = 300
+
+# Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
+_UNION: Final = "fusion"
+
+
+def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
+    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this very server."""
+    errors: list[dict[str, Any]] = []
+    for item in error.errors:
+        named = {"field": item.field, "message": item.message}
+        errors.append(named if item.value is None else named | {"value": item.value})
+    return {
+        "type": f"/docs#error-{error.kind}",
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+        "instance": shortened(instance),
+        "kind": error.kind,
+        "request_id": request_id,
+        "errors": errors,
+    }
+
+
+def field_errors(error: ValidationError) -> list[FieldError]:
+    """Turn the first twenty of pydantic's errors into ours.
+
+    Paths are dotted, without the tags of unions; messages and values are cut to a short echo.
+    """
+    return [_field_error(item) for item in error.errors(include_url=False)[:MOST_FIELD_ERRORS]]
+
+
+def _field_error(item: Mapping[str, Any]) -> FieldError:
+    place, kind = item["loc"], item["type"]
+    path = [
+        str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION and part not in TAGS
+    ]
+    message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
+    if kind == "extra_forbidden":
+        message = "there is no such field"
+    elif kind in ("missing", "union_tag_not_found"):
+        message, value = "the field is required", None
+    elif kind == "union_tag_invalid":
+        # Pydantic's own message repeats the tag, however long it is.
+        message, value = f"must be one of {item['ctx']['expected_tags']}", _echo(item["input"]["method"])
+    if kind.startswith("union_tag"):
+        path.append("method")
+    return FieldError(shortened(".".join(path) or "body"), message, value)
+
+
+def _echo(value: object) -> str | int | float | bool | None:
+    if isinstance(value, bool | float | None):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)
+    return shortened(value) if isinstance(value, str) else None

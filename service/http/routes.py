@@ -1,0 +1,276 @@
+"""The routes. Each reads its JSON, lets the engine work in a thread, and writes its JSON.
+
+FastAPI describes them (`router`), and Starlette finds them (`served`): they have no dependencies and read their bodies
+themselves, so FastAPI's own handling would do nothing for them, and costs as much as everything else together.
+"""
+
+import platform
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from lightretriever.service.execution.jobs import Job
+from lightretriever.service.execution.waiting import Done
+from lightretriever.service.http.api_keys import KeyScope
+from lightretriever.service.http.fastpath.handoff import answer
+from lightretriever.service.http.json import header, json_response, read_model
+from lightretriever.service.http.openapi import (
+    ADMIN_ERRORS,
+    DOCUMENT_ERRORS,
+    ENCODE_ERRORS,
+    READY_ERRORS,
+    SEARCH_ERRORS,
+    describe,
+)
+from lightretriever.service.http.pages import Page
+from lightretriever.service.http.state import Desk
+from lightretriever.service.schemas import (
+    BatchRequest,
+    BatchResponse,
+    BundleFacts,
+    Document,
+    DocumentTerms,
+    EncodeRequest,
+    EncodeResponse,
+    Info,
+    Limits,
+    Reloaded,
+    SearchRequest,
+    SearchResponse,
+    Status,
+)
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.versions import package_version
+from pydantic import BaseModel
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+__all__ = ["router", "served"]
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _AnyText(StringConvertor):
+    """The rest of a path. Starlette's own `path` leaves out a line break at the end, and fails at one before it."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", _AnyText())
+router = APIRouter(default_response_class=Response)
+
+_PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
+_DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
+
+
+@router.post(
+    "/search", **describe("Search", request=SearchRequest, answer=SearchResponse, errors=SEARCH_ERRORS), tags=["search"]
+)
+async def search(request: Request) -> Response:
+    """Find documents for one query. The two legs run at the same time, under one deadline."""
+    _enter(request, "search")
+    body = await _read(request, SearchRequest)
+    when = _when(request)
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.search(body, **when), done))
+
+
+@router.post(
+    "/search/batch",
+    **describe("Search for several queries", request=BatchRequest, answer=BatchResponse, errors=SEARCH_ERRORS),
+    tags=["search"],
+)
+async def search_batch(request: Request) -> Response:
+    """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
+    _enter(request, "search")
+    body = await _read(request, BatchRequest)
+    when = _when(request)
+
+    def begin(engine: SearchEngine, done: Done) -> list[Job[Any]]:
+        return engine.begin_all(engine.errands.search_batch(body.searches, **when), done)
+
+    return await _work(request, begin, lambda results: json_response({"results": results}))
+
+
+@router.post(
+    "/encode", **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=ENCODE_ERRORS), tags=["search"]
+)
+async def encode(request: Request) -> Response:
+    """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
+    _enter(request, "search")
+    body = await _read(request, EncodeRequest)
+    when = _when(request)
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.encode(body, **when), done))
+
+
+@router.get(
+    "/documents/{id:any}",
+    **describe("Read a document", answer=Document, errors=DOCUMENT_ERRORS, path_parameter="id"),
+    tags=["search"],
+)
+async def document(request: Request) -> Response:
+    """Give a stored document by its id."""
+    _enter(request, "search")
+    when, document_id = _when(request), request.path_params["id"]
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.document(document_id, **when), done))
+
+
+@router.get(
+    "/terms/{id:any}",
+    **describe("The terms of a document", answer=DocumentTerms, errors=DOCUMENT_ERRORS, path_parameter="id"),
+    tags=["search"],
+)
+async def terms(request: Request) -> Response:
+    """Give the terms that the sparse side has of a document, those that its text lacks among them.
+
+    An inverted index is asked for all of its terms to answer this, which takes milliseconds.
+    """
+    _enter(request, "search")
+    when, document_id = _when(request), request.path_params["id"]
+    return await _work(request, lambda engine, done: engine.begin(engine.errands.terms(document_id, **when), done))
+
+
+@router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
+async def livez(request: Request) -> Response:
+    """Answer as long as the process can answer at all."""
+    return json_response(Status(status="alive"))
+
+
+@router.get("/readyz", **describe("Should it get requests?", answer=Status, errors=READY_ERRORS), tags=["operation"])
+async def readyz(request: Request) -> Response:
+    """Answer 200 after a search went through both legs, and 503 before, and when the threads of a leg are stuck."""
+    _engine(request).require_ready()
+    return json_response(Status(status="ready"))
+
+
+@router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
+async def info(request: Request) -> Response:
+    """Give the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
+    return json_response(_info(_engine(request)))
+
+
+@router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
+async def metrics(request: Request) -> Response:
+    """Give all metrics in Prometheus' text format."""
+    return Response(_serving(request).metrics.text(), media_type=_METRICS_TYPE)
+
+
+@router.post(
+    "/admin/reload",
+    **describe("Serve what the folder has now", answer=Reloaded, errors=ADMIN_ERRORS),
+    tags=["operation"],
+)
+async def reload(request: Request) -> Response:
+    """Look at the served folder at once, and answer when its bundle was taken over or refused.
+
+    Needs an API key with the scope `admin`. The request names no path: the folder is that of the command line.
+    """
+    _enter(request, "admin")
+    swapped = await _serving(request).reload()
+    return json_response(Reloaded(swapped=swapped, bundle=_info(_engine(request)).bundle))
+
+
+@router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
+async def page(request: Request) -> Response:
+    """Give a page that searches as you type."""
+    return _PAGE.response()
+
+
+@router.get("/docs", **describe("API documentation", answer="text/html"), tags=["pages"])
+async def docs(request: Request) -> Response:
+    """Give this description as a page."""
+    return _DOCS.response()
+
+
+class _Endpoint:
+    """A route's function as an ASGI application. Starlette would handle its errors once more for itself."""
+
+    def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._respond(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+def served() -> list[Route]:
+    """Give the routes as they are served."""
+    described = (route for route in router.routes if isinstance(route, APIRoute))
+    return [Route(route.path, _Endpoint(route.endpoint), methods=list(route.methods or ())) for route in described]
+
+
+def _engine(request: Request) -> SearchEngine:
+    return _serving(request).current.engine
+
+
+def _enter(request: Request, scope: KeyScope) -> None:
+    host = None if request.client is None else request.client.host
+    _desk(request).gate.enter(scope, header(request.scope, b"authorization"), host)
+
+
+def _when(request: Request) -> dict[str, Any]:
+    """What the engine wants to know of the request's time."""
+    when: dict[str, Any] = request.scope["state"]["when"]
+    return when
+
+
+def _serving(request: Request) -> Serving:
+    return _desk(request).serving
+
+
+def _desk(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+async def _read(request: Request, model: type[M]) -> M:
+    desk = _desk(request)
+    desk.admission.check()  # before the body is read
+    settings = desk.settings
+    return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
+
+
+async def _work(
+    request: Request,
+    begin: Callable[[SearchEngine, Done], Sequence[Job[Any]]],
+    write: Callable[[Any], Response] = json_response,
+) -> Response:
+    """Let threads work, and write the answer too."""
+    desk = _desk(request)
+    with desk.admission, desk.serving.current as engine:
+        return await answer(partial(begin, engine), write)
+
+
+def _info(engine: SearchEngine) -> Info:
+    manifest, settings = engine.bundle.manifest, engine.settings
+    return Info(
+        bundle=BundleFacts(
+            name=manifest.name,
+            version=manifest.digest,
+            created=manifest.created,
+            generator=manifest.generator,
+            model=manifest.model.name,
+            trained=manifest.model.trained,
+            corpus=manifest.corpus.name,
+            corpus_licence=manifest.corpus.licence,
+            documents=manifest.documents,
+            dimension=manifest.dimension,
+            vocab_size=manifest.vocab_size,
+            dense_index=manifest.dense.factory,
+            query_weights=manifest.sparse.query_weights,
+            fusion_weights=engine.fusion_weights,
+        ),
+        default_task=manifest.default_task,
+        tasks={name: task.instruction for name, task in manifest.tasks.items()},
+        modes=engine.modes,
+        fields=engine.fields,
+        filters=manifest.fields,
+        limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
+        versions={"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
+    )

@@ -1,0 +1,96 @@
+"""OpenTelemetry traces: a span for each request, and below it one for each stage, with their true beginnings and ends.
+
+Imported only where `otlp_endpoint` is set. The spans of the stages are made when the request is over, from the times
+that its clock has kept, so the search itself does nothing for them but append to a list.
+"""
+
+from time import perf_counter, time_ns
+from typing import Final, Self
+
+from lightretriever.service.http.json import header
+from lightretriever.service.observability.metrics import Mark
+from lightretriever.service.versions import package_version
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.types import Scope
+
+__all__ = ["Trace", "Tracing"]
+
+_NAME: Final = "lightretriever"
+_FLUSH_MS: Final = 2_000
+_EXPORT_TIMEOUT_S: Final = 2.0
+_HEADERS: Final = ("traceparent", "tracestate")
+_FAILED: Final = 500
+
+
+class Tracing:
+    """Makes the spans of one process and hands them to a processor."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        about = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search")}
+        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("service")
+        self._propagator = TraceContextTextMapPropagator()
+
+    @classmethod
+    def open(cls, endpoint: str) -> Self:
+        """Send the spans to a collector, by OTLP over HTTP, from a thread of their own."""
+        exporter: SpanExporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT_S)
+        return cls(BatchSpanProcessor(exporter))
+
+    def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":
+        """Begin the span of a request that came at the `perf_counter` time `arrived`, below that of its caller."""
+        given = {name: value for name in _HEADERS if (value := header(scope, name.encode()))}
+        # The clock of the stages counts from somewhere; spans want to know the time of day.
+        offset = time_ns() - round(perf_counter() * 1e9)
+        span = self._tracer.start_span(
+            method,
+            context=self._propagator.extract(given),
+            kind=trace.SpanKind.SERVER,
+            attributes={"http.request.method": method, "url.path": scope["path"], "request.id": request_id},
+            start_time=offset + round(arrived * 1e9),
+        )
+        return Trace(self._tracer, span, offset)
+
+    def close(self) -> None:
+        """Send what is left, for 2 seconds at most."""
+        self._provider.force_flush(_FLUSH_MS)
+        self._provider.shutdown()
+
+
+class Trace:
+    """The span of a request under way."""
+
+    __slots__ = ("_offset", "_span", "_tracer", "id", "marks")
+
+    def __init__(self, tracer: trace.Tracer, span: trace.Span, offset: int) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._offset = offset
+        self.id = trace.format_trace_id(span.get_span_context().trace_id)
+        """32 hexadecimal digits."""
+        self.marks: list[Mark] = []
+        """When each stage began and ended."""
+
+    def end(self, method: str, route: str, status: int) -> None:
+        """End the request's span, and make those of its stages."""
+        span = self._span
+        if not span.is_recording():
+            return
+        below = trace.set_span_in_context(span)
+        for stage, began, ended in self.marks:
+            child = self._tracer.start_span(stage, context=below, start_time=self._at(began))
+            child.end(self._at(ended))
+        span.update_name(f"{method} {route}")
+        span.set_attributes({"http.route": route, "http.response.status_code": status})
+        if status >= _FAILED:
+            span.set_status(trace.StatusCode.ERROR)
+        span.end()
+
+    def _at(self, moment: float) -> int:
+        return self._offset + round(moment * 1e9)

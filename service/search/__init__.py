@@ -1,0 +1,1 @@
+"""One search from the query to the hits. Knows nothing of HTTP."""

@@ -1,0 +1,81 @@
+"""The stored documents: JSON objects in the Lucene index, found by ordinal or id."""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+__all__ = ["DocumentIndex", "Documents"]
+
+_ID_FIELD: Final = "_id"
+_SAMPLE: Final = 1000
+_PROBE_WORDS: Final = 8
+
+
+class DocumentIndex(Protocol):
+    """What holds the documents: `artifacts.sparse.index.ImpactIndex`."""
+
+    count: int
+
+    def documents(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
+        """Give the JSON of documents by ordinal (m,)."""
+
+    def ordinal(self, document_id: str) -> int | None:
+        """Find the ordinal of an id."""
+
+    def counts(self, field: str, ordinals: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
+        """Give the values of a keyword field in documents (m,), and how many have each."""
+
+    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Give the terms of a document (n,) and their impacts (n,)."""
+
+
+class Documents:
+    """Reads documents. A document's fields are the keys of its JSON object without `_id`."""
+
+    def __init__(self, index: DocumentIndex) -> None:
+        self._index = index
+        sample = self._sample(_SAMPLE)
+        self.fields: list[str] = sorted({"title", "text"}.union(*sample) - {_ID_FIELD})
+        """Names of the fields: those of up to 1,000 documents spread evenly over the index."""
+
+    def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
+        """Give id and fields of documents (m,), in this order; `fields` None: all of them."""
+        found = []
+        for raw in self._index.documents(ordinals):
+            document = orjson.loads(raw)
+            document_id = document.pop(_ID_FIELD)
+            if fields is not None:
+                document = {name: document[name] for name in fields if name in document}
+            found.append((document_id, document))
+        return found
+
+    def get(self, document_id: str) -> dict[str, Any] | None:
+        """Give the fields of one document, or None if no document has this id."""
+        ordinal = self._index.ordinal(document_id)
+        return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
+
+    def counts(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
+        """Give, by field, the values in documents (m,) and how many have each, the most frequent first."""
+        return {field: self._index.counts(field, ordinals) for field in fields}
+
+    def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
+        """Give the impacts of one document by term, and its fields, or None if no document has this id."""
+        ordinal = self._index.ordinal(document_id)
+        if ordinal is None:
+            return None
+        terms, impacts = self._index.terms(ordinal)
+        fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
+        return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
+
+    def probes(self, count: int) -> list[str]:
+        """Give up to `count` texts that look like queries: the first words of documents all over the index."""
+        texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
+        return [probe for text in texts if (probe := " ".join(text.split()[:_PROBE_WORDS]))]
+
+    def _sample(self, count: int) -> list[dict[str, Any]]:
+        size = min(count, self._index.count)
+        ordinals = np.linspace(0, self._index.count - 1, size).astype(np.int64) if size else np.empty(0, np.int64)
+        return [orjson.loads(raw) for raw in self._index.documents(ordinals)]

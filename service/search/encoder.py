@@ -1,0 +1,208 @@
+"""The query encoder: a tokenizer and a table lookup, no model.
+
+dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
+sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
+
+A further text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.observability.metrics import StageClock
+
+__all__ = ["EncodedQueries", "EncodedQuery", "QueryEncoder"]
+
+# A shorter vector is rounding noise; dividing by its length would make a direction out of it.
+_SHORTEST = 1e-12
+_NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
+
+_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+
+@dataclass(slots=True)  # a frozen one takes several times as long to make
+class EncodedQuery:
+    """A query as the two legs need it. Nobody changes it.
+
+    terms: (t,) int32, different tokens ascending. counts: (t,) int64, how often each occurs. factors: (t,) float32,
+    how often it counts: the same, but for tokens of further texts. weights: (t,) float32, what it weighs in the sparse
+    leg. dense: (D,) float32 of length 1, None where it was not asked for. parts: (t, D) float32, what each of the
+    terms adds to it, None where it was not asked for. words: the text itself, where BM25 alone is to search for it.
+    """
+
+    terms: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    factors: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32] | None
+    parts: npt.NDArray[np.float32] | None = None
+    words: str = ""
+
+    @classmethod
+    def of_words(cls, text: str) -> "EncodedQuery":
+        """A text for BM25, which has words of its own: no token is looked for, and there may be none."""
+        none = np.empty(0, np.int32)
+        return cls(none, none.astype(np.int64), none.astype(np.float32), none.astype(np.float32), None, words=text)
+
+    @classmethod
+    def of_model(
+        cls,
+        terms: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float32],
+        dense: npt.NDArray[np.float32] | None,
+    ) -> "EncodedQuery":
+        """What a model made of a whole text: weights of different terms (t,), and a vector (D,) of length 1, if any."""
+        return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQueries:
+    """Many queries (q) in arrays: the fields of an `EncodedQuery`, one query's behind the other's.
+
+    bounds: (q + 1,) int64, query i has the terms from bounds[i] to bounds[i + 1]. dense: (q, D), None where it was not
+    asked for. A single query, by its number or in a loop, is a view of its part.
+    """
+
+    bounds: npt.NDArray[np.int64]
+    terms: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    factors: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32] | None
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[EncodedQuery]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> EncodedQuery:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        part = slice(self.bounds[number], self.bounds[number + 1])
+        dense = None if self.dense is None else self.dense[number]
+        return EncodedQuery(self.terms[part], self.counts[part], self.factors[part], self.weights[part], dense)
+
+
+class QueryEncoder:
+    """Encodes queries with one tokenizer, the token table of each task, and the IDF weights (V,), if there are any."""
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        tables: Mapping[str, TokenTable],
+        idf: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.tables = tables
+        self._idf = idf
+        # Many tokenizers have one token for a word within a text, which begins with the space before it, and another
+        # for one that begins the text. Those that put a space before each text themselves need none.
+        once, twice = tokenizer.encode("a").tolist(), tokenizer.encode("a a").tolist()
+        self._space = "" if once and twice[-len(once) :] == once else " "
+
+    def encode(
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        field: str = "query",
+        further: Sequence[tuple[str, float]] = (),
+    ) -> EncodedQuery:
+        """Encode a text for a task (KeyError if there is no such task), without the dense vector if `dense` is false.
+
+        `further`: texts with their weights. NoTokensError for a text without tokens, and where those of negative weight
+        take away all there are; NoDirectionError where the mean of the tokens' rows is zero. Both name the `field` of
+        the request that holds the text.
+        """
+        started = perf_counter()
+        ids = self.tokenizer.token_ids(text)
+        _require_tokens(ids, field, text)
+        if dense:
+            started = clock.add("tokenize", started)
+        sums = self.tables[task].sums if dense else None
+        vector, length = None, 1.0
+        if further:
+            terms, counts, factors, weights = self._joined(ids, further)
+            if sums is not None:
+                vector, length = sums.direction(terms, factors)
+        elif sums is None:
+            terms, counts, factors, weights = kernels.count(ids, self._idf)
+        else:
+            terms, counts, factors, weights, vector, length = sums.encode(ids, self._idf)
+        if length < _SHORTEST:
+            raise _no_direction(field, text)
+        clock.add("encode" if dense else "tokenize", started)
+        return EncodedQuery(terms, counts, factors, weights, vector)
+
+    def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
+        """Encode many texts, to the same as `encode` makes of each. An error names the first text that has one, as
+        `queries.N`."""
+        started = perf_counter()
+        ids, lengths = self.tokenizer.token_ids_of(texts)
+        if (empty := np.flatnonzero(lengths == 0)).size:
+            _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
+        if dense:
+            started = clock.add("tokenize", started)
+        bounds, terms, counts = kernels.count_each(ids, lengths)
+        factors = counts.astype(np.float32)
+        weights = factors if self._idf is None else factors * self._idf.take(terms)
+        vectors = None
+        if dense:
+            vectors, norms = self.tables[task].sums.directions(bounds, terms, factors)
+            if (short := np.flatnonzero(norms < _SHORTEST)).size:
+                raise _no_direction(f"queries.{short[0]}", texts[short[0]])
+        clock.add("encode" if dense else "tokenize", started)
+        return EncodedQueries(bounds, terms, counts, factors, weights, vectors)
+
+    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
+        """The same query with what each of its terms adds to its dense vector."""
+        rows = self.tables[task].rows(query.terms) * query.factors[:, None]
+        parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
+        return replace(query, parts=parts)
+
+    def _joined(self, ids: list[int], further: Sequence[tuple[str, float]]) -> _Counted:
+        """As `kernels.count`, of a query and its further texts; the tokens with all they count are left out."""
+        counts = Counter(ids)
+        factors = {token_id: float(count) for token_id, count in counts.items()}
+        for position, (text, weight) in enumerate(further):
+            found = self.tokenizer.token_ids(f"{self._space}{text.strip()}")
+            _require_tokens(found, f"terms.{position}.text", text)
+            counts.update(found)
+            for token_id in found:
+                factors[token_id] = factors.get(token_id, 0.0) + weight
+        terms = sorted(token_id for token_id, factor in factors.items() if abs(factor) > _NOTHING)
+        if not terms:
+            reason = "they take away every token of the query: leave one of them out, or change a weight"
+            raise NoTokensError.of(FieldError("terms", reason))
+        factor = np.array([factors[term] for term in terms], dtype=np.float32)
+        return (
+            np.array(terms, dtype=np.int32),
+            np.array([counts[term] for term in terms], dtype=np.int64),
+            factor,
+            factor if self._idf is None else factor * self._idf.take(terms),
+        )
+
+
+def _require_tokens(ids: list[int], field: str, text: str) -> None:
+    if not ids:
+        reason = "the tokenizer finds no token in this text: use words, numbers or signs"
+        raise NoTokensError.of(FieldError(field, reason, shortened(text)))
+
+
+def _no_direction(field: str, text: str) -> NoDirectionError:
+    reason = (
+        "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
+        "search with mode 'sparse'"
+    )
+    return NoDirectionError.of(FieldError(field, reason, shortened(text)))

@@ -1,0 +1,76 @@
+"""Why a hit has its score: exact, because both legs are sums over the query's tokens.
+
+dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t how often t counts
+sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
+fused   score(d) = sum over the legs of what each adds
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.schemas import Explanation, FusionShares, LegName, TokenShares
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.hits import Plain
+
+__all__ = ["explained"]
+
+
+def explained(
+    hits: Sequence[Plain],
+    query: EncodedQuery,
+    tokenizer: TextTokenizer,
+    fusion: npt.NDArray[np.float64],
+    legs: Sequence[LegName],
+    shares: Mapping[LegName, npt.NDArray[np.float32]],
+) -> list[Plain]:
+    """Give the hits with an explanation each.
+
+    fusion: (legs, k), what each leg adds to the score of each hit. shares: by leg (k, t), what each of the query's
+    terms adds to the leg's score; a leg without them is not explained.
+    """
+    facts = list(
+        zip(
+            query.terms.tolist(),
+            map(tokenizer.token, query.terms.tolist()),
+            query.counts.tolist(),
+            query.weights.tolist(),
+            strict=True,
+        )
+    )
+    unknown = np.full((len(hits), len(facts)), np.nan)
+    dense, sparse = (shares.get(leg, unknown) for leg in ("dense", "sparse"))
+    added = dict(zip(legs, fusion.tolist(), strict=True))
+    return [
+        hit
+        | {
+            "explanation": Explanation(
+                fusion=FusionShares(**{leg: values[row] for leg, values in added.items()}),
+                tokens=_tokens(facts, dense[row].tolist(), sparse[row].tolist()),
+            )
+        }
+        for row, hit in enumerate(hits)
+    ]
+
+
+def _tokens(
+    facts: Sequence[tuple[int, str, int, float]], dense: Sequence[float], sparse: Sequence[float]
+) -> list[TokenShares]:
+    return [
+        TokenShares(
+            id=term,
+            token=token,
+            count=count,
+            weight=weight,
+            dense=_known(in_dense),
+            sparse=_known(in_sparse),
+            impact=None if math.isnan(in_sparse) else round(in_sparse / weight),
+        )
+        for (term, token, count, weight), in_dense, in_sparse in zip(facts, dense, sparse, strict=True)
+    ]
+
+
+def _known(share: float) -> float | None:
+    return None if math.isnan(share) else share

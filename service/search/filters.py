@@ -1,0 +1,173 @@
+"""Filters: from a request's conditions to the set of documents that both legs search.
+
+A condition is checked against the bundle's declared fields, and written as the texts that Java's DocumentFilter reads.
+The sets of the last few conditions are kept: the next request with the same ones needs no look into the index.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
+from typing import Any, Final
+
+from lightretriever.artifacts.corpus.fields import FieldKind, keyword, milliseconds, number
+from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
+from lightretriever.service.errors import FieldError, shortened
+from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
+
+__all__ = ["MOST_DEEP", "MOST_VALUES", "Filters", "read_filter"]
+
+MOST_VALUES: Final = 1000
+"""Most values in all conditions of a filter."""
+
+MOST_DEEP: Final = 20
+"""Most conditions around a condition."""
+
+_KEPT: Final = 64
+_KEPT_BYTES: Final = 64 << 20
+_LONGEST_LIST: Final = 300
+_PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
+    "keyword": keyword,
+    "number": number,
+    "date": milliseconds,
+}
+
+
+class Filters:
+    """The sets of documents that conditions hold for; those of the last 64 conditions are kept, or fewer where they
+    would take more than 64 MiB. For any thread."""
+
+    def __init__(self, index: ImpactIndex) -> None:
+        self._index = index
+        set_bytes = 2 * (index.count // 8 + 8)  # in Java and in Python
+        self._most = max(1, min(_KEPT, _KEPT_BYTES // set_bytes))
+        self._sets: OrderedDict[tuple[str, ...], DocumentSet] = OrderedDict()
+        self._lock = Lock()
+
+    def known(self, condition: tuple[str, ...]) -> DocumentSet | None:
+        """The set of a condition, if it is kept."""
+        with self._lock:
+            found = self._sets.get(condition)
+            if found is not None:
+                self._sets.move_to_end(condition)
+            return found
+
+    def where(self, condition: tuple[str, ...]) -> DocumentSet:
+        """Look a condition up in the index, and keep its set."""
+        found = self._index.where(condition)
+        with self._lock:
+            self._sets[condition] = found
+            while len(self._sets) > self._most:
+                self._sets.popitem(last=False)
+        return found
+
+
+def read_filter(given: Filter, fields: Mapping[str, FieldKind]) -> tuple[tuple[str, ...], list[FieldError]]:
+    """A filter as the index reads it, and what is wrong with it, by the path in the request."""
+    errors: list[FieldError] = []
+    texts = tuple(_texts(given, fields, "filter", 0, errors))
+    values = sum(_values(given))
+    if values > MOST_VALUES:
+        errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))
+    return texts, errors
+
+
+def _values(given: Filter) -> Iterator[int]:
+    if isinstance(given, Condition):
+        yield len(given.in_) if given.in_ is not None else 1
+    else:
+        for part in _parts(given).values():
+            yield from _values(part)
+
+
+def _parts(given: And | Or | Not) -> dict[str, Filter]:
+    """The conditions inside, by their path."""
+    if isinstance(given, Not):
+        return {"not": given.not_}
+    name, parts = ("and", given.and_) if isinstance(given, And) else ("or", given.or_)
+    return {f"{name}.{place}": part for place, part in enumerate(parts)}
+
+
+def _texts(
+    given: Filter, fields: Mapping[str, FieldKind], path: str, depth: int, errors: list[FieldError]
+) -> Iterator[str]:
+    if depth > MOST_DEEP:
+        errors.append(FieldError(path, f"at most {MOST_DEEP} conditions may stand around a condition"))
+    elif isinstance(given, Condition):
+        try:
+            yield from _condition(given, fields)
+        except _WrongError as wrong:
+            errors.append(FieldError(f"{path}.{wrong.name}", wrong.message, wrong.value))
+    else:
+        parts = _parts(given)
+        yield from ["not"] if isinstance(given, Not) else ["and" if isinstance(given, And) else "or", str(len(parts))]
+        for place, part in parts.items():
+            yield from _texts(part, fields, f"{path}.{place}", depth + 1, errors)
+
+
+class _WrongError(ValueError):
+    """What is wrong with a part of a condition."""
+
+    def __init__(self, name: str, message: str, value: Any) -> None:
+        super().__init__(message)
+        self.name, self.message = name, message
+        self.value = shortened(value) if isinstance(value, str) else value
+
+
+def _condition(given: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
+    kind = fields.get(given.field)
+    if kind is None:
+        known = shortened(", ".join(fields), _LONGEST_LIST) or "none"
+        raise _WrongError(
+            "field", f"documents can't be filtered by this field; by these they can: {known}", given.field
+        )
+    if given.exists is not None:
+        return ["exists", given.field] if given.exists else ["not", "exists", given.field]
+    if kind == "keyword":
+        return _keywords(given)
+    if given.in_ is not None:
+        each = [_range(given.field, kind, "in", value, value) for value in given.in_]
+        return ["or", str(len(each)), *(text for one in each for text in one)]
+    if given.eq is not None:
+        return _range(given.field, kind, "eq", given.eq, given.eq)
+    low, high = (_bound(given, kind, *names) for names in (("gte", "gt"), ("lte", "lt")))
+    return [kind, given.field, _text(kind, low, -math.inf), _text(kind, high, math.inf)]
+
+
+def _keywords(given: Condition) -> list[str]:
+    for name in ("gt", "gte", "lt", "lte"):
+        if getattr(given, name) is not None:
+            raise _WrongError(name, "a field of the kind keyword has no order; use eq or in", getattr(given, name))
+    name, values = ("in", given.in_) if given.in_ is not None else ("eq", [given.eq])
+    return ["keyword", given.field, str(len(values)), *(_parsed("keyword", name, value) for value in values)]
+
+
+def _range(field: str, kind: FieldKind, name: str, low: Any, high: Any) -> list[str]:
+    return [kind, field, str(_parsed(kind, name, low)), str(_parsed(kind, name, high))]
+
+
+def _bound(given: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
+    """The lowest or highest value that is allowed, None for any."""
+    if (value := getattr(given, closed)) is not None:
+        found: float | int = _parsed(kind, closed, value)
+        return found
+    if (value := getattr(given, opened)) is None:
+        return None
+    beyond: float | int = _parsed(kind, opened, value)
+    up = opened == "gt"
+    return beyond + (1 if up else -1) if kind == "date" else math.nextafter(beyond, math.inf if up else -math.inf)
+
+
+def _text(kind: FieldKind, value: float | int | None, default: float) -> str:
+    if value is not None and math.isfinite(value):
+        return str(value)
+    if kind == "date":
+        return str(2**63 - 1 if default > 0 else -(2**63))
+    return "Infinity" if (default if value is None else value) > 0 else "-Infinity"
+
+
+def _parsed(kind: FieldKind, name: str, value: object) -> Any:
+    try:
+        return _PARSE[kind](value)
+    except ValueError as error:
+        raise _WrongError(name, f"{error}", value) from error

@@ -1,0 +1,109 @@
+"""Fusion of the dense and the sparse ranking: pure functions over arrays, no I/O.
+
+A *leg* proposes candidates, ordinals with scores. `align` puts the candidates of all legs into one table, in which a
+cell is NaN where a leg did not score a document. The caller may fill such cells with the leg's true score
+(`CandidateTable.missing`, `CandidateTable.fill`): both scores are plain inner products, so this is cheap and exact.
+
+Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of document d in leg l):
+
+    fused(d) = sum_l w_l * norm_l(s_l(d)),   norm_l(unknown) = 0
+
+    "range"  norm_l(s) = 0.001 + 0.999 * (s - min_l) / (max_l - min_l), minimum and maximum over all known scores of the
+             table; 1 where they are equal. The last candidate keeps 0.001 and a single hit gets 1: none is zeroed.
+    "paper"  norm_l(s) = (s - min_l) / (max_l - min_l) over the leg's own candidates, other documents get 0; 0 where all
+             are equal (the divisor is 1e-9 at least, as in ranx and the official code). The paper's own fusion, for
+             parity in evaluation. Filled scores are not used.
+
+Reciprocal rank fusion (ranks from 1, c the rank constant, 60 in the paper):
+
+    fused(d) = sum_l w_l / (c + rank_l(d)),   over the legs that proposed d
+
+The result holds the documents that a leg of weight above 0 proposed, by fused score, ties by ordinal. Where one such
+leg is alone, the order is that leg's own: rounding in the normalisation can't turn two of its scores into a tie.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts import kernels
+from lightretriever.service.schemas import Normalization
+
+__all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf"]
+
+Ordinals = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float64]
+
+FLOOR = kernels.FLOOR
+"""What the lowest known score of a leg becomes in "range" normalisation."""
+
+
+@dataclass(slots=True)
+class CandidateTable:
+    """The candidates of all legs side by side; u documents, one row per leg.
+
+    ordinals: (u,) int64, ascending. scores: (legs, u) float64, NaN where unknown.
+    ranks: (legs, u) int64, rank among the leg's own candidates from 1, 0 where the leg didn't propose the document.
+    """
+
+    ordinals: Ordinals
+    scores: Scores
+    ranks: npt.NDArray[np.int64]
+
+    def missing(self, leg: int) -> Ordinals:
+        """Give the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
+        return kernels.unknown(self.ordinals, self.scores[leg])
+
+    def fill(self, leg: int, scores: npt.NDArray[np.floating]) -> None:
+        """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`; ValueError if not finite, or not
+        as many."""
+        if not kernels.fill(self.scores[leg], scores):
+            raise ValueError(f"leg {leg} gave scores that are not finite numbers: {scores[~np.isfinite(scores)][:3]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A fused ranking. order: (m,) columns of the table, best first, m <= u; shares: (legs, u) float64, what each leg
+    adds to the score of each column; scores: (u,) float64, the sums."""
+
+    order: npt.NDArray[np.intp]
+    shares: Scores
+    scores: Scores
+
+
+def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> CandidateTable:
+    """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), into one table.
+
+    The order in which a leg lists its candidates doesn't matter: ranks follow the score, ties the ordinal.
+    ValueError if a leg's two arrays differ in length, a score is not finite, or an ordinal comes twice in a leg.
+    """
+    return CandidateTable(*kernels.align(legs))
+
+
+def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: Normalization = "range") -> Fused:
+    """Fuse by the weighted sum of normalised scores; `weights` one per leg.
+
+    ValueError if a weight is negative or not finite, or if all are 0.
+    """
+    _check_weights(table, weights)
+    return Fused(*kernels.fuse(table.scores, table.ranks, weights, normalization, 0.0))
+
+
+def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:
+    """Fuse by reciprocal ranks, counted from 1; `weights` one per leg, `rank_constant` at least 0.
+
+    ValueError if a weight or the constant is negative or not finite, or if all weights are 0.
+    """
+    if not (isfinite(rank_constant) and rank_constant >= 0):
+        raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
+    _check_weights(table, weights)
+    return Fused(*kernels.fuse(table.scores, table.ranks, weights, "rank", rank_constant))
+
+
+def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:
+    if len(weights) != len(table.scores):
+        raise ValueError(f"{len(table.scores)} legs need as many weights, got {len(weights)}")
+    if not all(0.0 <= weight < inf for weight in weights) or not any(weights):
+        raise ValueError(f"weights must be finite, not negative and not all 0, got {list(weights)}")

@@ -1,0 +1,55 @@
+"""The hits of a page, out of the candidates' table and the documents read.
+
+They are plain dictionaries, made as `service.schemas` describes them: what goes out as JSON need not be checked against
+the models on its way.
+"""
+
+from math import isnan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.service.schemas import LegName
+from lightretriever.service.search.fusion import CandidateTable, Fused
+
+__all__ = ["Counts", "Fetched", "Plain", "list_facets", "list_hits"]
+
+Plain = dict[str, Any]
+"""What is answered, or a part of it, with the keys of its model in their order."""
+
+Fetched = list[tuple[str, dict[str, Any]]]
+"""Ids and fields of documents."""
+
+
+Counts = dict[str, list[tuple[str, int]]]
+"""By field, the values and how many documents have each."""
+
+
+def list_facets(counts: Counts) -> dict[str, list[Plain]]:
+    """The counts, as `FacetCount`."""
+    return {name: [{"value": value, "count": count} for value, count in found] for name, found in counts.items()}
+
+
+def list_hits(
+    table: CandidateTable,
+    legs: list[LegName],
+    fused: Fused,
+    page: npt.NDArray[np.intp],
+    documents: Fetched,
+    offset: int,
+) -> list[Plain]:
+    """Give the hits of a page, as `Hit`: columns (k,) of the table, best first, of which `offset` come before. `legs`
+    names the table's rows, `documents` are those of the page."""
+    cells = zip(legs, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
+    found = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
+    nothing: list[Plain | None] = [None] * len(page)
+    dense, sparse = found.get("dense", nothing), found.get("sparse", nothing)
+    rows = zip(documents, fused.scores[page].tolist(), dense, sparse, strict=True)
+    return [
+        {"id": document[0], "rank": rank, "score": score, "dense": dense, "sparse": sparse, "fields": document[1]}
+        for rank, (document, score, dense, sparse) in enumerate(rows, start=offset + 1)
+    ]
+
+
+def _leg_score(score: float, rank: int) -> Plain | None:
+    return None if isnan(score) else {"score": score, "rank": rank or None}

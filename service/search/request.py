@@ -1,0 +1,124 @@
+"""What a request may ask for, given the bundle and the settings: everything the schema alone can't know."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
+from lightretriever.service.schemas import EncodeRequest, Mode, SearchRequest
+from lightretriever.service.search.filters import read_filter
+from lightretriever.service.settings import Settings
+
+__all__ = ["RequestLimits"]
+
+# An error names each task or field that there is, but must stay small.
+_LONGEST_LIST: Final = 300
+
+
+class RequestLimits:
+    """Checks requests. Every complaint of a request is in the one error that is raised."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        tasks: Collection[str],
+        fields: Collection[str],
+        filters: Mapping[str, FieldKind],
+        modes: Collection[Mode],
+    ) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._fields = fields
+        self._filters = filters
+        self._modes = modes
+
+    def check_search(self, request: SearchRequest) -> None:
+        """Raise InvalidRequestError unless the search can be answered."""
+        _raise_all(self._of_search(request))
+
+    def check_batch(self, requests: Collection[SearchRequest]) -> None:
+        """Raise InvalidRequestError unless every search can be answered and there are not too many of them."""
+        most = self._settings.max_batch
+        if len(requests) > most:
+            message = f"a batch has at most {most} searches; send the others in another request"
+            raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
+        _raise_all(
+            FieldError(f"searches.{position}.{error.field}", error.message, error.value)
+            for position, request in enumerate(requests)
+            for error in self._of_search(request)
+        )
+
+    def check_encode(self, request: EncodeRequest) -> None:
+        """Raise InvalidRequestError unless the text can be encoded."""
+        _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
+
+    def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
+        yield from self._of_text("query", request.query)
+        together = len(request.query) + sum(len(term.text) for term in request.terms)
+        longest = self._settings.max_query_chars
+        if together > longest >= len(request.query):
+            yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
+        yield from self._of_task(request.task)
+        yield from self._of_mode(request)
+        yield from self._of_window(request)
+        yield from self._of_fields("fields", request.fields or ())
+        if request.snippets is not None:
+            yield from self._of_fields("snippets.fields", request.snippets.fields)
+        if request.filter is not None:
+            yield from read_filter(request.filter, self._filters)[1]
+        for name in request.facets:
+            if self._filters.get(name) != "keyword":
+                keywords = ", ".join(name for name, kind in self._filters.items() if kind == "keyword") or "none"
+                message = f"only declared keyword fields are counted: {shortened(keywords, _LONGEST_LIST)}"
+                yield FieldError("facets", message, shortened(name))
+        most = self._settings.deadline_ms
+        if request.deadline_ms is not None and request.deadline_ms > most:
+            yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
+
+    def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
+        if request.mode not in self._modes:
+            known = ", ".join(self._modes)
+            message = f"the bundle has no words for BM25, only: {known}; build it with `index.words: true` to have them"
+            yield FieldError("mode", message, request.mode)
+        elif request.mode == "bm25":
+            remedy = "leave it out, or search in another mode"
+            if request.explain:
+                yield FieldError("explain", f"BM25 has no tokens to explain: {remedy}", value=True)
+            if request.terms:
+                yield FieldError("terms", f"BM25 takes no further words: {remedy}", len(request.terms))
+
+    def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
+        most = self._settings.max_candidates
+        window = self._settings.candidates if request.candidates is None else request.candidates
+        if window > most:
+            yield FieldError("candidates", f"at most {most} candidates are possible", window)
+        elif request.offset + request.k > window:
+            yield FieldError(
+                "k",
+                f"offset + k is {request.offset + request.k}, but there are only {window} candidates: ask for fewer "
+                f"hits, or for more candidates with the field 'candidates' (at most {most})",
+                request.k,
+            )
+
+    def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
+        most = self._settings.max_query_chars
+        if len(text) > most:
+            yield FieldError(field, f"the text has {len(text)} characters, at most {most} are possible: shorten it")
+
+    def _of_fields(self, field: str, names: Iterable[str]) -> Iterator[FieldError]:
+        for name in names:
+            if name not in self._fields:
+                known = shortened(", ".join(self._fields), _LONGEST_LIST)
+                yield FieldError(field, f"documents have no such field; they have: {known}", shortened(name))
+
+    def _of_task(self, task: str | None) -> Iterator[FieldError]:
+        if task is not None and task not in self._tasks:
+            known = shortened(", ".join(self._tasks), _LONGEST_LIST)
+            yield FieldError("task", f"the bundle has no such task; it has: {known}", shortened(task))
+
+
+def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:
+    found = list(errors)
+    if found:
+        raise InvalidRequestError.of(*found)

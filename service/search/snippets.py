@@ -1,0 +1,140 @@
+"""The part of a document's text that has most of the query, and where the words of the query stand in it.
+
+A word is marked if it has the tokens of a word of the query: those it has there, or would have at the beginning or in
+the middle of a text, which may be others. So capitals and accents make a difference where they do for the tokenizer.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.schemas import Snippet
+from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.search.word_pattern import WORD
+
+__all__ = ["LONGEST_READ", "Snippets"]
+
+LONGEST_READ: Final = 20_000
+"""Characters of a field that are looked at."""
+
+_SPACE: Final = re.compile(r"\s")
+_LONGEST_CUT: Final = 30  # characters that a snippet may lose at an end, so as to end between words
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A word of a text: its characters from `start` to `end`, in lower case, and its tokens."""
+
+    start: int
+    end: int
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """Where in a text a word of the query stands, and that word."""
+
+    start: int
+    end: int
+    word: str
+
+
+class Snippets:
+    """Makes the snippets of one query. `texts` are its texts, those of a weight below 0 left out."""
+
+    def __init__(self, tokenizer: TextTokenizer, query: EncodedQuery, texts: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
+        usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
+        words = [word for text in texts for word in _words(tokenizer, text)]
+        # Of a word that is there in several spellings, such as at the beginning too, the largest weight.
+        self._weights: dict[str, float] = {}
+        for word in words:
+            weight = sum(own.get(token, usual) for token in word.tokens)
+            self._weights[word.text] = max(weight, self._weights.get(word.text, 0.0))
+        variants = {f"{space}{text}": text for text in self._weights for space in ("", " ")}
+        self._known = {word.tokens: word.text for word in words}
+        self._known |= {tuple(tokenizer.encode(variant).tolist()): text for variant, text in variants.items()}
+        self._known.pop((), None)
+        plain = tokenizer.lowercase and all(map(str.isascii, texts))
+        self._plain = {word.text for word in words if word.tokens} if plain else set()
+
+    def one(self, text: str, length: int) -> Snippet:
+        """The snippet of a text: its best part of up to `length` characters, the beginning if no word is marked."""
+        read = text[:LONGEST_READ]
+        matches = self._matches(read)
+        start, end = _window(text, self._best(matches, length), length)
+        inside = [(match.start - start, match.end - start) for match in matches if start <= match.start < end]
+        return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
+
+    def _matches(self, text: str) -> list[_Match]:
+        if not (self._plain and text.isascii()):
+            found = ((word, self._known.get(word.tokens)) for word in _words(self._tokenizer, text))
+            return [_Match(word.start, word.end, known) for word, known in found if known is not None]
+        # Words of ASCII have the same tokens only where they are the same, so the text need not be tokenised.
+        plain = ((word, word.group().lower()) for word in WORD.finditer(text))
+        return [_Match(word.start(), word.end(), known) for word, known in plain if known in self._plain]
+
+    def _best(self, matches: Sequence[_Match], length: int) -> tuple[int, int]:
+        """From where to where the best part of up to `length` characters goes: the one whose different words weigh
+        most, of equal ones the shortest, of these the first. (0, 0) if there is no match."""
+        best, key = (0, 0), (0.0, 0)
+        inside: Counter[str] = Counter()
+        weight, last = 0.0, 0
+        for place, first in enumerate(matches):
+            last = max(last, place)
+            while last < len(matches) and matches[last].end - first.start <= length:
+                word = matches[last].word
+                weight += 0.0 if inside[word] else self._weights[word]
+                inside[word] += 1
+                last += 1
+            if last == place:  # a word that is longer than a snippet
+                continue
+            end = matches[last - 1].end
+            if (round(weight, 6), first.start - end) > key:
+                best, key = (first.start, end), (round(weight, 6), first.start - end)
+            inside[first.word] -= 1
+            weight -= 0.0 if inside[first.word] else self._weights[first.word]
+        return best
+
+
+def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:
+    """The words of a text, each with the tokens that have a part of it."""
+    spans = tokenizer.spans(text)
+    first = 0
+    for word in WORD.finditer(text):
+        while first < len(spans) and spans[first][2] <= word.start():
+            first += 1
+        last = first
+        while last < len(spans) and spans[last][1] < word.end():
+            last += 1
+        tokens = tuple(token for token, _, _ in spans[first:last])
+        yield _Word(word.start(), word.end(), word.group().lower(), tokens)
+
+
+def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:
+    """Widens a part of a text to `length` characters, about as much to either side, and ends it between words where
+    they are not too long."""
+    spare = length - (core[1] - core[0])
+    end = min(len(text), core[1] + max(spare // 2, spare - core[0]))
+    start = max(0, end - length)
+    cut = min(_LONGEST_CUT, length // 3)
+    if end < len(text):
+        end = max((space.start() for space in _SPACE.finditer(text, max(core[1], end - cut), end + 1)), default=end)
+    if start > 0 and (space := _SPACE.search(text, start - 1, min(core[0], start + cut))):
+        start = space.end()
+    return start, end
+
+
+def _joined(marks: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Marks that touch become one, and none goes beyond the end."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in marks:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, min(stop, end)))
+    return joined

@@ -1,0 +1,1 @@
+"""The process that serves: the command, the web server, and worker processes."""

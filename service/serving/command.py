@@ -1,0 +1,71 @@
+"""The command that serves: an address to listen on, and one process or several behind it."""
+
+import socket
+import sys
+from pathlib import Path
+
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.search.reload import Serving
+from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, ready_line, serve
+from lightretriever.service.serving.workers import Job, run_workers
+from lightretriever.service.settings import Settings
+
+__all__ = ["EXIT_ERROR", "run"]
+
+
+def run(
+    bundle: Path, *, host: str = "127.0.0.1", port: int = 8080, settings: Settings | None = None, workers: int = 1
+) -> int:
+    """Serve the bundle in the folder `bundle` until SIGTERM or SIGINT, and give the exit code.
+
+    0 after a graceful stop; 2, with one line on stderr, where the address or the file of API keys can't be used, or the
+    bundle is bad. Port 0 takes a free one. The address is printed on stdout as soon as the service is ready. `workers`
+    is the number of processes that answer at the address.
+    """
+    chosen = settings or Settings()
+    configure_logging(chosen.log_level)
+    try:
+        listener = _listen(host, port)
+    except OSError as error:
+        print(f"error: can't listen on {host} port {port}: {error.strerror or error}.", file=sys.stderr)
+        return EXIT_ERROR
+    except ValueError as error:  # of which UnicodeError is one: labels too long, or with a null
+        print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
+        return EXIT_ERROR
+    with listener:
+        job = Job(bundle, chosen, listener, _address(host, listener))
+        return _run_alone(job) if workers == 1 else run_workers(job, workers)
+
+
+def _run_alone(job: Job) -> int:
+    try:
+        with Serving.open(job.bundle, job.settings) as serving:
+            serve(
+                serving,
+                job.listener,
+                on_ready=lambda: announce(f"{ready_line(serving)} at {job.address}"),
+            )
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Only listening tells whether the port is free: two sockets may be bound to it.
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
