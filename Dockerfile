@@ -5,7 +5,7 @@
 #
 # BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer. BUILD_BASE is the same with a C++ compiler, Python's
 # headers, and what makes virtual environments. A pip.conf (mirror, proxy) is handed in with --secret
-# id=pip.conf,src=FILE and is not kept. Without a container engine: make image.
+# id=pip.conf,src=FILE and is not kept.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 ARG BUILD_BASE=docker.io/library/python:3.11-bookworm
 
@@ -13,15 +13,16 @@ FROM ${BUILD_BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 RUN python3 -m venv /opt/lightretriever
 WORKDIR /src
-COPY requirements requirements
-# The lists are complete, so nothing is resolved: pyserini's own list of requirements must not be followed.
+COPY deploy/requirements deploy/requirements
+# The lists are complete, so pip resolves nothing and must not follow pyserini's own requirements. pyserini also asks for
+# a newer Python than its jar, the part in use, needs.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --requirement requirements/build.txt \
-    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation \
-        --requirement requirements/runtime.txt --requirement requirements/tracing.txt
+    /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --requirement deploy/requirements/build.txt \
+    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --ignore-requires-python \
+        --no-build-isolation --requirement deploy/requirements/runtime.txt --requirement deploy/requirements/tracing.txt
 COPY . .
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
-    && /opt/lightretriever/bin/python scripts/slim_image.py /opt/lightretriever \
+    && /opt/lightretriever/bin/python deploy/image/slim.py /opt/lightretriever \
     && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib
 
 FROM ${BASE}

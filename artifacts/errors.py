@@ -1,12 +1,13 @@
 """Every exception this project raises on purpose, below the HTTP layer.
 
 LightRetrieverError
-├── BundleError         a bundle is missing, damaged, inconsistent or too new
+├── BundleError         a bundle is missing, damaged, inconsistent or of another format
 ├── CorpusError         a corpus, query or qrels file has a line that can't be used
 ├── RecipeError         a recipe or a setting of an offline command is wrong
 ├── ResumeError         a work directory was begun with other inputs or settings
 ├── DiskError           a file can't be written: the disk is full, or it must not be
 ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
+├── TokenizerError      a tokenizer fails on a text
 ├── MissingExtraError   an optional part of the installation is missing
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
@@ -24,6 +25,7 @@ __all__ = [
     "ModelError",
     "RecipeError",
     "ResumeError",
+    "TokenizerError",
     "readable",
 ]
 
@@ -38,7 +40,7 @@ class LightRetrieverError(Exception):
 
 
 class BundleError(LightRetrieverError):
-    """A bundle is missing, damaged, inconsistent or of a newer format."""
+    """A bundle is missing, damaged, inconsistent or of another format."""
 
 
 class CorpusError(LightRetrieverError):
@@ -61,6 +63,10 @@ class ModelError(LightRetrieverError):
     """A model, adapter or tokenizer can't be loaded, or lacks a part that is needed."""
 
 
+class TokenizerError(LightRetrieverError):
+    """A tokenizer fails on a text, such as one with a character for which it has no token."""
+
+
 class MissingExtraError(LightRetrieverError):
     """An optional part of the installation (an extra) is missing."""
 
@@ -69,7 +75,7 @@ class MissingExtraError(LightRetrieverError):
         """For an offline command, what Python says of the module it did not find."""
         return cls(
             f"this command needs {error.name}, which is not installed.",
-            remedy="Install the extra: pip install 'lightretriever-search[pipeline]', or scripts/install pipeline.",
+            remedy="Install the extra: pip install 'lightretriever-search[pipeline]'.",
         )
 
 

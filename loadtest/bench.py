@@ -1,46 +1,40 @@
 """The comparison of the service with other systems under load: measure, record, report (`make bench`).
 
-    python -m lightretriever.loadtest.bench BUNDLE --queries FOLDER --output docs/results [--model MODEL --adapter ADAPTER] […]
+    python -m lightretriever.loadtest.bench BUNDLE --queries FOLDER --output docs/results [--model MODEL] […]
 
 Every system is a server process on this machine, started by one command, and asked for the same queries over the same
 documents; the load generator shares the machine. Writes OUTPUT/load.json with every single run, the rows of the service
-in OUTPUT/speed.json, and from both OUTPUT/load.md and OUTPUT/load.html. A system that can't be measured is listed with
+in OUTPUT/speed.json, and from both OUTPUT/load.md. A system that can't be measured is listed with
 the reason.
 """
 
 import argparse
-import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.quality import typed_command
-from lightretriever.artifacts.evaluation.report import environment, machine_name
-from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import stoppable
-from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
-from lightretriever.loadtest.goals import http_overhead, processes, start_times
-from lightretriever.loadtest.measure import Plan, Running, measure
-from lightretriever.loadtest.process import Server, finish, python
-from lightretriever.loadtest.record import commit, record
-from lightretriever.loadtest.report import write_report
-from lightretriever.loadtest.systems import LLM, NAMES, OURS, PROCESSES, Given, LeftOut, System, systems
-from lightretriever.loadtest.tally import median_of
-from lightretriever.loadtest.wire import LoadError, Target, search_form
+from lightretriever.loadtest.client.connection import LoadError
+from lightretriever.loadtest.client.counters import median_of
+from lightretriever.loadtest.comparison.measure import Plan, Running, measure
+from lightretriever.loadtest.comparison.process import Server, finish
+from lightretriever.loadtest.comparison.service_costs import processes, start_times
+from lightretriever.loadtest.comparison.systems import LLM, NAMES, OURS, PROCESSES, Given, LeftOut, System, systems
+from lightretriever.loadtest.generator import read_texts
+from lightretriever.loadtest.results.record import origin, record, typed, write_json
+from lightretriever.loadtest.results.report import write_report
 
 __all__ = ["goal_rows", "main"]
 
-FILE: Final = "load.json"
-SPEED: Final = "speed.json"
-_TURN_S: Final = 0.5  # of comparing HTTP with none
 
-
-def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...], folder: Path | None) -> dict[str, Any]:
+def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...]) -> dict[str, Any]:
     """Start every system that can be started, measure them in turn, and give what `load.json` holds but its origin."""
     described: list[dict[str, Any]] = []
     settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{plan.limit_s * 1e3:.0f}"}
@@ -48,12 +42,16 @@ def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...],
         running = []
         for system in systems(given, only):
             started = _start(system, settings, stack)
-            described.append(_description(system, started))
-            if isinstance(started, Running):
-                running.append(started)
+            if isinstance(started, LeftOut):
+                described.append({"name": started.name, "label": started.label, "left_out": started.reason})
+                continue
+            running.append(started)
+            what = {name: getattr(started.system, name) for name in ("name", "label", "what")}
+            command = typed_command(["python", *started.system.command[1:]])
+            described.append(what | {"command": command, "ready_s": round(started.server.ready_s, 2)})
         if not running:
             raise LoadError("No system could be started.", remedy="; ".join(one["left_out"] for one in described))
-        measured = measure(running, queries, plan, folder)
+        measured = measure(running, queries, plan)
     return {"systems": described, **measured}
 
 
@@ -71,16 +69,6 @@ def _start(system: System | LeftOut, settings: dict[str, str], stack: ExitStack)
     return Running(system, server)
 
 
-def _description(system: System | LeftOut, started: Running | LeftOut) -> dict[str, Any]:
-    if isinstance(started, LeftOut):
-        return {"name": started.name, "label": started.label, "left_out": started.reason}
-    what = started.system
-    command = typed_command(["python", *what.command[1:]])
-    return {"name": what.name, "label": what.label, "what": what.what, "command": command} | {
-        "ready_s": round(started.server.ready_s, 2)
-    }
-
-
 def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows for `speed.json` that follow from what was measured."""
     facts: dict[str, Any] = {"documents": load["bundle"]["documents"], "queries": load["queries"]["count"]}
@@ -96,39 +84,24 @@ def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
             rows.append({"key": "qps_vs_llm", "unit": "times", **ratio, "model": load["model"], **qps})
     own = load.get("own")
     if own:
-        over = own["http_overhead"]
-        rows.append({"key": "http_overhead_us", "unit": "µs", "value": over["over_us"], **over, **facts})
         times = [{"s": seconds} for seconds in own["ready_s"]]
         rows.append({"key": "ready_s", "unit": "s", "value": median_of(times, "s"), "runs": own["ready_s"], **facts})
         second = own["processes"][1]
         rows.append({"key": "second_process_mb", "unit": "MiB", "value": second["added_pss"], **second, **facts})
-    client = load["client"]
-    rows.append(
-        {"key": "load_generator", "unit": "queries/s", "value": client["qps"], "client_us": client["client_us"]}
-    )
     return rows
-
-
-def client_limit(queries: Sequence[str], seconds: float) -> dict[str, Any]:
-    """What the load generator reaches against a server that answers everything at once, and its own cost."""
-    with Server(python("lightretriever.loadtest.servers.trivial", "--port", "0")) as server:
-        requests = [search_form(Target.of(server.url), query, 10) for query in queries]
-        return run_loop(closed_loop(server.url, requests, connections=16, seconds=seconds), on_time=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, record and report; returns the exit status."""
     given = _parser().parse_args(arguments)
-    command = typed_command(
-        ["python", "-m", "lightretriever.loadtest.bench", *(sys.argv[1:] if arguments is None else arguments)]
-    )
+    command = typed("bench", arguments)
     try:
         load = _measured(given, command)
         given.output.mkdir(parents=True, exist_ok=True)
-        write_atomically(given.output / FILE, (json.dumps(load, indent=1, ensure_ascii=False) + "\n").encode())
-        record(given.output / SPEED, goal_rows(load), command)
-        for path in write_report(given.output / FILE, given.output / SPEED):
-            print(path)
+        file, speed = given.output / "load.json", given.output / "speed.json"
+        write_json(file, load)
+        record(speed, goal_rows(load), command)
+        print(write_report(file, speed))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -136,43 +109,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
-    queries, here = read_texts(given.queries, given.seed), environment()
+    queries = read_texts(given.queries, given.seed)
     manifest = Bundle.open(given.bundle).manifest
     plan = Plan(given.seconds, given.rounds, given.limit_s)
-    compared = Given(
-        given.bundle,
-        given.work,
-        model=given.model,
-        adapter=given.adapter,
-        bos_token=given.bos_token,
-        device=given.device,
-        biencoder=given.biencoder,
-        biencoder_bundle=given.biencoder_bundle,
-        static_bundle=given.static_bundle,
-    )
-    origin = {
-        "machine": machine_name(here["machine"]),
-        "date": here["date"],
-        "commit": commit(),
+    compared = Given(**{field.name: getattr(given, field.name) for field in fields(Given)})
+    about = origin() | {
         "command": command,
         "bundle": {"name": manifest.name, "documents": manifest.documents, "dimension": manifest.dimension},
         "queries": {"name": given.queries.name, "count": len(queries)},
         "model": None if given.model is None else Path(given.model).name,
-        "plan": {"seconds": plan.seconds, "rounds": plan.rounds, "limit_s": plan.limit_s, "k": plan.k},
-        "client": client_limit(queries, plan.seconds),
+        "plan": asdict(plan),
     }
-    folder = None if given.no_locust else given.queries.absolute()
-    load = origin | run(compared, queries, plan, tuple(given.systems.split(",")), folder)
+    load = about | run(compared, queries, plan, tuple(given.systems.split(",")))
     if OURS in load["saturated"]:
-        load["own"] = dict(_own(given.bundle, queries, plan))
+        times, memory = start_times(given.bundle, plan.rounds), processes(given.bundle, queries, plan.seconds)
+        load["own"] = {"ready_s": times, "processes": memory}
     return load
-
-
-def _own(bundle: Path, queries: Sequence[str], plan: Plan) -> Iterator[tuple[str, Any]]:
-    yield "ready_s", start_times(bundle, plan.rounds)
-    yield "processes", processes(bundle, queries, plan.seconds)
-    turns = max(3, round(2 * plan.rounds * plan.seconds / _TURN_S))
-    yield "http_overhead", http_overhead(bundle, queries, seconds=min(plan.seconds, _TURN_S), rounds=turns)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -193,7 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")
     parser.add_argument("--limit-s", type=float, default=30.0, help="longest wait for an answer (30)")
     parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
-    parser.add_argument("--no-locust", action="store_true", help="leave the runs of locust's users out")
     return parser
 
 

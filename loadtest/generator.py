@@ -19,20 +19,19 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import uvloop
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.loadtest.tally import Tally
-from lightretriever.loadtest.wire import Connection, LoadError, Target, Ticket, search_form
+from lightretriever.loadtest.client.connection import Connection, LoadError, Target, Ticket, search_requests
+from lightretriever.loadtest.client.counters import Counters
 
 __all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
 
 MOST_CONNECTIONS: Final = 512
 """More would not fit into select(2), which can wait for less than a millisecond, unlike epoll as Python has it."""
 _CHECK_S: Final = 0.02
-T = TypeVar("T")
 
 
 class _Run:
@@ -45,7 +44,7 @@ class _Run:
             raise LoadError("There is no request to send.", remedy="Give queries.")
         if not 1 <= connections <= MOST_CONNECTIONS:
             raise LoadError(f"connections is {connections}.", remedy=f"Give 1 to {MOST_CONNECTIONS}.")
-        self.tally = Tally()
+        self.counters = Counters()
         self.begun = 0
         self.finished = 0.0
         self._ended = ended
@@ -75,7 +74,7 @@ class _Run:
     def answered(self, ticket: Ticket, status: int, body: bytes) -> None:
         """Count an answer."""
         self.finished = perf_counter()
-        self.tally.answer(ticket, status, body)
+        self.counters.answer(ticket, status, body)
         self._ended()
 
     def lost(self, connection: Connection, ticket: Ticket | None) -> None:
@@ -113,7 +112,7 @@ class _Run:
     def result(self, wall_s: float, used_s: float) -> dict[str, Any]:
         """What the two loops give."""
         cost = {"sent": self.begun, "wall_s": round(wall_s, 3), "client_us": round(used_s / self.begun * 1e6, 1)}
-        return {**self.tally.summary(wall_s), **cost}
+        return {**self.counters.summary(wall_s), **cost}
 
     def _place(self, ticket: Ticket) -> None:
         if self._free:
@@ -132,7 +131,7 @@ class _Run:
         connection.send(ticket, self._requests[ticket.number % len(self._requests)])
 
     def _end(self, kind: str) -> None:
-        self.tally.count(kind)
+        self.counters.count(kind)
         self._ended()
 
     async def _connect(self) -> None:
@@ -157,13 +156,13 @@ async def open_loop(
     """Send `rate` requests a second for `seconds`, and wait for the answers, each no longer than `limit_s` after its
     request was due. Requests are taken in order, and from the start again when there are no more.
 
-    Gives `rate`, `Tally.summary`, `sent`, `wall_s`, and `client_us`, the generator's own processor time per request.
+    Gives `rate`, `Counters.summary`, `sent`, `wall_s`, and `client_us`, the generator's own processor time per request.
     """
     if not (rate > 0 and seconds > 0):
         raise LoadError(f"rate is {rate} and seconds is {seconds}; both must be above 0.")
     run = _Run(Target.of(url), requests, connections, limit_s, lambda: None)
     total, used, start = max(1, round(rate * seconds)), process_time(), perf_counter()
-    while run.tally.ended < total:
+    while run.counters.ended < total:
         while run.begun < total and start + run.begun / rate <= perf_counter():
             run.begin(start + run.begun / rate)
         run.drop_late()
@@ -191,14 +190,14 @@ async def closed_loop(
     run = _Run(Target.of(url), requests, connections, limit_s, next_one)
     for _ in range(connections):
         run.begin(perf_counter())
-    while run.tally.ended < run.begun:
+    while run.counters.ended < run.begun:
         run.drop_late()
         await asyncio.sleep(_CHECK_S)
     run.close()
     return {"connections": connections, **run.result(max(run.finished, start + seconds) - start, process_time() - used)}
 
 
-def run_loop(work: Coroutine[Any, Any, T], *, on_time: bool = True) -> T:
+def run_loop(work: Coroutine[Any, Any, dict[str, Any]], *, on_time: bool = True) -> dict[str, Any]:
     """Run a loop to its end, on an event loop that wakes within microseconds of the time asked for; a closed loop, in
     which nothing is due at a time, need not be `on_time` and costs less on uvloop."""
 
@@ -220,8 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Send load and print what came of it, as JSON; returns the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        target = Target.of(given.url)
-        requests = [search_form(target, text, given.k) for text in read_texts(given.queries, given.seed)]
+        requests = search_requests(given.url, read_texts(given.queries, given.seed), given.k)
         if given.rate is not None:
             work = open_loop(given.url, requests, rate=given.rate, seconds=given.seconds)
         else:

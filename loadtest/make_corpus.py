@@ -1,19 +1,35 @@
-"""Make a bundle of any size that searches like a real one (see `loadtest.synthetic`).
+"""Make a bundle of any size that searches like a real one.
 
     python -m lightretriever.loadtest.make_corpus RECIPE OUTPUT --documents 1000000
 
-RECIPE is that of a bundle which was built: its encoded documents, in the work directory, are what is fitted. Tokenizer,
-token tables and IDF of the new bundle are those of the real one. `--report FILE` writes how well the two agree. A
-thousand of `--queries`, from all over, lay out the dense index, as those of a recipe would.
+RECIPE is that of a bundle that was built: a model is fitted to its encoded documents, in the work directory. Tokenizer,
+token tables and IDF of the new bundle are those of the real one. A thousand of `--queries`, from all over, lay out the
+dense index, as those of a recipe would.
+
+The model is one of neighbourhoods: every fitted document with those nearest to it, k in all. A synthetic document is
+drawn near a fitted one, from one of the neighbourhoods that have it. Within a neighbourhood, a document's share p_j
+falls with the number of neighbourhoods it is in, so all fitted documents take part equally.
+
+dense   a Gaussian with the neighbourhood's own mean and covariance, cut to length 1
+sparse  every term asks one of the k documents, document j with probability p_j, and is taken with its impact there if
+        that one has it
+text    the JSON of the document in the middle, under another id
+
+What is kept and what is not: docs/speed.md.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Self
 
+import faiss
 import numpy as np
+import numpy.typing as npt
+import orjson
+from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import CorpusInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
@@ -22,10 +38,124 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.build import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
-from lightretriever.loadtest.synthetic import Sample, SyntheticCorpus
-from lightretriever.loadtest.synthetic_report import compare
 
-__all__ = ["main", "make_bundle", "read_sample"]
+__all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
+
+_NEIGHBOURS: Final = 30  # with fewer, drawn documents lie in too few directions; with more, between the subjects
+_BATCH: Final = 1024
+_PARTS: Final = 65_536  # a probability is a number of them
+_POOL: Final = 1 << 20
+
+Floats = npt.NDArray[np.float32]
+Ordinals = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An encoded corpus in one piece: n documents.
+
+    `documents`: their JSON. `dense` (n, D) float32 of length 1. `indptr` (n+1,) int64, `terms` (nnz,) int32 and
+    `impacts` (nnz,) uint16: the sparse vectors in CSR form.
+    """
+
+    documents: list[bytes]
+    dense: Floats
+    indptr: Ordinals
+    terms: npt.NDArray[np.int32]
+    impacts: npt.NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, batches: Sequence[EncodedBatch], dimension: int, top_k: int | None = None) -> Self:
+        """Join batches, cut as a bundle of `dimension` and `top_k` would be."""
+        kept = [keep_top_terms(batch, top_k) for batch in batches]
+        counts = np.concatenate([np.diff(batch.indptr) for batch in kept])
+        return cls(
+            documents=[document for batch in kept for document in batch.documents],
+            dense=np.concatenate([dense_prefix(batch, dimension, first=0) for batch in kept]),
+            indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            terms=np.concatenate([batch.terms for batch in kept]).astype(np.int32),
+            impacts=np.concatenate([batch.impacts for batch in kept]).astype(np.uint16),
+        )
+
+    def postings(self, documents: Ordinals) -> tuple[Ordinals, Ordinals]:
+        """Where the terms of given documents (m,) lie, one document after the other.
+
+        Two arrays int64 (t,): which of the m it is, and the place in `terms` and `impacts`.
+        """
+        counts = self.indptr[documents + 1] - self.indptr[documents]
+        rows = np.repeat(np.arange(documents.size), counts)
+        before = np.cumsum(counts) - counts
+        places = np.arange(rows.size) + (self.indptr[documents] - before)[rows]
+        return rows, places
+
+
+class SyntheticCorpus:
+    """A model of an encoded corpus, from which documents are drawn; the same seed gives the same documents."""
+
+    def __init__(self, sample: Sample, *, seed: int = 0, neighbours: int = _NEIGHBOURS) -> None:
+        """Fit, with neighbourhoods of so many documents. ValueError for a sample without documents."""
+        if not sample.documents:
+            raise ValueError("a model can't be fitted to no documents")
+        self._sample = sample
+        self._seed = seed
+        self._vocabulary = int(sample.terms.max(initial=0)) + 1
+        self.neighbours: int = min(neighbours, len(sample.documents))
+        _, near = faiss.knn(sample.dense, sample.dense, self.neighbours, metric=faiss.METRIC_INNER_PRODUCT)
+        self._near: Ordinals = near
+        rarity = 1 / np.maximum(1, np.bincount(near.ravel(), minlength=len(near)))[near]
+        self._shares: Doubles = rarity / rarity.sum(axis=1, keepdims=True)
+        self._weights: Doubles = rarity.sum(axis=1) / rarity.sum()  # picks a document, then a neighbourhood that has it
+
+    def draw(self, documents: int) -> Iterator[EncodedBatch]:
+        """That many documents, named s0, s1, …, in batches."""
+        generator = np.random.default_rng(self._seed)
+        for first in range(0, documents, _BATCH):
+            yield self._batch(generator, first, min(_BATCH, documents - first))
+
+    def _batch(self, generator: np.random.Generator, first: int, size: int) -> EncodedBatch:
+        middles = generator.choice(len(self._near), size=size, p=self._weights)
+        dense = self._vectors(generator, middles)
+        indptr, places = self._terms(generator, middles)
+        ids = [f"s{first + place}" for place in range(size)]
+        texts = [
+            orjson.dumps({**orjson.loads(self._sample.documents[middle]), "_id": name})
+            for middle, name in zip(middles, ids, strict=True)
+        ]
+        return EncodedBatch(ids, texts, dense, indptr, self._sample.terms[places], self._sample.impacts[places])
+
+    def _vectors(self, generator: np.random.Generator, middles: Ordinals) -> Floats:
+        """Dense vectors (m, D) float32 of length 1, near the documents in the middle (m,).
+
+        With shares p, documents d, their mean μ = Σ p_j d_j and standard normal g, Σ √p_j g_j (d_j - μ) has the
+        covariance Σ p_j (d_j - μ)(d_j - μ)ᵀ, too small by 1 - Σ p_j², as of any sample.
+        """
+        shares = self._shares[middles]
+        normal = np.sqrt(shares) * generator.standard_normal(shares.shape)
+        scatter = normal - shares * normal.sum(axis=1, keepdims=True)
+        missing = np.maximum(1 - (shares**2).sum(axis=1, keepdims=True), 1 / _PARTS)
+        weights = (shares + scatter / np.sqrt(missing)).astype(np.float32)
+        drawn = np.matmul(weights[:, None, :], self._sample.dense[self._near[middles]])[:, 0]
+        vectors: Floats = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+        return vectors
+
+    def _terms(self, generator: np.random.Generator, middles: Ordinals) -> tuple[Ordinals, Ordinals]:
+        """The terms of documents near those in the middle (m,): indptr (m+1,), and their places in the sample.
+
+        Which document a term asks follows from a random number of the term, taken from a pool at an offset of the
+        document's own: the same for all its neighbours, and much faster than one for every term and document.
+        """
+        pool = generator.integers(_PARTS, size=_POOL + self._vocabulary, dtype=np.uint16)
+        offsets = generator.integers(_POOL, size=len(middles))
+        edges = np.rint(np.cumsum(self._shares[middles], axis=1) * _PARTS).astype(np.int32)
+        begins = np.concatenate([np.zeros((len(middles), 1), np.int32), edges[:, :-1]], axis=1)
+        pairs, places = self._sample.postings(self._near[middles].ravel())
+        drawn = pool[np.repeat(offsets, self.neighbours)[pairs] + self._sample.terms[places]]
+        kept = np.flatnonzero((drawn >= begins.ravel()[pairs]) & (drawn < edges.ravel()[pairs]))
+        rows, places = pairs[kept] // self.neighbours, places[kept]
+        order = np.argsort(rows * self._vocabulary + self._sample.terms[places])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(middles)))]).astype(np.int64)
+        return indptr, places[order]
 
 
 def read_sample(recipe: Recipe) -> Sample:
@@ -36,12 +166,7 @@ def read_sample(recipe: Recipe) -> Sample:
 
 
 def make_bundle(
-    source: Bundle,
-    corpus: SyntheticCorpus,
-    documents: int,
-    output: Path,
-    factory: str | None,
-    queries: Sequence[str] = (),
+    source: Bundle, corpus: SyntheticCorpus, documents: int, output: Path, factory: str | None, queries: Sequence[str]
 ) -> Bundle:
     """Write `documents` synthetic documents as a bundle, everything else as in `source`. Raises what writing raises."""
     manifest = source.manifest
@@ -72,24 +197,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the bundle; returns the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        recipe = load_recipe(given.recipe, {"work": _text(given.work), "output": _text(given.bundle)})
+        recipe = load_recipe(given.recipe)
         source, sample = Bundle.open(recipe.output), read_sample(recipe)
         corpus = SyntheticCorpus(sample, seed=given.seed)
         print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
         texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
-        if given.report is not None:
-            report = compare(sample, corpus, source.tokenizer().encode_batch(texts))
-            given.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         bundle = make_bundle(source, corpus, given.documents, given.output, given.factory, texts)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{bundle.path}: {bundle.manifest.documents:,} documents")
     return 0
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,10 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--documents", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--factory", help="Faiss factory string (by size)")
-    parser.add_argument("--work", type=Path, help="in place of the recipe's work")
-    parser.add_argument("--bundle", type=Path, help="in place of the recipe's output")
-    parser.add_argument("--report", type=Path, help="JSON file: how well the synthetic corpus agrees with the real one")
-    parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lay out the index; for the report")
+    parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lays out the dense index")
     return parser
 
 

@@ -3,12 +3,11 @@
     python -m lightretriever.loadtest.paper_table BUNDLE --queries FOLDER --results docs/results/speed.json
     python -m lightretriever.loadtest.paper_table BUNDLE --queries FOLDER --model MODEL --adapter ADAPTER --device cuda
 
-The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM they are encoded by the
-service's own query encoder, in two processes that share the work, each its half at once; "tokenise" and "encode" are
-the two parts of that, "both" the time on the clock, of the median of five turns. Both legs are searched for 100
-candidates and fused, by as many threads as the machine has processors. With the LLM the same indexes are searched, for
-the model's queries. On a GPU it encodes all of them; on a CPU `--llm-queries` of them, and encoding and searching are
-scaled up, which the row says. Ratios are of times on the clock, all processors working on either side.
+The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM the service's query encoder
+encodes them in two processes, each its half; `tokenize_s` and `encode_s` are summed over the processes, `both_s` is the
+time on the clock, of the median of five turns. Both legs are searched for 100 candidates and fused, by as many threads
+as the machine has processors. With the LLM the same indexes are searched for the model's queries. On a GPU it encodes
+all of them; on a CPU `--llm-queries` of them, and its times are scaled up, which the row says.
 
 The paper's own (arXiv:2505.12260, table 1; one A800 GPU, 1 million passages, exact dense search, batches of 256):
 
@@ -18,10 +17,9 @@ The paper's own (arXiv:2505.12260, table 1; one A800 GPU, 1 million passages, ex
 
 import argparse
 import os
-import random
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import cycle, islice
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
@@ -30,36 +28,30 @@ from time import perf_counter
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.full import QueryModel
-from lightretriever.artifacts.evaluation.quality import typed_command
-from lightretriever.loadtest.record import record
-from lightretriever.loadtest.servers.encoders import Encode, load_encoder
-from lightretriever.loadtest.wire import LoadError
-from lightretriever.service.backends.legs import DenseLeg, SparseLeg
+from lightretriever.loadtest.generator import read_texts
+from lightretriever.loadtest.results.record import four_digits, record, typed
+from lightretriever.loadtest.servers.model import Encode, load_encoder
+from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.backends.local import Backends
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import align, fuse_linear
 
-__all__ = ["PAPER", "encode_light", "main", "repeated", "rows_of"]
+__all__ = ["PAPER", "encode_light", "main", "rows_of"]
 
 COUNT: Final = 65_536
 CANDIDATES: Final = 100
 PAPER: Final = {"encode_ratio": 109.4853 / 0.0412, "qps_ratio": 6999 / 549}
 """The paper's ratios for Llama-8b: "over 2500x" in encoding, and 12.7 in queries per second."""
 _WARM_UP: Final = 2000
-_TURNS: Final = 5  # of some tenths of a second, each in new processes, which remember no words
+_TURNS: Final = 5  # of some tenths of a second
 _LLM_ON_CPU: Final = 1024
+_PATIENCE_S: Final = 600
+_HERE: Final[dict[str, Any]] = {}  # what a process that encodes has open
 
 Times = dict[str, float]
-
-
-def repeated(texts: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` queries: all texts in a shuffled order, and again, as often as it takes."""
-    shuffled = list(texts)
-    random.Random(seed).shuffle(shuffled)
-    return list(islice(cycle(shuffled), count))
 
 
 def light_encoder(bundle: Bundle) -> QueryEncoder:
@@ -69,79 +61,68 @@ def light_encoder(bundle: Bundle) -> QueryEncoder:
 
 
 def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:
-    """Seconds to encode texts by the service's encoder in `processes` processes, each its share at once: `tokenize_s`
-    and `encode_s` summed over them, and `both_s`, from the start of the first to the end of the last, on the clock."""
-    context = get_context("spawn")
-    barrier, results = context.Barrier(processes), context.SimpleQueue()
+    """Seconds to encode texts by the service's encoder in `processes` new processes, each its share: `tokenize_s` and
+    `encode_s` summed over them, and `both_s`, from the start of the first to the end of the last, on the clock."""
     shares = [texts[number::processes] for number in range(processes)]
-    workers = [context.Process(target=_encode, args=(path, share, barrier, results)) for share in shares]
-    for worker in workers:
-        worker.start()
-    try:
-        while not all(worker.exitcode is not None for worker in workers):
-            for worker in workers:
-                worker.join(0.05)
-                if worker.exitcode:
-                    raise LoadError("A process that encodes queries failed; the reason is above.")
-        spans = [results.get() for _ in workers]
-    finally:
-        for worker in workers:
-            worker.terminate()
-            worker.join()
+    context = get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _open, (path, context.Barrier(processes))) as pool:
+        list(pool.map(_encode, [share[:_WARM_UP] for share in shares]))
+        spans = list(pool.map(_encode, shares))
     both = max(span["end"] for span in spans) - min(span["begin"] for span in spans)
-    return {
-        "tokenize_s": sum(span["tokenize"] for span in spans),
-        "encode_s": sum(span["encode"] for span in spans),
-        "both_s": both,
-    }
+    return {f"{name}_s": sum(span[name] for span in spans) for name in ("tokenize", "encode")} | {"both_s": both}
 
 
-def _encode(path: Path, texts: Sequence[str], barrier: Barrier, results: Any) -> None:
-    """In a process of its own: encode, after a warm-up, at the same time as the others."""
+def _open(path: Path, barrier: Barrier) -> None:
+    """In a process of its own: get ready to encode."""
     bundle = Bundle.open(path)
-    encoder, task = light_encoder(bundle), bundle.manifest.default_task
-    encoder.encode_batch(texts[:_WARM_UP], task, StageClock())
+    _HERE.update(encoder=light_encoder(bundle), task=bundle.manifest.default_task, barrier=barrier)
+
+
+def _encode(texts: Sequence[str]) -> Times:
+    """Encode when all processes are ready: when that began and ended, and the seconds of its parts."""
     clock = StageClock()
-    barrier.wait()
+    _HERE["barrier"].wait(_PATIENCE_S)
     begin = perf_counter()  # CLOCK_MONOTONIC, the same in all processes
-    encoder.encode_batch(texts, task, clock)
+    _HERE["encoder"].encode_batch(texts, _HERE["task"], clock)
     end = perf_counter()
-    results.put({"begin": begin, "end": end, **{name: clock.seconds[name] for name in ("tokenize", "encode")}})
+    return {"begin": begin, "end": end, **{name: clock.seconds[name] for name in ("tokenize", "encode")}}
 
 
-def search_s(bundle: Bundle, queries: Sequence[EncodedQuery], threads: int) -> float:
-    """Seconds to search both legs for encoded queries, 100 candidates each, and fuse them."""
+def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
+    """Seconds to search both legs for encoded queries, 100 candidates each, and fuse them, on all processors."""
     weights = bundle.manifest.fusion
     share = (0.7, 0.3) if weights is None else (weights.dense, weights.sparse)
-    with bundle.sparse() as index, ThreadPoolExecutor(threads) as pool:
-        dense, sparse = DenseLeg(bundle.dense()), SparseLeg(index)
+    backends = Backends.open(bundle)
+    dense, sparse = backends.legs["dense"], backends.legs["sparse"]
 
-        def search(query: EncodedQuery) -> None:
-            fuse_linear(align([dense.search(query, CANDIDATES), sparse.search(query, CANDIDATES)]), share)
+    def search(query: EncodedQuery) -> None:
+        fuse_linear(align([dense.search(query, CANDIDATES), sparse.search(query, CANDIDATES)]), share)
 
-        list(pool.map(search, islice(cycle(queries), _WARM_UP)))
-        begin = perf_counter()
-        list(pool.map(search, queries))
-        return perf_counter() - begin
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(search, islice(cycle(queries), _WARM_UP)))
+            begin = perf_counter()
+            list(pool.map(search, queries))
+            return perf_counter() - begin
+    finally:
+        backends.close()
 
 
-def measure_light(bundle: Bundle, texts: Sequence[str], processes: int, threads: int) -> Times:
+def measure_light(bundle: Bundle, texts: Sequence[str], processes: int) -> Times:
     """The row of the service: `tokenize_s`, `encode_s` and `both_s` of the median of several turns, and `search_s`."""
     turns = [encode_light(bundle.path, texts, processes) for _ in range(_TURNS)]
     times = sorted(turns, key=lambda turn: turn["both_s"])[_TURNS // 2]
-    encoder, task = light_encoder(bundle), bundle.manifest.default_task
-    queries = list(encoder.encode_batch(texts, task, StageClock()))
-    return {**times, "search_s": search_s(bundle, queries, threads)}
+    queries = list(light_encoder(bundle).encode_batch(texts, bundle.manifest.default_task, StageClock()))
+    return {**times, "search_s": search_s(bundle, queries)}
 
 
-def measure_model(bundle: Bundle, encode: Encode, texts: Sequence[str], count: int, threads: int) -> Times:
+def measure_model(bundle: Bundle, encode: Encode, texts: Sequence[str], count: int) -> Times:
     """The row of the LLM, scaled from `texts` to `count`: `both_s`, tokenising included, and `search_s`."""
     encode(texts[:16])
     begin = perf_counter()
     queries = encode(texts)
-    both = perf_counter() - begin
-    scale = count / len(texts)
-    return {"both_s": both * scale, "search_s": search_s(bundle, queries, threads) * scale, "measured": len(texts)}
+    both, scale = perf_counter() - begin, count / len(texts)
+    return {"both_s": both * scale, "search_s": search_s(bundle, queries) * scale, "measured": len(texts)}
 
 
 def rows_of(light: Times, model: Times | None, count: int, facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -155,22 +136,24 @@ def rows_of(light: Times, model: Times | None, count: int, facts: dict[str, Any]
         ratio = model["both_s"] / light["both_s"]
         qps = (model["both_s"] + model["search_s"]) / (light["both_s"] + light["search_s"])
         on = {} if facts["device"] == "cpu" else {"setting": f"the LLM on {facts['device']}"}
-        papers = {"paper": round(PAPER["encode_ratio"]), "qps_ratio": _digits(qps), "paper_qps_ratio": 12.7}
-        rows.append(
-            {"key": "encode_vs_llm", "unit": "times", **on, "value": _digits(ratio), **papers, **facts, **scaled}
-        )
+        papers = {"paper": round(PAPER["encode_ratio"]), "qps_ratio": four_digits(qps), "paper_qps_ratio": 12.7}
+        row = {"key": "encode_vs_llm", "unit": "times", **on, "value": four_digits(ratio)}
+        rows.append(row | papers | facts | scaled)
     return rows
 
 
 def _table_row(setting: str, times: Times, count: int, facts: dict[str, Any]) -> dict[str, Any]:
     total = times["both_s"] + times["search_s"]
-    seconds = {name: _digits(value) for name, value in times.items() if name.endswith("_s")}
+    seconds = {name: four_digits(value) for name, value in times.items() if name.endswith("_s")}
     named = {"setting": f"{setting}, {facts['documents']:,} documents", "unit": "s"}
-    return {"key": "paper_table", **named, "value": _digits(total), **seconds, "qps": _digits(count / total), **facts}
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.4g}")
+    return {
+        "key": "paper_table",
+        **named,
+        "value": four_digits(total),
+        **seconds,
+        "qps": four_digits(count / total),
+        **facts,
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -184,38 +167,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items() if name != "key"))
     if given.results is not None:
-        words = [
-            "python",
-            "-m",
-            "lightretriever.loadtest.paper_table",
-            *(sys.argv[1:] if arguments is None else arguments),
-        ]
-        record(given.results, rows, typed_command(words))
+        record(given.results, rows, typed("paper_table", arguments))
     return 0
 
 
 def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
-    bundle, threads = Bundle.open(given.bundle), os.cpu_count() or 1
+    bundle = Bundle.open(given.bundle)
     bundle.check_hashes()  # into the page cache, as in the service
-    texts = repeated(list(read_queries(find_file(given.queries, "queries")).values()), given.count, given.seed)
-    light = measure_light(bundle, texts, given.processes, threads)
+    texts = list(islice(cycle(read_texts(given.queries, given.seed)), given.count))
+    light = measure_light(bundle, texts, given.processes)
     facts: dict[str, Any] = {"documents": bundle.manifest.documents, "queries": given.count}
-    facts |= {"different_queries": len(set(texts)), "processes": given.processes, "threads": threads}
+    facts |= {"different_queries": len(set(texts)), "processes": given.processes, "threads": os.cpu_count()}
     if given.model is None:
         return rows_of(light, None, given.count, facts)
+    from lightretriever.artifacts.pipeline.model import choose_device  # needs torch, as the model does
+
     model = QueryModel(given.model, given.adapter, given.bos_token)
     encode = load_encoder(model, bundle, light_encoder(bundle), device=given.device)
-    device = _device(given.device)
+    device = str(choose_device(given.device))
     sample = texts[: given.llm_queries or (_LLM_ON_CPU if device == "cpu" else given.count)]
     facts |= {"model": Path(given.model).name, "device": device}
-    return rows_of(light, measure_model(bundle, encode, sample, given.count, threads), given.count, facts)
-
-
-def _device(name: str) -> str:
-    """The device that a name, such as "auto", comes to."""
-    from lightretriever.artifacts.pipeline.model import choose_device
-
-    return str(choose_device(name))
+    return rows_of(light, measure_model(bundle, encode, sample, given.count), given.count, facts)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """How costs grow: with the corpus, the dimension, the terms per document, k, candidates and the query's length.
 
-    python -m lightretriever.loadtest.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json --docs docs/speed.md
+    python -m lightretriever.loadtest.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json \\
+        --docs docs/speed.md
 
 The bundles are those of `loadtest.make_corpus` at several sizes, and real ones cut at other dimensions and terms. Every
 bundle is measured in process, one query after the other, and as a service: start with its files out of the page cache,
@@ -20,22 +21,19 @@ from urllib.request import Request, urlopen
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.evaluation.quality import typed_command
-from lightretriever.artifacts.evaluation.report import environment, machine_name
-from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import stoppable
+from lightretriever.loadtest.comparison.process import Server
+from lightretriever.loadtest.comparison.service_costs import processes, serve_command
 from lightretriever.loadtest.generator import read_texts
-from lightretriever.loadtest.goals import processes, serve_command
-from lightretriever.loadtest.process import Server
-from lightretriever.loadtest.record import commit, latency
-from lightretriever.loadtest.scaling_report import write_tables
+from lightretriever.loadtest.results.record import latency, origin, typed, write_json
+from lightretriever.loadtest.results.scaling_tables import write_tables
 from lightretriever.loadtest.stages import measure
-from lightretriever.service.execution.memory import settle
+from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-__all__ = ["LENGTHS", "SIZES", "cold_start", "evict", "main", "measure_bundle"]
+__all__ = ["LENGTHS", "SIZES", "cold_start", "main", "measure_bundle"]
 
 SIZES: Final = ((1, 100), (10, 100), (100, 100), (10, 10), (10, 1000), (1000, 1000))
 """k and candidates of a search."""
@@ -43,39 +41,35 @@ LENGTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 """Words of a query."""
 _FIRST: Final = 20
 
-Result = dict[str, Any]
 
-
-def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: float) -> Result:
+def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: float) -> dict[str, Any]:
     """Everything about one bundle; times in milliseconds, sizes in bytes, memory in MiB."""
-    manifest = bundle.manifest
+    manifest, asked = bundle.manifest, queries[:count]
     sizes = {name: info.bytes for name, info in manifest.files.items()}
     lucene = sum(size for name, size in sizes.items() if name.startswith(f"{manifest.sparse.directory}/"))
-    dense = sum(sizes[name] for name in (manifest.dense.file, manifest.dense.spreads) if name is not None)
-    result: Result = {
+    dense = sizes[manifest.dense.file]
+    cold, memory = cold_start(bundle, queries), processes(bundle.path, queries, seconds)
+    with SearchEngine.open(bundle, Settings(max_candidates=max(most for _, most in SIZES))) as engine:
+        engine.warm_up()
+        freeze_gc()  # as the service does
+        measure(engine, asked)
+        stages = {name: latency(values, 1e3) for name, values in measure(engine, asked).items()}
+        by_size = [{"k": k, "candidates": most} | _searches(engine, asked, k, most) for k, most in SIZES]
+        words = " ".join(queries).split()
+        by_length = [{"words": length} | _searches(engine, _cut(words, length, count)) for length in LENGTHS]
+    return {
         "name": manifest.name,
         "documents": manifest.documents,
         "dimension": manifest.dimension,
         "top_k": manifest.sparse.top_k,
         "factory": manifest.dense.factory,
         "bytes": {"dense": dense, "lucene": lucene, "other": sum(sizes.values()) - dense - lucene},
+        "cold": cold,
+        "processes": memory,
+        "stages": stages,
+        "sizes": by_size,
+        "lengths": by_length,
     }
-    result["cold"] = cold_start(bundle, queries)
-    result["processes"] = processes(bundle.path, queries, seconds)
-    with SearchEngine.open(bundle, Settings(max_candidates=max(most for _, most in SIZES))) as engine:
-        engine.warm_up()
-        settle()  # as the service does
-        measure(engine, queries[:count])
-        stages = measure(engine, queries[:count])
-        result["stages"] = {name: latency(values, 1e3) for name, values in stages.items()}
-        result["sizes"] = [
-            {"k": k, "candidates": most} | _searches(engine, queries[:count], k, most) for k, most in SIZES
-        ]
-        words = " ".join(queries).split()
-        result["lengths"] = [
-            {"words": length} | _searches(engine, _cut(words, length, count), 10, 100) for length in LENGTHS
-        ]
-    return result
 
 
 def _cut(words: Sequence[str], length: int, count: int) -> list[str]:
@@ -83,7 +77,7 @@ def _cut(words: Sequence[str], length: int, count: int) -> list[str]:
     return [" ".join(words[start : start + length]) for start in range(0, len(words) - length + 1, length)][:count]
 
 
-def _searches(engine: SearchEngine, queries: Sequence[str], k: int, candidates: int) -> dict[str, float]:
+def _searches(engine: SearchEngine, queries: Sequence[str], k: int = 10, candidates: int = 100) -> dict[str, float]:
     seconds = []
     for query in queries:
         begun = perf_counter()
@@ -92,35 +86,23 @@ def _searches(engine: SearchEngine, queries: Sequence[str], k: int, candidates: 
     return latency(seconds, 1e3) if seconds else {}
 
 
-def evict(bundle: Bundle) -> None:
-    """Ask the kernel to forget the bundle's files. What another process has mapped stays."""
+def cold_start(bundle: Bundle, queries: Sequence[str]) -> dict[str, float]:
+    """Start a service whose files are not in memory: `ready_s`, and the milliseconds of the first and 20th query."""
     for file in bundle.manifest.files:
         descriptor = os.open(bundle.path / file, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # only what is on disk can be forgotten
+            os.fsync(descriptor)  # only what is on disk can leave the page cache; what others have mapped stays
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-
-
-def cold_start(bundle: Bundle, queries: Sequence[str]) -> Result:
-    """Starting a service whose files are not in memory, with the usual warm-up and with one query of it.
-
-    By kind: `ready_s`, and the milliseconds of the first query and of the 20th.
-    """
-    found: Result = {}
-    for kind, environment_of in (("warm_up", {}), ("no_warm_up", {"LIGHTRETRIEVER_WARM_UP_QUERIES": "1"})):
-        evict(bundle)
-        with Server(serve_command(bundle.path), environment=environment_of) as server:
-            times = [_ask(server.url, queries[number % len(queries)]) for number in range(_FIRST)]
-            found[kind] = {"ready_s": round(server.ready_s, 2), "first_ms": times[0], "20th_ms": times[-1]}
-    return found
+    with Server(serve_command(bundle.path)) as server:
+        times = [_ask(server.url, queries[number % len(queries)]) for number in range(_FIRST)]
+        return {"ready_s": round(server.ready_s, 2), "first_ms": times[0], "20th_ms": times[-1]}
 
 
 def _ask(url: str, query: str) -> float:
     """Milliseconds of one request, on a new connection."""
-    headers = {"content-type": "application/json"}
-    request = Request(f"{url}/search", data=json.dumps({"query": query}).encode(), headers=headers)
+    request = Request(f"{url}/search", json.dumps({"query": query}).encode(), {"content-type": "application/json"})
     begun = perf_counter()
     with urlopen(request) as answer:
         answer.read()
@@ -130,10 +112,9 @@ def _ask(url: str, query: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the bundles that are given, and write tables where they are asked for; returns the exit status."""
     given = _parser().parse_args(arguments)
-    words = ["python", "-m", "lightretriever.loadtest.scaling", *(sys.argv[1:] if arguments is None else arguments)]
     try:
         if given.bundles:
-            _measure_all(given, typed_command(words))
+            _measure_all(given, typed("scaling", arguments))
         if given.docs is not None:
             write_tables(given.results, given.docs)
     except LightRetrieverError as error:
@@ -143,21 +124,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure_all(given: argparse.Namespace, command: str) -> None:
-    here, queries = environment(), read_texts(given.queries, given.seed)
-    bundles = [Bundle.open(path) for path in given.bundles]
+    queries = read_texts(given.queries, given.seed)
     results = []
-    for bundle in bundles:
+    for bundle in [Bundle.open(path) for path in given.bundles]:
         print(f"measuring {bundle.path}", file=sys.stderr)
         results.append(measure_bundle(bundle, queries, given.count, given.seconds))
-    content = {
-        "machine": machine_name(here["machine"]),
-        "date": here["date"],
-        "commit": commit(),
-        "command": command,
-        "queries": {"name": given.queries.name, "count": min(given.count, len(queries))},
-        "bundles": results,
-    }
-    write_atomically(given.results, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    asked = {"name": given.queries.name, "count": min(given.count, len(queries))}
+    write_json(given.results, origin() | {"command": command, "queries": asked, "bundles": results})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,17 +1,30 @@
 """The console command `lightretriever`: serve a bundle, search a running service, and every offline command."""
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.service.client.command import search
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.terminal import search
 from pydantic import ValidationError
 
+if TYPE_CHECKING:
+    from lightretriever.artifacts.bundle.reader import Bundle
+    from lightretriever.artifacts.evaluation.searching import Searcher
+
 __all__ = ["app", "main"]
+
+
+def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
+    """The engine that serves, for the commands that evaluate and train; they import nothing of the service."""
+    from lightretriever.service.search.evaluation import open_searcher
+
+    return open_searcher(bundle)
+
 
 app = typer.Typer(
     name="lightretriever",
@@ -19,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"obj": _open_searcher},
 )
 if sys.argv[1:2] != ["serve"]:  # which needs nothing of the others, and whose every process would load and keep it
     from lightretriever.artifacts.cli.app import add_commands

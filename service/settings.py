@@ -50,13 +50,16 @@ class Settings(BaseSettings):
     )
     max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
     max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
+    max_batch_hits: int = Field(
+        default=10_000, ge=1, description="Most hits that one batch request may ask for: the sum of its searches' `k`."
+    )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="Requests worked on at once, a thread each, which also makes the request's calls into Faiss and "
-        "Lucene unless others are idle. 0: as many as there are processors, but 2 to 4.",
+        description="Requests worked on at once, a thread each, and as many calls at once into each backend. "
+        "0: as many as there are processors, but 2 to 4.",
     )
     max_waiting: int = Field(
         default=256,
@@ -75,6 +78,12 @@ class Settings(BaseSettings):
         gt=0,
         le=600,
         description="Longest time for these searches; the service is ready when either bound is reached.",
+    )
+    write_timeout_s: float = Field(
+        default=10.0,
+        ge=1,
+        le=3_600,
+        description="Time after which the kernel closes a connection whose client reads nothing of its answer (Linux).",
     )
     shutdown_grace_s: int = Field(
         default=10, ge=1, description="Time that requests in flight have to finish after SIGTERM or SIGINT."

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `--full-faults` what has no short form, and to `--slow` what takes half a minute and more."""
+    """Leave to `--full-faults` what has no short form, and to `--slow` what takes long or needs tools of its own."""
     for option in ("full_faults", "slow"):
         if not config.getoption(option):
             items[:] = [item for item in items if item.get_closest_marker(option) is None]

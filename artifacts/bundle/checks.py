@@ -1,22 +1,20 @@
 """Checks of a bundle's parts against its manifest. Each yields what it found instead of raising."""
 
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from lightretriever.artifacts.bundle.hashes import file_hashes
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.page_cache import Ahead
 from lightretriever.artifacts.sparse.bm25 import count_texts
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from xxhash import xxh3_128
 
 __all__ = [
     "Problem",
@@ -36,8 +34,7 @@ __all__ = [
 _FETCH = "Fetch or build the bundle again."
 # Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
 _LOCK_FILE = "write.lock"
-# Large, because whoever reads on must wait for the interpreter, which other threads keep busy.
-_BUFFER: Final = 2**23
+_HASH_NAMES: Final = {"sha256": "SHA-256", "xxh3": "XXH3"}
 
 
 @dataclass(frozen=True)
@@ -97,40 +94,29 @@ def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def check_hash(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
-    """Whether the content of a file is the one the manifest was written for, by all hashes that it has."""
+    """Whether the content of a file is what the manifest was written for, by every hash listed there."""
     info = manifest.files[file]
-    fast = [] if info.xxh3 is None else [("XXH3", xxh3_128(), info.xxh3)]
-    yield from _same_hashes(root, file, info.bytes, [("SHA-256", hashlib.sha256(), info.sha256), *fast])
+    yield from _same_hashes(root, file, {"sha256": info.sha256} | ({} if info.xxh3 is None else {"xxh3": info.xxh3}))
 
 
 def check_damage(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
-    """The same by XXH3, which is several times as fast: no damage gets by, only a forgery. By SHA-256 in a bundle that
-    has no other."""
+    """The same by XXH3 alone, several times as fast, which finds any damage but no forgery; by SHA-256 in a bundle
+    without XXH3."""
     info = manifest.files[file]
-    if info.xxh3 is None:
-        yield from check_hash(root, manifest, file)
-    else:
-        yield from _same_hashes(root, file, info.bytes, [("XXH3", xxh3_128(), info.xxh3)])
+    yield from _same_hashes(root, file, {"sha256": info.sha256} if info.xxh3 is None else {"xxh3": info.xxh3})
 
 
-def _same_hashes(root: Path, file: str, size: int, hashes: Sequence[tuple[str, Any, str]]) -> Iterator[Problem]:
-    """A problem for the first hash, of name, hash and expected digest, that is another one."""
-    buffer = memoryview(bytearray(max(1, min(_BUFFER, size))))
-    ahead, place = Ahead(root / file), 0
+def _same_hashes(root: Path, file: str, expected: dict[str, str]) -> Iterator[Problem]:
+    """A problem for the first hash that differs, and for a file that can't be read."""
     try:
-        with (root / file).open("rb", buffering=0) as content:
-            ahead.bring(0, len(buffer))
-            while count := content.readinto(buffer):
-                place += count
-                for _, found, _ in hashes:
-                    found.update(buffer[:count])
-                ahead.bring(place, len(buffer))
+        found = file_hashes(root / file, expected)
     except OSError as error:
         yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
         return
-    for name, found, expected in hashes:
-        if problems := list(differs(file, f"wrong {name}, the content was changed", expected, found.hexdigest())):
-            yield from problems
+    for name, digest in expected.items():
+        if digest != found[name]:
+            message = f"wrong {_HASH_NAMES[name]}, the content was changed"
+            yield Problem(file, message, digest, found[name], _FETCH)
             return
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import orjson
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -32,11 +33,13 @@ __all__ = [
     "table_file",
 ]
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 MANIFEST_FILE: Final = "manifest.json"
 _FORMAT: Final = "lightretriever-bundle"
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REBUILD: Final = "Fetch or build the bundle again."
+_BUILD_AGAIN: Final = "Build the bundle again: `lightretriever build RECIPE`."
+_UPGRADE: Final = "Upgrade lightretriever-search, or fetch a bundle of the older format."
 _DIGEST: Final = "manifest_sha256"
 
 
@@ -109,14 +112,12 @@ class TaskInfo(_Part):
 
 class DenseInfo(_Part):
     """The Faiss index: its file, how it was built, the search parameters set when it is opened, and the share of the
-    exact best 100 that they find, as measured when it was built; no such share where the search is exact. `spreads` is
-    the file that says how the documents of its lists lie around their centres, where lists are chosen by that."""
+    exact best 100 that they find, as measured when it was built; no such share where the search is exact."""
 
     file: InsidePath = "dense.faiss"
     factory: str
     parameters: dict[str, float] = Field(default_factory=dict)
     recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
-    spreads: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
 
 
 class SparseInfo(_Part):
@@ -124,8 +125,9 @@ class SparseInfo(_Part):
 
     `impacts` says where w comes from: learned by the model, or BM25 over the same tokens. Only the latter is written.
     `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
-    the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. What a bundle
-    does not have stands in no manifest, as before there were such fields.
+    the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. With
+    `accelerate`, the file `impacts.plain` in the directory holds the posting lists a second time, for the compiled
+    backend. A manifest says nothing of what a bundle does not have.
     """
 
     directory: InsidePath = "lucene"
@@ -135,12 +137,18 @@ class SparseInfo(_Part):
     query_weights: Literal["count", "idf_count"] = "count"
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
     words: bool = Field(default=False, exclude_if=lambda words: not words)
+    accelerate: bool = Field(default=False, exclude_if=lambda accelerate: not accelerate)
 
     @model_validator(mode="after")
     def _weights_have_their_file(self) -> Self:
         if (self.idf is not None) != (self.query_weights == "idf_count"):
             raise ValueError(f"query_weights {self.query_weights!r} does not go with the idf file {self.idf!r}")
         return self
+
+    @property
+    def plain_impacts(self) -> str | None:
+        """Where the posting lists of the compiled backend lie, by POSIX path; None in a bundle without them."""
+        return f"{self.directory}/{IMPACTS_FILE}" if self.accelerate else None
 
 
 class FusionInfo(_Part):
@@ -173,7 +181,7 @@ class Manifest(_Part):
     """
 
     format: Literal["lightretriever-bundle"] = _FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[2] = FORMAT_VERSION
     name: str
     created: str
     generator: str
@@ -198,8 +206,8 @@ class Manifest(_Part):
             raise ValueError(
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
-        optional = [file for file in (self.dense.spreads, self.sparse.idf) if file is not None]
-        named = [self.tokenizer.file, self.dense.file, *optional]
+        optional = (self.sparse.idf, self.sparse.plain_impacts)
+        named = [self.tokenizer.file, self.dense.file, *(file for file in optional if file is not None)]
         for task in self.tasks.values():
             named += (
                 [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]
@@ -237,7 +245,7 @@ def ids_sha256(ids: Iterable[str]) -> str:
 def read_manifest(bundle: Path) -> Manifest:
     """Read and validate BUNDLE/manifest.json.
 
-    Raises BundleError when it is missing, not a manifest, of a newer format version, inconsistent in itself, or not
+    Raises BundleError when it is missing, not a manifest, of another format version, inconsistent in itself, or not
     what `manifest_sha256` was written for.
     """
     path = Path(bundle) / MANIFEST_FILE
@@ -280,12 +288,10 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
 
 
 def _check_version(record: dict[str, Any], path: Path) -> None:
-    """A newer format may have other fields, so its version is looked at before anything else."""
+    """Another format may have other fields, so the version is checked before anything else."""
     found = record.get("format_version")
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise BundleError(f"{path}: format_version must be a positive integer, found {found!r}.", remedy=_REBUILD)
-    if found > FORMAT_VERSION:
-        raise BundleError(
-            f"{path}: format_version is {found}, this software reads up to {FORMAT_VERSION}.",
-            remedy="Upgrade lightretriever-search, or fetch a bundle of the older format.",
-        )
+    if found != FORMAT_VERSION:
+        remedy = _BUILD_AGAIN if found < FORMAT_VERSION else _UPGRADE
+        raise BundleError(f"{path}: format_version is {found}, this software reads {FORMAT_VERSION}.", remedy=remedy)

@@ -5,12 +5,12 @@
     tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
     idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
     dense.faiss        document vectors
-    dense.spreads.npz  how those of its lists lie around their centres, where lists are chosen by that
-    lucene/            impacts, ids and documents
+    lucene/            impacts, ids and documents; impacts.plain for the compiled backend, if it was built with it
 
 A bundle is one version: its parts are made, swapped and verified together.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -28,15 +28,16 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     raise_first,
 )
-from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
-from lightretriever.artifacts.dense.index import DenseIndex, open_dense
+from lightretriever.artifacts.bundle.manifest import DenseInfo, Manifest, read_manifest
+from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.index import ASKED_IF_BM25, ImpactIndex
+from lightretriever.artifacts.sparse.compiled import ASKED_IF_BM25, ASKED_IF_LEARNED, CompiledImpacts
+from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bundle"]
+__all__ = ["Bundle", "open_dense"]
 
 
 class Bundle:
@@ -62,10 +63,9 @@ class Bundle:
         return cls(path, manifest)
 
     def check_hashes(self) -> None:
-        """Read every file, several at a time, and compare it with its hash. Afterwards they lie in the page cache, as
-        far as the memory holds them.
+        """Read every file, several at a time, and compare it with its hash; this also fills the page cache.
 
-        With its hashes right, a bundle is byte for byte what was written. Raises BundleError that names the file.
+        A bundle with the right hashes is byte for byte what was written. Raises BundleError that names the file.
         """
         with ThreadPoolExecutor() as threads:
             problems = threads.map(lambda file: list(check_damage(self.path, self.manifest, file)), self.manifest.files)
@@ -101,11 +101,22 @@ class Bundle:
     def sparse(self) -> ImpactIndex:
         """The Lucene index with impacts and documents; starts the JVM. Close it after use."""
         index = ImpactIndex.open(self.path / self.manifest.sparse.directory)
-        if self.manifest.sparse.impacts == "bm25":
-            index.asked = ASKED_IF_BM25
         try:
             raise_first(self.path, check_sparse(self.manifest, index))
         except BundleError:
             index.close()
             raise
         return index
+
+    def accelerator(self) -> CompiledImpacts | None:
+        """The posting lists of the compiled backend; None if the bundle was built without them. Close it after use."""
+        sparse = self.manifest.sparse
+        if sparse.plain_impacts is None:
+            return None
+        asked = ASKED_IF_BM25 if sparse.impacts == "bm25" else ASKED_IF_LEARNED
+        return CompiledImpacts(self.path / sparse.plain_impacts, self.manifest.documents, asked=asked)
+
+
+def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | None = None) -> DenseIndex:
+    """The dense index of the bundle in `root`, with the manifest's search parameters or others. Raises BundleError."""
+    return DenseIndex.open(root / info.file, info.parameters if parameters is None else parameters)

@@ -19,7 +19,7 @@ from lightretriever.artifacts.bundle.checks import (
     differs,
 )
 from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ids_sha256, read_manifest
-from lightretriever.artifacts.dense.index import open_dense
+from lightretriever.artifacts.bundle.reader import Bundle, open_dense
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.table import TokenTable, scale_path
@@ -77,8 +77,7 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     for task, info in manifest.tasks.items():
         scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
         yield info.file, [info.file, *scales], partial(_table, task=task)
-    dense = [file for file in (manifest.dense.file, manifest.dense.spreads) if file is not None]
-    yield manifest.dense.file, dense, _dense
+    yield manifest.dense.file, [manifest.dense.file], _dense
     if manifest.sparse.idf is not None:
         yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
     folder = manifest.sparse.directory
@@ -124,6 +123,8 @@ def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    if (accelerator := Bundle(root, manifest).accelerator()) is not None:
+        accelerator.close()
     index = ImpactIndex.open(root / manifest.sparse.directory)
     try:
         index.check()

@@ -24,11 +24,12 @@ from lightretriever.artifacts.bundle.manifest import (
     ids_sha256,
     table_file,
 )
+from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
-from lightretriever.artifacts.dense.tuning import QuerySample, choose_parameters, query_vectors
+from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
@@ -41,7 +42,6 @@ __all__ = ["TableInput", "write_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
 _DENSE_FILE = "dense.faiss"
-_SPREADS_FILE = "dense.spreads.npz"
 _SPARSE_FOLDER = "lucene"
 _MOST_QUERIES = 1024
 
@@ -75,6 +75,7 @@ def write_bundle(
     weights: tuple[float, float] | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     words: bool = False,
+    accelerate: bool = False,
     queries: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Bundle:
@@ -85,7 +86,8 @@ def write_bundle(
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
     is consumed once, batch by batch; `impacts` names their kind. `weights` of dense and sparse are for requests
     that name none (None: the service's). `fields` are those to filter and count by. With `words`, those of title and
-    text are indexed too, for BM25. `queries` are a sample of those that will be asked of the default task: a large
+    text are indexed too, for BM25; with `accelerate`, the posting lists are written a second time, for the compiled
+    backend. `queries` are a sample of those that will be asked of the default task: a large
     dense index is laid out by them, and its search parameters are chosen by them; by some that the documents make
     where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
     complete.
@@ -99,14 +101,15 @@ def write_bundle(
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        sparse = {"impacts": impacts, "words": words, **_write_idf(folder, idf, tokenizer.vocab_size)}
+        sparse: dict[str, Any] = {"impacts": impacts, "words": words, "accelerate": accelerate}
+        sparse |= _write_idf(folder, idf, tokenizer.vocab_size)
         declared = dict(fields or {})
-        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words) as index:
+        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words, accelerate=accelerate) as index:
             sample = QuerySample()
             ids = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
         table = TokenTable.open(folder / tasks[default_task].file)
-        asked = query_vectors(table, map(np.asarray, tokenizer.encode_batch(_spaced(queries))))
-        dense = _write_dense(folder, len(ids), dimension, factory, asked, sample.queries(table))
+        given = query_vectors(table, tokenizer.encode_batch(_spaced(queries)))
+        dense = _write_dense(folder, len(ids), dimension, factory, given, sample.queries(table))
         manifest = Manifest(
             name=name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -224,7 +227,7 @@ def _write_documents(
 
 
 def _spaced(texts: Sequence[str]) -> list[str]:
-    """At most so many as are looked at, from all over."""
+    """At most 1,024 of the texts, from all over."""
     return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
 
 
@@ -233,19 +236,19 @@ def _write_dense(
     count: int,
     dimension: int,
     factory: str | None,
-    asked: npt.NDArray[np.float32],
+    given: npt.NDArray[np.float32],
     made: npt.NDArray[np.float32],
 ) -> DenseInfo:
-    """Every other query that is `asked` lays out the index, the others choose its parameters; else those `made` do."""
+    """Every other `given` query lays out the index, the others choose its parameters. Queries `made` of documents
+    choose them where fewer than two were given."""
     raw = _vectors_file(folder)
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(count, dimension))
-    factory = factory or factory_for(vectors, asked[::2])
-    built = build_dense_index(vectors, factory, asked[::2])
-    write_dense_index(built, folder / _DENSE_FILE, folder / _SPREADS_FILE)
-    parameters, recall = choose_parameters(built, vectors, asked[1::2] if len(asked) > 1 else made)
+    factory = factory or factory_for(vectors, given[::2])
+    index = build_dense_index(vectors, factory, given[::2])
+    write_dense_index(index, folder / _DENSE_FILE)
+    parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
     raw.unlink()
-    spreads = None if built.spreads is None else _SPREADS_FILE
-    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall, spreads=spreads)
+    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
 
 
 def _vectors_file(folder: Path) -> Path:

@@ -1,10 +1,11 @@
 """The offline commands of `lightretriever`: from training to evaluation."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-from lightretriever.artifacts.cli.runner import Job, JsonOption, next_command, offline
+from lightretriever.artifacts.cli.evaluate import evaluate
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.summaries import (
     bundle_summary,
     encode_summary,
@@ -13,15 +14,15 @@ from lightretriever.artifacts.cli.summaries import (
     tables_summary,
     verify_summary,
 )
+from lightretriever.artifacts.cli.summary import BundleSummary, CorpusSummary
+from lightretriever.artifacts.cli.train import train
 from lightretriever.artifacts.corpus.beir import Skipped
-from lightretriever.artifacts.corpus.folder import corpus as make_corpus
+from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
-from lightretriever.artifacts.evaluation.command import evaluate
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.training.command import train
 
 __all__ = ["add_commands"]
 
@@ -41,9 +42,31 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    app.command("corpus")(make_corpus)
-    for command in (train, table, distil_table, encode, refine, index, build, verify, evaluate):
+    for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, evaluate):
         app.command()(command)
+
+
+def corpus(
+    folder: Annotated[Path, typer.Argument(help="Folder of .txt and .md files.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
+    words: Annotated[int, typer.Option(min=1, help="Most words of a passage; a longer file becomes several.")] = 150,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad files out instead of stopping.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a corpus of a folder of text files; long ones are cut into passages."""
+    with running("corpus", as_json=as_json) as job:
+        written = write_text_corpus(folder, output, words=words, skip_bad=skip_bad, overwrite=overwrite)
+        _report_skipped(written.skipped, "files")
+        job.summary = CorpusSummary(
+            command="corpus",
+            path=str(output),
+            documents=written.documents,
+            texts=written.files,
+            skipped=written.skipped.count,
+            skipped_files=written.skipped.reasons,
+            bytes=output.stat().st_size,
+        )
 
 
 def table(
@@ -56,8 +79,8 @@ def table(
     as_json: JsonOption = False,
 ) -> None:
     """Make the token table of every task: one row per token of the vocabulary."""
-    with offline("table", as_json=as_json) as job:
-        loaded = _recipe(recipe, model=model, adapter=adapter, device=device, work=work)
+    with running("table", as_json=as_json) as job:
+        loaded = _recipe(context)
         tables = _tables(loaded)
         job.summary = tables_summary("table", loaded, tables)
         job.summary.next = next_command(context, next_stage(loaded), recipe)
@@ -75,8 +98,8 @@ def distil_table(
     as_json: JsonOption = False,
 ) -> None:
     """Learn the token table of a bi-encoder whose document vectors stay as they are (a recipe with `distil`)."""
-    with offline("distil-table", as_json=as_json) as job:
-        loaded = _recipe(recipe, corpus=corpus, model=model, device=device, work=work, limit=limit, skip_bad=skip_bad)
+    with running("distil-table", as_json=as_json) as job:
+        loaded = _recipe(context)
         if loaded.distil is None:
             raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
         job.summary = tables_summary("distil-table", loaded, _tables(loaded))
@@ -96,9 +119,8 @@ def encode(
     as_json: JsonOption = False,
 ) -> None:
     """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
-    options = {"corpus": corpus, "model": model, "adapter": adapter, "device": device, "work": work, "limit": limit}
-    with offline("encode", as_json=as_json) as job:
-        loaded = _recipe(recipe, skip_bad=skip_bad, **options)
+    with running("encode", as_json=as_json) as job:
+        loaded = _recipe(context)
         stages = _pipeline(loaded)
         with work_lock(loaded.work):
             store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
@@ -118,8 +140,8 @@ def refine(
     as_json: JsonOption = False,
 ) -> None:
     """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
-    with offline("refine", as_json=as_json) as job:
-        loaded = _recipe(recipe, corpus=corpus, work=work, limit=limit, dimension=dimension, skip_bad=skip_bad)
+    with running("refine", as_json=as_json) as job:
+        loaded = _recipe(context)
         with work_lock(loaded.work):
             tables = _refined(loaded)
         job.summary = tables_summary("refine", loaded, tables)
@@ -140,12 +162,10 @@ def index(
     as_json: JsonOption = False,
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
-    options = {"corpus": corpus, "work": work, "output": output, "limit": limit}
-    with offline("index", as_json=as_json) as job:
-        loaded = _recipe(recipe, dimension=dimension, top_k=top_k, skip_bad=skip_bad, **options)
+    with running("index", as_json=as_json) as job:
+        loaded = _recipe(context)
         with work_lock(loaded.work):
-            _index(job, loaded, overwrite)
-        _then_verify(job, context, loaded)
+            job.summary = _bundle(context, "index", loaded, overwrite)
 
 
 def build(
@@ -163,9 +183,8 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
-    options = {"corpus": corpus, "model": model, "adapter": adapter, "device": device, "work": work, "output": output}
-    with offline("build", as_json=as_json) as job:
-        loaded = _recipe(recipe, limit=limit, skip_bad=skip_bad, **options)
+    with running("build", as_json=as_json) as job:
+        loaded = _recipe(context)
         stages = _pipeline(loaded)
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
@@ -175,8 +194,7 @@ def build(
             if loaded.refine is not None:
                 for line in tables_summary("refine", loaded, _refined(loaded)).made():
                     typer.echo(line, err=True)
-            _index(job, loaded, overwrite)
-        _then_verify(job, context, loaded)
+            job.summary = _bundle(context, "build", loaded, overwrite)
 
 
 def verify(
@@ -187,7 +205,7 @@ def verify(
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
     from lightretriever.artifacts.bundle.verify import verify_bundle
 
-    with offline("verify", as_json=as_json) as job:
+    with running("verify", as_json=as_json) as job:
         with ProgressBar("verify", total=2 * kilobytes_listed(bundle), unit="kB") as progress:
             problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000))
         job.summary = verify_summary(bundle, problems)
@@ -212,38 +230,43 @@ def _refined(recipe: Recipe) -> dict[str, Path]:
     return run_refine(recipe)
 
 
-def _index(job: Job, recipe: Recipe, overwrite: bool) -> None:
+def _bundle(
+    context: typer.Context, command: Literal["index", "build"], recipe: Recipe, overwrite: bool
+) -> BundleSummary:
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     _report_skipped(skipped)
-    job.summary = bundle_summary("build" if job.command == "build" else "index", bundle, skipped)
+    summary = bundle_summary(command, bundle, skipped)
+    summary.next = next_command(context, "verify", recipe.output)
+    return summary
 
 
-def _then_verify(job: Job, context: typer.Context, recipe: Recipe) -> None:
-    if job.summary is not None:
-        job.summary.next = next_command(context, "verify", recipe.output)
-
-
-def _report_skipped(skipped: Skipped) -> None:
+def _report_skipped(skipped: Skipped, what: str = "corpus lines") -> None:
     for reason in skipped.reasons:
         typer.echo(f"skipped: {reason}", err=True)
     if skipped.count:
-        typer.echo(f"{skipped.count} bad corpus lines were skipped", err=True)
+        typer.echo(f"{skipped.count} bad {what} were skipped", err=True)
 
 
-def _recipe(path: Path, *, skip_bad: bool = False, **options: object) -> Recipe:
-    keys = {
-        "corpus": "corpus.path",
-        "limit": "corpus.limit",
-        "model": "model.path",
-        "adapter": "model.adapter",
-        "device": "model.device",
-        "dimension": "index.dimension",
-        "top_k": "index.top_k",
-        "work": "work",
-        "output": "output",
-    }
-    overrides = {keys[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    return load_recipe(path, overrides | {"corpus.skip_bad": skip_bad or None})
+_KEYS = {
+    "corpus": "corpus.path",
+    "limit": "corpus.limit",
+    "skip_bad": "corpus.skip_bad",
+    "model": "model.path",
+    "adapter": "model.adapter",
+    "device": "model.device",
+    "dimension": "index.dimension",
+    "top_k": "index.top_k",
+    "work": "work",
+    "output": "output",
+}
+"""What the options of a command replace in its recipe."""
+
+
+def _recipe(context: typer.Context) -> Recipe:
+    """The recipe of a command, with the options that it was called with."""
+    given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
+    overrides = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+    return load_recipe(context.params["recipe"], overrides)
 
 
 def _pipeline(recipe: Recipe) -> Any:

@@ -16,9 +16,9 @@ import typer
 from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.signals import Stopped, past_stopping, stoppable
+from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 
-__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "offline"]
+__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "running"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -71,7 +71,7 @@ class Job:
 
 
 @contextmanager
-def offline(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[Job]:
+def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[Job]:
     """Run a command of this name in the block, which is to give the job its summary.
 
     SIGINT and SIGTERM end it as `Job.stop` says (see `artifacts.signals`). With `as_json` an error is printed as JSON
@@ -81,7 +81,7 @@ def offline(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     try:
         with stoppable():
             yield job
-            past_stopping()
+            commit_point()
             job.end()
     except Stopped as stopped:
         ProgressBar.end_display()

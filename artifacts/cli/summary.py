@@ -9,7 +9,6 @@ from lightretriever.artifacts.progress import duration
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 __all__ = [
-    "SUMMARIES",
     "AgreementInfo",
     "BundleSummary",
     "CorpusSummary",
@@ -56,17 +55,21 @@ class Summary(_Part):
 
 
 class CorpusSummary(Summary):
-    """Of `corpus`: `texts` files became documents, `skipped` were bad; `bytes` are those of the corpus."""
+    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `bytes`
+    is the corpus' size."""
 
     command: Literal["corpus"]
     documents: int
     texts: int
     skipped: int
+    skipped_files: list[Text] = Field(default_factory=list)
     bytes: int
 
     def made(self) -> Iterator[str]:
-        """One line."""
+        """One line, and one for what was skipped."""
         yield f"{self.path}: {self.documents:,} documents of {self.texts:,} files, {megabytes(self.bytes)}"
+        if self.skipped:
+            yield f"skipped: {self.skipped:,} bad files"
 
 
 class AgreementInfo(_Part):
@@ -245,21 +248,6 @@ class ErrorObject(_Part):
     """What stands on stdout in place of the summary."""
 
     error: ErrorInfo
-
-
-SUMMARIES: dict[str, type[Summary]] = {
-    "corpus": CorpusSummary,
-    "train": TrainSummary,
-    "table": TablesSummary,
-    "distil-table": TablesSummary,
-    "encode": EncodeSummary,
-    "refine": TablesSummary,
-    "index": BundleSummary,
-    "build": BundleSummary,
-    "verify": VerifySummary,
-    "evaluate": EvaluateSummary,
-}
-"""The summary of each command."""
 
 
 def folder_size(folder: Path) -> tuple[int, int]:

@@ -53,8 +53,8 @@ class Corpus:
     """A corpus file in BEIR layout, read line by line.
 
     `path` is a `.jsonl` or `.jsonl.gz` file, or a folder with `corpus.jsonl[.gz]`. A line is bad, too, that has a value
-    of another kind in one of the declared `fields` (see `artifacts.corpus.fields`). With `skip_bad`, bad lines are counted
-    in `skipped` (of the last complete pass) instead of raising CorpusError.
+    of another kind in one of the declared `fields` (see `artifacts.corpus.fields`). With `skip_bad`, bad lines are
+    counted in `skipped` (of the last complete pass) instead of raising CorpusError.
     """
 
     def __init__(

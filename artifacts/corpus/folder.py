@@ -13,22 +13,19 @@ import gzip
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Final
+from typing import IO, Final
 
-import typer
-from lightretriever.artifacts.cli.runner import JsonOption, offline
-from lightretriever.artifacts.cli.summary import CorpusSummary
 from lightretriever.artifacts.corpus.beir import Skipped
-from lightretriever.artifacts.corpus.passages import passages
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.files.atomic_file import new_file
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["Written", "corpus", "text_documents", "title_and_text", "write_text_corpus"]
+__all__ = ["Written", "passages", "text_documents", "title_and_text", "write_text_corpus"]
 
 _ENDINGS: Final = (".md", ".txt")
 _LONGEST_PATH: Final = 500
@@ -49,40 +46,15 @@ class Written:
     skipped: Skipped = field(default_factory=Skipped)
 
 
-def corpus(
-    folder: Annotated[Path, typer.Argument(help="Folder of .txt and .md files.", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
-    words: Annotated[int, typer.Option(min=1, help="Most words of a passage; a longer file becomes several.")] = 150,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad files out instead of stopping.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a corpus of a folder of text files; long ones are cut into passages."""
-    with offline("corpus", as_json=as_json) as job:
-        written = write_text_corpus(folder, output, words=words, skip_bad=skip_bad, overwrite=overwrite)
-        for reason in written.skipped.reasons:
-            typer.echo(f"skipped: {reason}", err=True)
-        if written.skipped.count:
-            typer.echo(f"{written.skipped.count} bad files were skipped", err=True)
-        job.summary = CorpusSummary(
-            command="corpus",
-            path=str(output),
-            documents=written.documents,
-            texts=written.files,
-            skipped=written.skipped.count,
-            bytes=output.stat().st_size,
-        )
-
-
 def write_text_corpus(
     folder: Path, output: Path, *, words: int, skip_bad: bool = False, overwrite: bool = False
 ) -> Written:
     """Write the files of `folder` as a corpus in BEIR layout: the same bytes for the same files, whole or not at all.
 
     Hidden files and folders are passed over. Raises CorpusError for an output that is there already or has another
-    ending, for a folder without a text file, and, for all of them together, for bad files: empty, unreadable or not
-    UTF-8, and links to folders. With `skip_bad` these are counted instead. Raises DiskError when the output can't be
-    written.
+    ending, for a folder without a text file, and, naming all of them, for bad files: empty, unreadable, not UTF-8, no
+    regular file, links to folders and links that lead out of `folder`. With `skip_bad` bad files are counted instead.
+    Raises DiskError when the output can't be written.
     """
     if not output.name.endswith((".jsonl", ".jsonl.gz")):
         raise CorpusError(f"{output}: a corpus is called *.jsonl.gz or *.jsonl.", remedy="Choose such a name.")
@@ -113,7 +85,7 @@ def text_documents(folder: Path, name: str, words: int) -> list[dict[str, str]]:
         raise ValueError("this path is not UTF-8; rename it") from error
     if "\n" in name or len(name.encode()) > _LONGEST_PATH:
         raise ValueError(f"the path must have at most {_LONGEST_PATH} bytes and no line break")
-    title, text = title_and_text(PurePosixPath(name), _content(folder / name))
+    title, text = title_and_text(PurePosixPath(name), _content(folder, name))
     parts = passages(text, words) or [""]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
     about = {"path": name, "folder": str(PurePosixPath(name).parent)}
@@ -140,11 +112,20 @@ def _heading(line: str) -> str:
     return heading[1].rstrip(_BLANKS).rstrip("#").rstrip(_BLANKS) if heading else ""
 
 
-def _content(path: Path) -> str:
+def _content(folder: Path, name: str) -> str:
+    """The text of a file. ValueError that says why it has none, or why it is not read."""
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("no regular file")
-        content = path.read_bytes().decode("utf-8-sig")
+        real = (folder / name).resolve(strict=True)
+        within = PurePosixPath(os.path.relpath(real, folder.resolve()))
+        if any(part.startswith(".") for part in within.parts):
+            where = "out of the folder" if within.parts[0] == ".." else "to a hidden file"
+            raise ValueError(f"a link {where}; it is not followed")
+        # Nobody may put a link or a pipe there between the check and the reading.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError("no regular file")
+            content = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise ValueError(f"not UTF-8 (byte {error.start:,} is 0x{byte:02x}); convert it, as with iconv") from error
@@ -195,3 +176,58 @@ def _new_corpus(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
                 yield packed
         else:
             yield file
+
+
+_BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+", r"\s+")))
+_HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
+
+_Span = tuple[int, int]
+
+
+def passages(text: str, words: int) -> list[str]:
+    """The parts of `text`, in order, each of at most `words` words; [] where there is no word.
+
+    Words are what white space separates, and each is in one passage. Between the first and the last word of a passage,
+    the text is as it was. A paragraph that fits is not cut, and a heading (`# …`) is not the end of a passage, as long
+    as the paragraph below it fits, too; nor are several in a row.
+    """
+    whole = text.strip()
+    found: list[_Span] = []
+    size = words  # the first part begins a passage
+    for start, end in _headed(whole, list(_parts(whole, (0, len(whole)), words)), words):
+        count = _count(whole, (start, end))
+        if size + count > words:
+            found.append((start, end))
+            size = count
+        else:
+            found[-1] = (found[-1][0], end)
+            size += count
+    return [whole[start:end].strip() for start, end in found]
+
+
+def _parts(text: str, span: _Span, words: int, level: int = 0) -> Iterator[_Span]:
+    """The span itself when it fits, else what lies between its borders of this level, cut further where needed."""
+    if (count := _count(text, span)) <= words:
+        if count:
+            yield span
+        return
+    start, end = span
+    for border in _BORDERS[level].finditer(text, *span):
+        yield from _parts(text, (start, border.start()), words, level + 1)
+        start = border.end()
+    yield from _parts(text, (start, end), words, level + 1)
+
+
+def _headed(text: str, parts: list[_Span], words: int) -> list[_Span]:
+    """The parts, each heading, or several in a row, joined with the part below."""
+    joined: list[_Span] = []
+    for start, end in parts:
+        if joined and _HEADINGS.fullmatch(text, *joined[-1]) and _count(text, (joined[-1][0], end)) <= words:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _count(text: str, span: _Span) -> int:
+    return len(text[slice(*span)].split())

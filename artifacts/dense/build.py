@@ -1,26 +1,24 @@
-"""Building the dense index, by inner product, in a form that can also score documents a search did not find."""
+"""Building the dense index: inner product, in a form that can also score documents a search did not find."""
 
 import math
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason
-from lightretriever.artifacts.dense.list_spread import ListSpreads
 from lightretriever.artifacts.dense.query_aware import (
     LEAST_DIMENSION,
-    asked_factory,
-    asked_lists,
-    build_asked_index,
-    is_asked,
+    build_query_aware_index,
+    is_query_aware,
+    parse_query_aware,
+    query_aware_factory,
 )
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = [
-    "BuiltIndex",
     "build_dense_index",
     "check_factory",
     "choose_factory",
@@ -29,26 +27,19 @@ __all__ = [
     "write_dense_index",
 ]
 
-# Up to so many documents an exact scan takes a few milliseconds at most. Beyond it, 4-bit product codes are scanned in
-# inverted lists and the best candidates scored again with 8-bit vectors.
+# Up to this many documents an exact scan takes a few milliseconds at most. Beyond, Faiss scans 4-bit product codes in
+# inverted lists and scores the best candidates again with 8-bit vectors.
 FLAT_LIMIT: Final = 20_000
 
-_EF_CONSTRUCTION: Final = 200  # Faiss' own 40 costs several points of recall at a million documents
-_POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns that a clustering is not to be trusted
+_EF_CONSTRUCTION: Final = 200  # Faiss's own 40 costs several points of recall at a million documents
+_POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns of a poor clustering
 _CHUNK_ROWS: Final = 65_536
 _PROBES: Final = 16  # documents whose scores are compared between search and reconstruction after building
 _SCORE_TOLERANCE: Final = 1e-3
 
 
-class BuiltIndex(NamedTuple):
-    """A Faiss index, and how the documents of its lists spread, where that says which lists to look into."""
-
-    index: FaissIndex
-    spreads: ListSpreads | None = None
-
-
 def choose_factory(count: int, dimension: int) -> str:
-    """The Faiss factory string for `count` documents of `dimension` values, when nothing is known of the queries.
+    """The Faiss factory string for `count` documents of `dimension` values where there is no sample of queries.
 
     - up to 20,000: `Flat`, exact;
     - more: `IVF{n},PQ{m}x4fsr,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor of
@@ -61,35 +52,40 @@ def choose_factory(count: int, dimension: int) -> str:
 
 
 def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None) -> str:
-    """`choose_factory`, or with a sample of queries (q, D) that of an index laid out by them, where one pays."""
+    """The factory string for document vectors (N, D): one laid out by queries (q, D) where there are some.
+
+    Small corpora and vectors of few dimensions gain nothing from queries and get that of `choose_factory`.
+    """
     count, dimension = vectors.shape
     if queries is None or not len(queries) or count <= FLAT_LIMIT or dimension < LEAST_DIMENSION:
         return choose_factory(count, dimension)
-    return asked_factory(vectors, queries, lists_by_size(count, asked=True))
+    return query_aware_factory(vectors, queries, lists_by_size(count))
 
 
-def lists_by_size(count: int, *, asked: bool = False) -> int:
-    """How many inverted lists there are for so many documents; twice as many where queries have laid them out."""
-    return int(2 ** (round(math.log2(math.sqrt(count))) + asked))
+def lists_by_size(count: int) -> int:
+    """The number of inverted lists for `count` documents: the power of two next to sqrt(count)."""
+    return int(2 ** round(math.log2(math.sqrt(count))))
 
 
 def check_factory(factory: str, dimension: int) -> None:
     """Raise RecipeError for a factory string that can't index vectors of `dimension` values by inner product."""
-    if is_asked(factory):
-        asked_lists(factory, dimension)
+    if is_query_aware(factory):
+        parse_query_aware(factory, dimension)
     else:
         _new_index(dimension, factory)
 
 
 def build_dense_index(
     vectors: npt.NDArray[np.float32], factory: str | None = None, queries: npt.NDArray[np.float32] | None = None
-) -> BuiltIndex:
-    """Build a Faiss index over document vectors, shape (N, D), float32 and L2-normalised; may be a memory map.
+) -> FaissIndex:
+    """Build a Faiss index over document vectors, float32 (N, D), L2-normalised; they may be a memory map.
 
-    `factory` is a Faiss factory string, or one of `artifacts.dense.query_aware` for which `queries` (q, D) are needed, a
-    sample, float32 of length 1. None chooses by size and by whether there are queries. The same vectors give the same
-    bytes, whatever the number of threads. Raises CorpusError for a vector that is zero, not finite or not normalised,
-    and RecipeError for a factory that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
+    `factory` is a factory string of Faiss or of `artifacts.dense.query_aware`; the latter needs `queries`, a sample of
+    query vectors, float32 (q, D) of length 1. None chooses by size and by whether there are queries. The same vectors
+    give the same bytes, whatever the number of threads.
+
+    Raises CorpusError for a vector that is zero, not finite or not normalised, and RecipeError for a factory string
+    that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
     """
     if vectors.ndim != 2 or 0 in vectors.shape:
         raise CorpusError(f"document vectors have shape (N, D) with N and D above 0, found {vectors.shape}.")
@@ -97,12 +93,12 @@ def build_dense_index(
     factory = factory or factory_for(vectors, queries)
     with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
         try:
-            built = _asked(vectors, queries, factory) if is_asked(factory) else BuiltIndex(_plain(vectors, factory))
+            index = _query_aware(vectors, queries, factory) if is_query_aware(factory) else _plain(vectors, factory)
         except RuntimeError as error:
             raise _refused(factory, error) from error
         progress.advance(len(vectors))
-    _check_scores(built.index, factory, vectors)
-    return built
+    _check_scores(index, factory, vectors)
+    return index
 
 
 def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
@@ -117,26 +113,21 @@ def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
     return index
 
 
-def _asked(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> BuiltIndex:
-    lists, _ = asked_lists(factory, vectors.shape[1])
+def _query_aware(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> FaissIndex:
+    lists, _ = parse_query_aware(factory, vectors.shape[1])
     if queries is None or not len(queries):
         raise RecipeError(
             f'The factory "{factory}" needs a sample of queries, and there is none.',
             remedy=f'Name one as index.queries, or use "{choose_factory(*vectors.shape)}".',
         )
     _check_training(lists, factory, vectors)
-    return BuiltIndex(*build_asked_index(vectors, queries, factory))
+    return build_query_aware_index(vectors, queries, factory)
 
 
-def write_dense_index(built: BuiltIndex, path: Path, spreads: Path | None = None) -> None:
-    """Write the Faiss index to a file, and the spreads, if it has any and they shall have one, to another.
-
-    Raises BundleError or DiskError when the disk does not take them.
-    """
-    if spreads is not None and built.spreads is not None:
-        built.spreads.write(spreads)
+def write_dense_index(index: FaissIndex, path: Path) -> None:
+    """Write a Faiss index to a file. Raises BundleError when the file can't be written."""
     try:
-        faiss.write_index(built.index, str(path))
+        faiss.write_index(index, str(path))
     except RuntimeError as error:
         raise BundleError(
             f"{path}: the index can't be written: {faiss_reason(error)}.", remedy="Look at free space and permissions."
@@ -183,7 +174,7 @@ def _innermost(index: FaissIndex) -> FaissIndex:
 
 
 def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float32]) -> None:
-    """Raise RecipeError when there are fewer vectors than the index' clusterings need."""
+    """Raise RecipeError when there are too few vectors to train an index with this many centroids."""
     count = len(vectors)
     if count < _POINTS_PER_CENTROID * centroids:
         raise RecipeError(
@@ -194,7 +185,7 @@ def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float3
 
 
 def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
-    """Raise RecipeError when scores of a search can't be computed again from what the index holds."""
+    """Raise RecipeError when the vectors that the index holds don't give the scores of a search."""
     threads = faiss.omp_get_max_threads()
     try:
         _compare_scores(index, factory, vectors)
@@ -207,7 +198,7 @@ def _compare_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.flo
     for row in np.linspace(0, len(vectors) - 1, num=min(_PROBES, len(vectors)), dtype=np.int64):
         query = np.asarray(vectors[row])
         try:
-            # Faiss' own scores: those of `DenseIndex.search` are computed again already.
+            # Faiss's own scores: `DenseIndex.search` has computed its scores again already.
             scores, ordinals = index.search(query[None, :], 10)
             found = scores[ordinals >= 0]
             again = dense.scores(query, ordinals[ordinals >= 0])

@@ -8,28 +8,38 @@ Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-pap
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
+from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.dataset import JudgedQueries, qrels_file, read_judged, relevant_but_missing
-from lightretriever.artifacts.evaluation.full import FullQueryEncoder, QueryModel, encode_fully
+from lightretriever.artifacts.evaluation.full import FullQueries, QueryModel, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
-from lightretriever.artifacts.evaluation.runs import MEASURES, Run, measure, ndcg_per_query, write_run
-from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Fusion, Searches, run_systems
+from lightretriever.artifacts.evaluation.runs import (
+    MEASURES,
+    JudgedQueries,
+    Run,
+    measure,
+    ndcg_per_query,
+    qrels_file,
+    read_judged,
+    relevant_but_missing,
+    write_run,
+)
+from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
+from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Searches, run_systems
 from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.signals import past_stopping, uninterrupted
-from lightretriever.service.schemas import LinearFusion, RrfFusion
-from lightretriever.service.search.plan import fusion_weights
-from pydantic import ValidationError
+from lightretriever.artifacts.signals import commit_point
 
 __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
 _DEPTH: Final = 100  # the largest cut-off of the measures
 _NAMED: Final = 10  # ids named in a warning
+_MOST_WEIGHT: Final = 1000  # as a request may have
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Evaluation:
 
 
 def evaluate_bundle(
+    open_searcher: OpenSearcher,
     bundle_path: Path,
     dataset: Path,
     output: Path,
@@ -53,41 +64,40 @@ def evaluate_bundle(
     task: str | None = None,
     depth: int = _DEPTH,
     candidates: int = _DEPTH,
-    fusion: Fusion | None = None,
+    method: str = "linear",
+    weights: tuple[float, float] | None = None,
     only: Collection[str] | None = None,
     query_model: QueryModel | None = None,
     record: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
-    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None for `fusion`: the
-    bundle's default). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
-    system, SYSTEM.trec, to the folder `output`, and then calls `record`; this is the last thing that a command does: a
-    signal stops it before, or not at all. Judged documents that the bundle lacks count as not found, and are warned of.
+    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method`
+    and `weights`). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
+    system, SYSTEM.trec, to the folder `output`, and then calls `record`. A signal stops the command before it writes,
+    or not at all. Judged documents that the bundle lacks count as not found, and cause a warning.
 
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
     """
-    if not _DEPTH <= depth <= candidates:
-        raise RecipeError(
-            f"depth is {depth} and candidates is {candidates}; {_DEPTH} <= depth <= candidates is needed, as "
-            f"{MEASURES[-1]} is measured."
-        )
+    _check_settings(depth, candidates, method, weights)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
     bundle.table(task)
     judged = read_judged(dataset, split)
-    searches = Searches(task, depth, candidates, _weighted(fusion or LinearFusion(), bundle), only)
-    full, warnings = _full_queries(query_model, bundle, task, judged, searches)
+    fusion, queries = fusion_of(method, weights, bundle.manifest), list(judged.queries.values())
+    full: FullQueries | None = None
+    warnings: list[str] = []
+    if query_model is not None:
+        full, warnings = encode_fully(query_model, bundle, task, queries)
+    searches = Searches(task, depth, candidates, fusion, only, full)
+    searches.wanted()  # an impossible choice is an error before anything is searched
     output.mkdir(parents=True, exist_ok=True)
-    index = bundle.sparse()
-    try:
+    with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
-        results = run_systems(bundle, index, judged, searches, full, output)
-    finally:
-        index.close()
+        with open_searcher(bundle) as searcher:
+            results = run_systems(searcher, index, judged, searches, output)
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
-    warnings += _warnings(bundle, dataset, judged, missing, results.unanswered)
     report = {
         "bundle": describe_bundle(bundle),
         "dataset": _describe_dataset(dataset, split, judged, missing),
@@ -96,17 +106,28 @@ def evaluate_bundle(
         "postings_per_query": results.postings,
         "queries_without_answer": results.unanswered,
         "runs": {system: f"{system}.trec" for system in results.runs},
-        "warnings": warnings,
+        "warnings": [*warnings, *_warnings(bundle, dataset, judged, missing, results.unanswered)],
         "environment": environment(),
     }
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
     evaluation = Evaluation(metrics, report, ndcg)
-    with uninterrupted():  # runs, report and what is recorded are of one evaluation
-        _write_files(output, bundle.manifest.name, results.runs, report)
-        if record is not None:
-            record(evaluation)
-        past_stopping()
+    commit_point()  # runs, report and what is recorded are of one evaluation
+    _write_files(output, bundle.manifest.name, results.runs, report)
+    if record is not None:
+        record(evaluation)
     return evaluation
+
+
+def _check_settings(depth: int, candidates: int, method: str, weights: tuple[float, float] | None) -> None:
+    if not _DEPTH <= depth <= candidates:
+        raise RecipeError(
+            f"depth is {depth} and candidates is {candidates}; {_DEPTH} <= depth <= candidates is needed, as "
+            f"{MEASURES[-1]} is measured."
+        )
+    if method not in ("linear", "rrf"):
+        raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
+    if weights is not None:
+        _usable(weights)
 
 
 def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[str, Any]) -> None:
@@ -115,35 +136,26 @@ def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def fusion_of(method: str, weights: tuple[float, float] | None = None) -> Fusion:
-    """The service's fusion `method` ("linear" or "rrf"), with weights of dense and sparse (None: the bundle's).
+def fusion_of(method: str, weights: tuple[float, float] | None, manifest: Manifest) -> Fusion:
+    """The service's fusion `method` ("linear" or "rrf") with weights of dense and sparse.
 
+    Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1.
     Raises RecipeError for another method, or for weights that can't be used.
     """
-    kinds: dict[str, type[LinearFusion] | type[RrfFusion]] = {"linear": LinearFusion, "rrf": RrfFusion}
-    if method not in kinds:
-        raise RecipeError(f"fusion is {method!r}.", remedy=f"Use one of: {', '.join(kinds)}.")
-    given = {} if weights is None else {"weights": {"dense": weights[0], "sparse": weights[1]}}
-    try:
-        return kinds[method].model_validate({"method": method, **given})
-    except ValidationError as error:
-        raise RecipeError(f"fusion weights are {weights}: {error.errors()[0]['msg']}.") from error
+    if method not in ("linear", "rrf"):
+        raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
+    if method == "rrf":
+        return Fusion(_usable(weights or (1.0, 1.0)), "rrf")
+    own = manifest.fusion
+    return Fusion(_usable(weights or (PAPER_FUSION.weights if own is None else (own.dense, own.sparse))))
 
 
-def _weighted(fusion: Fusion, bundle: Bundle) -> Fusion:
-    """The fusion with the weights that the service would give it."""
-    return fusion if fusion.weights else fusion.model_copy(update={"weights": fusion_weights(bundle.manifest)})
-
-
-def _full_queries(
-    model: QueryModel | None, bundle: Bundle, task: str, judged: JudgedQueries, searches: Searches
-) -> tuple[FullQueryEncoder | None, list[str]]:
-    """The queries encoded by the query model, if there is one, and what is to be warned of."""
-    if model is None:
-        searches.wanted(None)  # an impossible choice is an error before anything is searched
-        return None, []
-    full, warnings = encode_fully(model, bundle, task, list(judged.queries.values()))
-    return full, warnings
+def _usable(weights: tuple[float, float]) -> tuple[float, float]:
+    if not all(isfinite(weight) and 0 <= weight <= _MOST_WEIGHT for weight in weights) or not any(weights):
+        raise RecipeError(
+            f"fusion weights are {weights}.", remedy=f"Use numbers from 0 to {_MOST_WEIGHT}, one of them above 0."
+        )
+    return weights
 
 
 def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:
@@ -151,7 +163,7 @@ def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str
         "task": searches.task,
         "depth": searches.depth,
         "candidates": searches.candidates,
-        "fusion": {"hybrid": searches.fusion.model_dump(), "hybrid-paper": PAPER_FUSION.model_dump()},
+        "fusion": {"hybrid": searches.fusion.request(), "hybrid-paper": PAPER_FUSION.request()},
         "bm25": BM25,
     }
     if model is not None:

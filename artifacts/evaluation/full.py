@@ -1,7 +1,4 @@
-"""Queries encoded by a whole model, against the frozen documents of a bundle: what the token table is measured by.
-
-The vectors are computed beforehand, and then take the way of all queries: same indexes, same fusion, same engine.
-"""
+"""Queries encoded by a whole model, against the frozen documents of a bundle: what the token table is measured by."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
-from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
 
-__all__ = ["FullQueryEncoder", "QueryModel", "encode_fully"]
+__all__ = ["FullQueries", "QueryModel", "encode_fully"]
+
+_NO_TERMS = (np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True)
@@ -35,98 +32,61 @@ class QueryModel:
         return (Path(self.path) / "modules.json").is_file()
 
 
-class FullQueryEncoder(QueryEncoder):
-    """Gives the queries it was made for the vectors of a whole model.
+@dataclass(frozen=True)
+class FullQueries:
+    """Queries by text as a whole model encoded them. Without `sparse`, the model gives dense vectors alone."""
 
-    A bi-encoder gives dense vectors alone; `full-hybrid` joins them with the bundle's own sparse queries.
-    """
-
-    def __init__(self, base: QueryEncoder, queries: Mapping[str, EncodedQuery], *, sparse: bool) -> None:
-        super().__init__(base.tokenizer, base.tables)
-        self._queries = queries
-        self._sparse = sparse
+    queries: Mapping[str, QueryVectors]
+    sparse: bool
 
     def gives(self, system: str) -> bool:
         """Whether `system` is one of the full model's."""
-        return system in ({"full-dense", "full-hybrid"} | ({"full-sparse"} if self._sparse else set()))
+        return system in ({"full-dense", "full-hybrid"} | ({"full-sparse"} if self.sparse else set()))
 
-    def encode(
-        self,
-        text: str,
-        task: str,
-        clock: StageClock,
-        *,
-        dense: bool = True,
-        field: str = "query",
-        further: Sequence[tuple[str, float]] = (),
-    ) -> EncodedQuery:
-        """The vectors computed for this text. NoDirectionError where the model gave it no vector but zero, and
-        ValueError for further texts, for which there are none."""
-        if further:
-            raise ValueError("a model reads a query whole: there are no vectors for further texts")
-        query = self._queries[text]
-        if dense and query.dense is None:
-            reason = "the query model's vector of this text is zero, so no document is nearer than another"
-            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
-        return query
-
-    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """The query as it is: a model's vector of a text is no sum over its tokens."""
-        return query
+    def searcher(self, light: Searcher, task: str) -> Searcher:
+        """A searcher for these queries. A bi-encoder's are joined with the sparse ones of `light`, the bundle's own."""
+        if self.sparse:
+            return light.with_vectors(self.queries)
+        own = {text: light.terms(text, task) or query for text, query in self.queries.items()}
+        return light.with_vectors({text: replace(own[text], dense=query.dense) for text, query in self.queries.items()})
 
 
-def encode_fully(
-    model: QueryModel, bundle: Bundle, task: str, queries: Sequence[str]
-) -> tuple[FullQueryEncoder, list[str]]:
-    """Encode `queries` by the whole `model`, in the task's instruction; also what is to be warned of.
+def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence[str]) -> tuple[FullQueries, list[str]]:
+    """Encode `queries` by the whole `model`, with the task's instruction. Also returns warnings.
 
     Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
     maximum over the query's positions, times IDF where the bundle's queries are weighted so. Raises ModelError for a
     model that can't be loaded, has another tokenizer, or is smaller than the bundle's dimension.
     """
-    idf = bundle.idf()
-    base = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, idf)
     texts = list(dict.fromkeys(queries))
+    instruction, lowercase = bundle.manifest.tasks[task].instruction, bundle.manifest.tokenizer.lowercase
     if model.is_biencoder:
-        return _by_biencoder(model, bundle, base, task, texts)
+        from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+
+        encoder = load_biencoder(model.path, lowercase=lowercase)
+        dense = _cut(encoder.encode_queries(texts, instruction), bundle)
+        found = {text: QueryVectors(*_NO_TERMS, vector) for text, vector in zip(texts, dense, strict=True)}
+        return FullQueries(found, sparse=False), _compared(encoder.fingerprint, bundle)
     from lightretriever.artifacts.pipeline.full_query import full_query_vectors
     from lightretriever.artifacts.pipeline.model import load_backbone
 
     with scratch_folder(Path(gettempdir()), "query-model-") as work:
         backbone = load_backbone(
-            model.path,
-            work=work,
-            adapter=model.adapter,
-            bos_token=model.bos_token,
-            lowercase=bundle.manifest.tokenizer.lowercase,
+            model.path, work=work, adapter=model.adapter, bos_token=model.bos_token, lowercase=lowercase
         )
         if backbone.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
             raise ModelError(
                 f"The query model {backbone.name} has another tokenizer than the bundle, so its terms are others.",
                 remedy="Give the model that encoded the documents.",
             )
-        instruction = bundle.manifest.tasks[task].instruction
         with ProgressBar("query model", total=len(texts), unit="queries") as progress:
             vectors, sparse = full_query_vectors(backbone, instruction, texts, progress)
-    encoded = {}
-    for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True):
-        weighted = weights if idf is None else weights * idf[terms]
-        encoded[text] = EncodedQuery.of_model(terms, weighted, vector)
-    return FullQueryEncoder(base, encoded, sparse=True), _compared(backbone.fingerprint, bundle)
-
-
-def _by_biencoder(
-    model: QueryModel, bundle: Bundle, base: QueryEncoder, task: str, texts: list[str]
-) -> tuple[FullQueryEncoder, list[str]]:
-    from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-
-    encoder = load_biencoder(model.path, lowercase=bundle.manifest.tokenizer.lowercase)
-    vectors = encoder.encode_queries(texts, bundle.manifest.tasks[task].instruction)
-    encoded = {
-        text: _with_own_tokens(base, task, text, vector)
-        for text, vector in zip(texts, _cut(vectors, bundle), strict=True)
+    idf = bundle.idf()
+    found = {
+        text: QueryVectors(terms, weights if idf is None else weights * idf[terms], vector)
+        for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True)
     }
-    return FullQueryEncoder(base, encoded, sparse=False), _compared(encoder.fingerprint, bundle)
+    return FullQueries(found, sparse=True), _compared(backbone.fingerprint, bundle)
 
 
 def _compared(fingerprint: str, bundle: Bundle) -> list[str]:
@@ -138,14 +98,6 @@ def _compared(fingerprint: str, bundle: Bundle) -> list[str]:
         f"The query model ({fingerprint[:12]}) is not the very one of the documents ({theirs[:12]}): other weights, "
         "adapter, first token or number type."
     ]
-
-
-def _with_own_tokens(base: QueryEncoder, task: str, text: str, vector: npt.NDArray[np.float32] | None) -> EncodedQuery:
-    """The given dense vector, and the sparse query as the bundle makes it."""
-    try:
-        return replace(base.encode(text, task, StageClock(), dense=False), dense=vector)
-    except NoTokensError:
-        return EncodedQuery.of_model(np.empty(0, np.int32), np.empty(0, np.float32), vector)
 
 
 def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:

@@ -1,42 +1,31 @@
 """The systems that are compared, run over the judged queries of a dataset by the engine that serves."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.dataset import JudgedQueries
-from lightretriever.artifacts.evaluation.full import FullQueryEncoder
-from lightretriever.artifacts.evaluation.postings import postings_per_query
-from lightretriever.artifacts.evaluation.runs import Ranking, ranking
+from lightretriever.artifacts.evaluation.full import FullQueries
+from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
+from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
 from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.service.errors import NoDirectionError, NoTokensError
-from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LinearFusion, Mode, RrfFusion, SearchRequest, Weights
-from lightretriever.service.search.encoder import EncodedQuery, QueryEncoder
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 
-__all__ = ["BM25", "PAPER_FUSION", "SYSTEMS", "Fusion", "Results", "Searches", "run_systems"]
+__all__ = ["BM25", "PAPER_FUSION", "SYSTEMS", "Results", "Searches", "postings_per_query", "run_systems", "word_index"]
 
-Fusion = LinearFusion | RrfFusion
-
-PAPER_FUSION: Final = LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="paper")
+PAPER_FUSION: Final = Fusion((0.7, 0.3), normalization="paper")
 BM25: Final = {"k1": 0.9, "b": 0.4}
 SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
 """In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""
 
-_MODES: Final[dict[str, Mode]] = {"dense": "dense", "sparse": "sparse", "hybrid": "hybrid", "hybrid-paper": "hybrid"}
-_DEADLINE_MS: Final = 600_000.0  # a late leg would change the result without a word
-_LONGEST_QUERY: Final = 10_000_000
+_MODES: Final[dict[str, SearchMode]] = {"dense": "dense", "sparse": "sparse", "hybrid": "hybrid"}
 _CHUNK: Final = 1024
 
 
@@ -49,10 +38,11 @@ class Searches:
     candidates: int
     fusion: Fusion
     only: Collection[str] | None = None
+    full: FullQueries | None = None
 
-    def wanted(self, full: FullQueryEncoder | None) -> list[str]:
+    def wanted(self) -> list[str]:
         """The systems to run, in order. Raises RecipeError for one that is unknown, or needs a query model."""
-        possible = [name for name in SYSTEMS if not name.startswith("full-") or (full and full.gives(name))]
+        possible = [name for name in SYSTEMS if not name.startswith("full-") or (self.full and self.full.gives(name))]
         if self.only is None:
             return possible
         impossible = sorted(set(self.only) - set(possible))
@@ -63,17 +53,12 @@ class Searches:
             )
         return [name for name in possible if name in self.only]
 
-    def request(self, query: str, system: str) -> SearchRequest:
-        """One search as `system` does it."""
-        return SearchRequest(
-            query=query,
-            k=self.depth,
-            candidates=self.candidates,
-            mode=_MODES[system.removeprefix("full-")],
-            task=self.task,
-            fusion=PAPER_FUSION if system == "hybrid-paper" else self.fusion,
-            fields=[],
-            allow_partial=False,
+    def hits(self, searcher: Searcher, system: str, query: str) -> list[Hit] | None:
+        """What `system` finds for a query; None where the query can't be encoded."""
+        mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
+        fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
+        return searcher.search(
+            query, task=self.task, mode=mode, k=self.depth, candidates=self.candidates, fusion=fusion
         )
 
 
@@ -81,78 +66,63 @@ class Searches:
 class Results:
     """By system: its run, the queries it had to leave unanswered, and the postings of a query's tokens on average."""
 
-    runs: dict[str, dict[str, Ranking]]
-    unanswered: dict[str, list[str]]
-    postings: dict[str, float]
+    runs: dict[str, dict[str, Ranking]] = field(default_factory=dict)
+    unanswered: dict[str, list[str]] = field(default_factory=dict)
+    postings: dict[str, float] = field(default_factory=dict)
 
 
 def run_systems(
-    bundle: Bundle,
-    index: ImpactIndex,
-    judged: JudgedQueries,
-    searches: Searches,
-    full: FullQueryEncoder | None,
-    scratch: Path,
+    light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches, scratch: Path
 ) -> Results:
-    """Search with every judged query. BM25's index is made in the folder `scratch`, and removed again."""
-    results = Results({}, {}, {})
-    wanted = searches.wanted(full)
-    settings = Settings(
-        deadline_ms=_DEADLINE_MS,
-        candidates=searches.candidates,
-        max_candidates=searches.candidates,
-        max_query_chars=_LONGEST_QUERY,
-    )
-    with (
-        ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress,
-        SearchEngine.open(bundle, settings) as light,
-        _with_encoder(light, full) as whole,
-    ):
+    """Search with every judged query; `light` encodes it without a model. BM25's index is made in the folder `scratch`,
+    and removed again."""
+    results, wanted = Results(), searches.wanted()
+    whole = light if searches.full is None else searches.full.searcher(light, searches.task)
+    with ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress:
         for system in wanted:
             if system == "bm25":
                 results.runs[system] = _bm25(index, judged, searches.depth, scratch, progress)
                 continue
-            engine = whole if system.startswith("full-") else light
-            _run(engine, system, judged, searches, results, progress)
+            searcher = whole if system.startswith("full-") else light
+            run = results.runs[system] = {}
+            for query_id, text in judged.queries.items():
+                hits = searches.hits(searcher, system, text)
+                if hits is None:
+                    results.unanswered.setdefault(system, []).append(query_id)
+                else:
+                    run[query_id] = ranking([(hit.id, hit.score) for hit in hits])
+                progress.advance(1)
             if not system.endswith("dense"):
-                encoded = _encoded(engine, judged.queries, searches.task)
-                results.postings[system] = postings_per_query(index, encoded)
+                terms = (searcher.terms(text, searches.task) for text in judged.queries.values())
+                results.postings[system] = postings_per_query(index, filter(None, terms))
     return results
 
 
-def _with_encoder(engine: SearchEngine, encoder: QueryEncoder | None) -> SearchEngine:
-    """The same engine, with another query encoder where there is one."""
-    if encoder is None:
-        return engine
-    return SearchEngine(engine.bundle, engine.settings, replace(engine.parts, encoder=encoder))
+def postings_per_query(index: ImpactIndex, queries: Iterable[QueryVectors]) -> float:
+    """Mean over the queries of Σ df(t), over the different tokens t of the query that have a weight.
+
+    df(t), the length of the token's posting list, is the number of documents that a search for it alone finds. It is
+    what an exhaustive search scores; Lucene skips some of it.
+    """
+    lengths: dict[int, int] = {}
+    totals = []
+    for query in queries:
+        terms = query.terms[query.weights > 0].tolist()
+        for term in set(terms) - lengths.keys():
+            lengths[term] = len(index.search(np.array([term]), np.ones(1, np.float32), index.count)[0])
+        totals.append(sum(lengths[term] for term in terms))
+    return float(np.mean(totals)) if totals else 0.0
 
 
-def _run(
-    engine: SearchEngine,
-    system: str,
-    judged: JudgedQueries,
-    searches: Searches,
-    results: Results,
-    progress: ProgressBar,
-) -> None:
-    run: dict[str, Ranking] = {}
-    for query_id, text in judged.queries.items():
-        try:
-            hits = engine.search(searches.request(text, system)).hits
-            run[query_id] = ranking([(hit.id, hit.score) for hit in hits])
-        except (NoTokensError, NoDirectionError):
-            results.unanswered.setdefault(system, []).append(query_id)
-        progress.advance(1)
-    results.runs[system] = run
-
-
-def _encoded(engine: SearchEngine, queries: Mapping[str, str], task: str) -> Iterator[EncodedQuery]:
-    """The sparse side of every query that has tokens."""
-    for text in queries.values():
-        try:
-            yield engine.parts.encoder.encode(text, task, StageClock(), dense=False)
-        except NoTokensError:
-            continue
+@contextmanager
+def word_index(
+    parent: Path, prefix: str, ids: Collection[str], texts: Iterable[str], stage: str
+) -> Iterator[WordIndex]:
+    """A BM25 index of `texts`, named by `ids`, in a new folder below `parent` that is removed after the block."""
+    with scratch_folder(parent, prefix) as folder:
+        build_word_index(folder / "lucene", ids, tracked(texts, stage, total=len(ids), unit="documents"))
+        with WordIndex.open(folder / "lucene") as words:
+            yield words
 
 
 def _bm25(
@@ -160,17 +130,10 @@ def _bm25(
 ) -> dict[str, Ranking]:
     """BM25 over the words of the bundle's documents."""
     run: dict[str, Ranking] = {}
-    with scratch_folder(scratch, "words-") as folder:
-        path = folder / "lucene"
-        texts = tracked(_texts(index), "bm25", total=index.count, unit="documents")
-        build_word_index(path, index.ids(), texts)
-        words = WordIndex.open(path)
-        try:
-            for query_id, text in judged.queries.items():
-                run[query_id] = ranking(words.search(text, depth, **BM25))
-                progress.advance(1)
-        finally:
-            words.close()
+    with word_index(scratch, "words-", index.ids(), _texts(index), "bm25") as words:
+        for query_id, text in judged.queries.items():
+            run[query_id] = ranking(words.search(text, depth, **BM25))
+            progress.advance(1)
     return run
 
 

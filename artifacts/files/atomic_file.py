@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lightretriever.artifacts.errors import DiskError
-from lightretriever.artifacts.signals import past_stopping, uninterrupted
+from lightretriever.artifacts.signals import commit_point
 
 __all__ = ["new_file", "writing"]
 
@@ -28,8 +28,8 @@ def writing(path: Path) -> Iterator[None]:
 def new_file(path: Path, *, last: bool = False) -> Iterator[BinaryIO]:
     """Yield a file that takes the name `path` when the block ends well, and is gone else. Its folder is made.
 
-    `path` has either its old or its whole new content, whatever happens. Where it is the `last` thing that a command
-    does, a signal does not stop the command once the file is there. Raises DiskError.
+    `path` has either its old or its whole new content, whatever happens. With `last`, the file is the command's result:
+    from its renaming on, a signal no longer stops the command. Raises DiskError.
     """
     partial = path.with_name(f"{path.name}.partial")
     with writing(path):
@@ -39,10 +39,9 @@ def new_file(path: Path, *, last: bool = False) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            with uninterrupted():
-                partial.replace(path)
-                if last:
-                    past_stopping()
+            if last:
+                commit_point()
+            partial.replace(path)
         except BaseException:
             with suppress(OSError):
                 partial.unlink()

@@ -15,7 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.npy import UNREADABLE
+from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 
 __all__ = ["EncodedShard", "ShardStore"]

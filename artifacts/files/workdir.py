@@ -1,23 +1,17 @@
-"""Work directories: where the stages of a build keep what they have done, so that a stopped one can go on."""
+"""Work directories, where the stages of a build keep finished work, so that a stopped build can go on."""
 
 import fcntl
-import io
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
-from lightretriever.artifacts.files.npy import UNREADABLE
-from lightretriever.artifacts.signals import uninterrupted
 
-__all__ = ["check_plan", "read_array", "read_json", "scratch_folder", "work_lock", "write_array", "write_atomically"]
+__all__ = ["check_plan", "read_json", "scratch_folder", "work_lock", "write_atomically"]
 
 
 @contextmanager
@@ -40,15 +34,8 @@ def work_lock(work: Path) -> Iterator[None]:
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """A new folder in `parent` that is gone with all that is in it when the block ends."""
-    folder = None
-    try:
-        with uninterrupted():
-            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        yield folder
-    finally:
-        if folder is not None:
-            with uninterrupted():
-                shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def check_plan(file: Path, plan: dict[str, Any]) -> None:
@@ -82,27 +69,6 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that `path` has either its old or its whole new content, whatever happens. DiskError.
-
-    A signal that is to stop the command has to wait until the file is there.
-    """
-    with uninterrupted(), new_file(path) as file:
+    """Write a file so that `path` has either its old or its whole new content, whatever happens. Raises DiskError."""
+    with new_file(path) as file:
         file.write(content)
-
-
-def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array of any shape as `.npy`, atomically."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
-
-
-def read_array(path: Path) -> npt.NDArray[Any]:
-    """Read an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
-    try:
-        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    except UNREADABLE as error:
-        raise ResumeError(
-            f"{path}: can't be read: {error}.", remedy="Delete it and run the stage that makes it again."
-        ) from error
-    return array

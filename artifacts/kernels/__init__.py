@@ -2,12 +2,8 @@
 
 from lightretriever.artifacts.kernels.native import (
     FLOOR,
-    ByteCodes,
     Impacts,
-    Lists,
     Table,
-    Texts,
-    Words,
     align,
     best_first,
     count,
@@ -17,16 +13,13 @@ from lightretriever.artifacts.kernels.native import (
     fuse,
     magnitude,
     unknown,
+    weighted_terms,
 )
 
 __all__ = [
     "FLOOR",
-    "ByteCodes",
     "Impacts",
-    "Lists",
     "Table",
-    "Texts",
-    "Words",
     "align",
     "best_first",
     "count",
@@ -36,4 +29,5 @@ __all__ = [
     "fuse",
     "magnitude",
     "unknown",
+    "weighted_terms",
 ]

@@ -1,15 +1,19 @@
-"""How the compiled part is built: setuptools takes this class by its name in pyproject.toml."""
+"""How setuptools builds the compiled part; pyproject.toml names this class."""
+
+from pathlib import Path
 
 from pybind11 import get_include
 from pybind11.setup_helpers import build_ext
+from setuptools import Extension
 
 __all__ = ["BuildKernels"]
 
 
 class BuildKernels(build_ext):
-    """Adds pybind11's headers to every extension."""
+    """Adds pybind11's headers, and compiles again when a header beside the source has changed."""
 
-    def build_extension(self, ext: object) -> None:
+    def build_extension(self, ext: Extension) -> None:
         """Compile one extension."""
         ext.include_dirs.append(get_include())
+        ext.depends = sorted(str(header) for header in Path(ext.sources[0]).parent.glob("*.hpp"))
         super().build_extension(ext)

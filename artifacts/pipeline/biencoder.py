@@ -90,7 +90,8 @@ class BiEncoder:
         if isinstance(self.model[0], StaticEmbedding):  # its rows are what it makes of each token
             return self._finite(self.model[0].embedding.weight.detach().float().cpu().numpy()[: self.vocab_size])
         before, after = self._frame(self.query_prompt(instruction))
-        embedded = min(self.vocab_size, _embedding_rows(self.model))
+        transformer: Any = self.model[0]
+        embedded = min(self.vocab_size, len(transformer.auto_model.get_input_embeddings().weight))
         rows = np.zeros((self.vocab_size, self.hidden_size), dtype=np.float32)
         with torch.inference_mode(), ProgressBar("token states", total=embedded, unit="tokens") as progress:
             for start in range(0, embedded, batch):
@@ -170,7 +171,8 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
         ) from error
     model.requires_grad_(False)
     # Static embeddings have the fast tokenizer alone.
-    backend = model.tokenizer if isinstance(model.tokenizer, Tokenizer) else _backend(model)
+    theirs: Any = model.tokenizer
+    backend = theirs if isinstance(theirs, Tokenizer) else getattr(theirs, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(
             f"{path}: this bi-encoder has no fast tokenizer ({type(model.tokenizer).__name__}).",
@@ -197,13 +199,3 @@ def _special_tokens(tokenizer: Any) -> list[str]:
     if isinstance(tokenizer, Tokenizer):
         return [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
     return [str(token) for token in tokenizer.all_special_tokens]
-
-
-def _backend(model: SentenceTransformer) -> Tokenizer | None:
-    backend: Tokenizer | None = getattr(model.tokenizer, "backend_tokenizer", None)
-    return backend
-
-
-def _embedding_rows(model: SentenceTransformer) -> int:
-    transformer: Any = model[0]
-    return int(transformer.auto_model.get_input_embeddings().weight.shape[0])

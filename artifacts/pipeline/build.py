@@ -15,14 +15,21 @@ from lightretriever.artifacts.corpus.beir import Corpus, Document, Skipped, read
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["build_bundle", "check_before_build", "encoded_batches", "refined_folder"]
+__all__ = [
+    "build_bundle",
+    "check_before_build",
+    "encoded_batches",
+    "next_document",
+    "no_document_left",
+    "refined_folder",
+]
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -70,6 +77,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         weights=recipe.index.weights,
         fields=recipe.corpus.fields,
         words=recipe.index.words,
+        accelerate=recipe.index.accelerate,
         queries=_queries(recipe),
         overwrite=overwrite,
     )
@@ -170,34 +178,30 @@ def encoded_batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]
     documents = iter(corpus)
     with ProgressBar("index", total=store.totals()[0], unit="documents") as progress:
         for shard in store:
-            raws = [_raw(documents, document_id) for document_id in shard.ids]
+            raws = [next_document(documents, document_id).raw for document_id in shard.ids]
             progress.advance(len(raws))
-            yield _batch(shard, raws)
-    extra = next(documents, None)  # also reads bad lines at the end, so that they are counted
-    if extra is not None:
-        raise _differ("its end", f'"{extra.id}"')
+            dense = shard.dense.astype(np.float32)
+            yield EncodedBatch(shard.ids, raws, dense, shard.indptr, shard.terms, shard.impacts)
+    no_document_left(documents)
 
 
-def _raw(documents: Iterator[Document], document_id: str) -> bytes:
+def next_document(documents: Iterator[Document], document_id: str) -> Document:
+    """The next document of a corpus, which has the id that the shards have there. Raises ResumeError."""
     document = next(documents, None)
     if document is None or document.id != document_id:
         raise _differ(f'"{document_id}"', "its end" if document is None else f'"{document.id}"')
-    return document.raw
+    return document
+
+
+def no_document_left(documents: Iterator[Document]) -> None:
+    """Read a corpus to its end, bad lines too, so that they are counted. Raises ResumeError for a further document."""
+    extra = next(documents, None)
+    if extra is not None:
+        raise _differ("its end", f'"{extra.id}"')
 
 
 def _differ(encoded: str, found: str) -> ResumeError:
     return ResumeError(
         f"The encoded shards and the corpus differ: the shards have {encoded} where the corpus has {found}.",
         remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
-    )
-
-
-def _batch(shard: EncodedShard, raws: list[bytes]) -> EncodedBatch:
-    return EncodedBatch(
-        ids=shard.ids,
-        documents=raws,
-        dense=shard.dense.astype(np.float32),
-        indptr=shard.indptr,
-        terms=shard.terms,
-        impacts=shard.impacts,
     )

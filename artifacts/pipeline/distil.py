@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.workdir import write_array, write_atomically
+from lightretriever.artifacts.files.arrays import write_array
+from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics
 from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.progress import ProgressBar

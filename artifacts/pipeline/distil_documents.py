@@ -7,17 +7,17 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.files.npy import UNREADABLE
+from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics, bm25_impacts, count_tokens
+from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encoded_shard, write_shards
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe
-from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["encode_frozen", "open_vectors"]
 
-_QUANTIZATION = 100
 _PROBES = 16
 _LEAST_COSINE = 0.9
 """Given vectors are checked against the encoder's own of a few documents; rounding and cutting cost far less."""
@@ -35,17 +35,15 @@ def encode_frozen(
     total = corpus.count()
     vectors = None if distil.vectors is None else open_vectors(distil, encoder, corpus, total)
     statistics = count_tokens((encoder.tokenizer.encode(document.full_text) for document in corpus), encoder.vocab_size)
-    documents, number, start = iter(corpus), 0, 0
     with ProgressBar("encode", total=total, unit="documents") as progress:
-        while chunk := list(islice(documents, settings.shard_size)):
-            if store.has(number):
-                progress.skip(len(chunk))
-            else:
-                given = None if vectors is None else vectors[start : start + len(chunk)]
-                store.write(number, _shard(encoder, chunk, given, statistics, settings.top_k))
-                progress.advance(len(chunk))
-            number, start = number + 1, start + len(chunk)
-    store.finish(number)
+
+        def encode_part(start: int, part: list[Document]) -> EncodedShard:
+            given = None if vectors is None else vectors[start : start + len(part)]
+            shard = _shard(encoder, part, given, statistics, settings.top_k)
+            progress.advance(len(part))
+            return shard
+
+        write_shards(store, corpus, settings.shard_size, encode_part, progress)
     return store
 
 
@@ -107,12 +105,10 @@ def _shard(
     texts = [document.full_text for document in documents]
     dense = encoder.encode_documents(texts) if given is None else _unit(given, documents)
     rows = [
-        bm25_impacts(ids, statistics, quantization=_QUANTIZATION, top_k=top_k)
+        bm25_impacts(ids, statistics, quantization=QUANTIZATION, top_k=top_k)
         for ids in encoder.tokenizer.encode_batch(texts)
     ]
-    indptr = np.concatenate([[0], np.cumsum([len(terms) for terms, _ in rows])]).astype(np.int64)
-    terms, impacts = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
-    return EncodedShard([document.id for document in documents], dense.astype(np.float16), indptr, terms, impacts)
+    return encoded_shard([document.id for document in documents], dense, rows)
 
 
 def _unit(vectors: npt.NDArray[np.floating], documents: list[Document]) -> npt.NDArray[np.float32]:
@@ -139,7 +135,7 @@ def _plan(encoder: BiEncoder, corpus: Corpus, settings: EncodeRecipe, distil: Di
         "impacts": "bm25",
         "max_length": settings.max_length,
         "top_k": settings.top_k,
-        "quantization": _QUANTIZATION,
+        "quantization": QUANTIZATION,
         "shard_size": settings.shard_size,
         "device": encoder.device.type,
         "software": software(),

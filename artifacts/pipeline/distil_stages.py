@@ -7,26 +7,37 @@ WORK/tables/TASK/        the distilled token table of a task, (V, H) float32, an
 WORK/tables/TASK/teacher/  the encoder's vectors of the texts that were trained on
 """
 
+import hashlib
+import json
 import os
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.corpus.beir import Skipped, file_sha256, find_file
+from lightretriever.artifacts.corpus.beir import Document, Skipped, file_sha256, find_file, read_queries
 from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
 from lightretriever.artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table, write_table
 from lightretriever.artifacts.pipeline.distil_documents import encode_frozen
-from lightretriever.artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
-from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.weights import software
+from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
+__all__ = ["corpus_sentences", "load_recipe_backbone", "query_texts", "run_encode", "run_tables", "teacher_vectors"]
+
+_SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
+_SHORTEST = 4
+"""Words of a sentence worth training on; a text in a script without spaces counts its characters."""
+
+_PART = 2048
 
 
 def load_recipe_backbone(recipe: Recipe) -> BiEncoder:
@@ -145,3 +156,57 @@ def _distil(recipe: Recipe) -> DistilTableRecipe:
     if recipe.distil is None:
         raise RecipeError("distil: the recipe has no such section.", remedy="See docs/pipeline.md.")
     return recipe.distil
+
+
+def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:
+    """Queries of BEIR files or folders, each once: at most `sample` of each file (None: all), drawn by `seed`.
+
+    Judgments are never read. Raises CorpusError for a file that can't be read.
+    """
+    texts: list[str] = []
+    for number, path in enumerate(paths):
+        texts += _draw(list(dict.fromkeys(read_queries(path).values())), sample, (seed, number))
+    return list(dict.fromkeys(texts))
+
+
+def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int) -> list[str]:
+    """Titles and sentences of a corpus, each once, in its order: at most `limit` (None: all), drawn by `seed`."""
+    found: dict[str, None] = {}
+    for document in documents:
+        for part in (document.title, *_SENTENCE_END.split(document.text)):
+            sentence = " ".join(part.split())
+            if len(sentence.split()) >= _SHORTEST or (" " not in sentence and len(sentence) >= 2 * _SHORTEST):
+                found.setdefault(sentence)
+    return _draw(list(found), limit, (seed,))
+
+
+def teacher_vectors(
+    encoder: BiEncoder, texts: Sequence[str], instruction: str, folder: Path
+) -> npt.NDArray[np.float16]:
+    """What the whole encoder makes of `texts` as queries: (n, H) float16, L2-normalised before rounding.
+
+    They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the
+    folder was begun with other texts, another encoder or another instruction, or a part can't be read.
+    """
+    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+    plan = {"model": encoder.fingerprint, "instruction": instruction, "texts": len(texts), "sha256": digest}
+    check_plan(folder / "plan.json", {**plan, "device": encoder.device.type, "software": software()})
+    parts = []
+    with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
+        for start in range(0, len(texts), _PART):
+            file, chunk = folder / f"part-{start:08d}.npy", texts[start : start + _PART]
+            if file.is_file():
+                progress.skip(len(chunk))
+            else:
+                vectors = encoder.encode_queries(chunk, instruction).astype(np.float16)
+                write_array(file, vectors)
+                progress.advance(len(chunk))
+            parts.append(read_array(file))
+    return np.concatenate(parts) if parts else np.zeros((0, encoder.hidden_size), dtype=np.float16)
+
+
+def _draw(texts: list[str], limit: int | None, seed: tuple[int, ...]) -> list[str]:
+    if limit is None or len(texts) <= limit:
+        return texts
+    kept = np.sort(np.random.default_rng(seed).choice(len(texts), size=limit, replace=False))
+    return [texts[index] for index in kept]

@@ -1,41 +1,40 @@
 """Encode a corpus with the full LLM: dense and sparse vectors of every document, in resumable shards."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.software import software
-from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.sparse_head import ImpactRow, quantise_top_k, sparse_weights
+from lightretriever.artifacts.pipeline.states import PackedStates
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["EncodeSettings", "encode_corpus", "encode_documents", "length_sorted_batches"]
+__all__ = [
+    "QUANTIZATION",
+    "encode_corpus",
+    "encode_documents",
+    "encoded_shard",
+    "length_sorted_batches",
+    "write_shards",
+]
 
 
-@dataclass(frozen=True)
-class EncodeSettings:
-    """What decides a document's vectors, and how the work is cut.
+T = TypeVar("T")
 
-    `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
-    `quantization` impacts per unit of weight; `batch_tokens` positions per forward pass, padding included (None: 2,048
-    on a CPU, 32,768 on CUDA); `shard_size` documents per shard file.
-    """
-
-    max_length: int = 512
-    top_k: int | None = 128
-    quantization: int = 100
-    batch_tokens: int | None = None
-    shard_size: int = 512
+QUANTIZATION: Final = 100
+"""Impacts per unit of weight."""
 
 
-def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeSettings, work: Path) -> ShardStore:
+def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeRecipe, work: Path) -> ShardStore:
     """Encode every document of `corpus` into the shards of `work`; shards that are there are kept.
 
     Killed at any point and called again, it loses at most one shard and ends with byte-identical files: a
@@ -44,36 +43,49 @@ def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeSettings, 
     """
     total = corpus.count()
     store = ShardStore.begin(work, _plan(backbone, corpus, settings))
-    count = 0
     with torch.inference_mode(), ProgressBar("encode", total=total, unit="documents") as progress:
-        for count, documents in enumerate(_chunks(corpus, settings.shard_size), start=1):
-            if store.has(count - 1):
-                progress.skip(len(documents))
-                continue
-            store.write(count - 1, encode_documents(backbone, documents, settings, progress))
-    store.finish(count)
+
+        def encode_part(_: int, part: list[Document]) -> EncodedShard:
+            return encode_documents(backbone, part, settings, progress)
+
+        write_shards(store, corpus, settings.shard_size, encode_part, progress)
     return store
 
 
+def write_shards(
+    store: ShardStore,
+    items: Iterable[T],
+    size: int,
+    encode: Callable[[int, list[T]], EncodedShard],
+    progress: ProgressBar,
+) -> None:
+    """Encode items in shards of `size` each, all but those that are there.
+
+    `encode` also gets the place of the first item, and advances the progress.
+    """
+    number, rest = 0, iter(items)
+    while part := list(islice(rest, size)):
+        if store.has(number):
+            progress.skip(len(part))
+        else:
+            store.write(number, encode(number * size, part))
+        number += 1
+    store.finish(number)
+
+
 def encode_documents(
-    backbone: Backbone, documents: list[Document], settings: EncodeSettings, progress: ProgressBar | None = None
+    backbone: Backbone, documents: list[Document], settings: EncodeRecipe, progress: ProgressBar | None = None
 ) -> EncodedShard:
     """Encode a list of documents. The longest are batched first, so that a batch too large fails at once."""
-    room = settings.max_length - len(backbone.prefix()) - 1
-    # Tokens are far shorter than 64 characters on average, so this cuts only what max_length would cut anyway, and a
-    # document of many megabytes isn't tokenised to its end.
-    texts = [document.full_text[: 64 * settings.max_length] for document in documents]
-    encoded = backbone.tokenizer.encode_batch(texts)
-    sequences = [backbone.frame(ids[:room].tolist()) for ids in encoded]
+    sequences = backbone.document_ids([document.full_text for document in documents], settings.max_length)
     dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
     sparse: list[Any] = [None] * len(documents)
     batch_tokens = settings.batch_tokens or (32_768 if backbone.device.type == "cuda" else 2_048)
     for batch in length_sorted_batches(sequences, batch_tokens):
-        hidden, lengths = _last_hidden_states(backbone, [sequences[index] for index in batch])
-        ends = hidden[torch.arange(len(batch), device=hidden.device), lengths - 1].float()
-        dense[batch] = torch.nn.functional.normalize(ends, dim=1).cpu().numpy().astype(np.float16)
-        weights = sparse_weights(hidden, backbone.head, lengths, backbone.thresholds)
-        rows = quantise_top_k(weights, settings.top_k, settings.quantization)
+        states = _last_hidden_states(backbone, [sequences[index] for index in batch])
+        dense[batch] = torch.nn.functional.normalize(states.ends().float(), dim=1).cpu().numpy().astype(np.float16)
+        weights = sparse_weights(states.hidden, backbone.head, states.spans, backbone.thresholds)
+        rows = quantise_top_k(weights, settings.top_k, QUANTIZATION)
         for index, row in zip(batch, rows, strict=True):
             sparse[index] = row
         if progress is not None:
@@ -81,22 +93,33 @@ def encode_documents(
     if not np.isfinite(dense).all():
         bad = documents[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
         raise ModelError(f'Document "{bad.id}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
-    indptr = np.concatenate([[0], np.cumsum([len(terms) for terms, _ in sparse])]).astype(np.int64)
-    terms, impacts = (np.concatenate([row[part] for row in sparse]) for part in (0, 1))
-    return EncodedShard([document.id for document in documents], dense, indptr, terms, impacts)
+    return encoded_shard([document.id for document in documents], dense, sparse)
 
 
-def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded forward pass: (B, T, H) states and (B,) lengths.
+def encoded_shard(ids: list[str], dense: npt.NDArray[np.floating], sparse: Sequence[ImpactRow]) -> EncodedShard:
+    """A shard of n documents: `dense` (n, H), stored as float16, and n sparse rows, or none for no sparse side."""
+    lengths = [len(terms) for terms, _ in sparse] or [0] * len(ids)
+    return EncodedShard(
+        ids,
+        dense.astype(np.float16, copy=False),
+        np.cumsum([0, *lengths]).astype(np.int64),
+        np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in sparse)]),
+        np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in sparse)]),
+    )
+
+
+def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:
+    """Right-padded forward pass, one text a row.
 
     Attention is causal, so no real position ever sees the padding behind it and no mask is needed.
     """
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    ids = torch.full((len(sequences), int(lengths.max())), backbone.eos_id)
+    width = max(map(len, sequences))
+    ids = torch.full((len(sequences), width), backbone.eos_id)
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence)] = torch.tensor(sequence)
     states: torch.Tensor = backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)[0]
-    return states, lengths.to(backbone.device)
+    spans = [(row * width, row * width + len(sequence)) for row, sequence in enumerate(sequences)]
+    return PackedStates(states.flatten(0, 1), spans)
 
 
 def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
@@ -112,13 +135,7 @@ def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int)
         yield batch
 
 
-def _chunks(corpus: Corpus, size: int) -> Iterator[list[Document]]:
-    documents = iter(corpus)
-    while chunk := list(islice(documents, size)):
-        yield chunk
-
-
-def _plan(backbone: Backbone, corpus: Corpus, settings: EncodeSettings) -> dict[str, Any]:
+def _plan(backbone: Backbone, corpus: Corpus, settings: EncodeRecipe) -> dict[str, Any]:
     return {
         "corpus_sha256": corpus.sha256(),
         "limit": corpus.limit,
@@ -126,5 +143,6 @@ def _plan(backbone: Backbone, corpus: Corpus, settings: EncodeSettings) -> dict[
         "model": backbone.fingerprint,
         "device": backbone.device.type,
         "software": software(),
-        **asdict(settings),
+        "quantization": QUANTIZATION,
+        **settings.model_dump(exclude={"lowercase"}),
     }

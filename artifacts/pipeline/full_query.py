@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.packing import packed_states
-from lightretriever.artifacts.pipeline.sparse_head import sparse_weights_of_spans
+from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
+from lightretriever.artifacts.pipeline.states import packed_states
 from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.progress import ProgressBar
 
@@ -28,7 +28,7 @@ def full_query_states(
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
     packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
     spans = [(start + len(prefix), end) for start, end in packed.spans]
-    weights = sparse_weights_of_spans(packed.hidden, backbone.head, spans, backbone.thresholds)
+    weights = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
     strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
     return packed.ends(), torch.zeros_like(weights).scatter(1, terms, strongest)
 

@@ -1,16 +1,19 @@
 """Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it, or a GGUF file."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, load_token_mlp
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.pipeline.weights import (
     LOAD_ERRORS,
     THRESHOLDS_FILE,
+    TOKEN_MLP_FILE,
+    TokenMlp,
     adapter_file,
     adapter_settings,
     centre_head_rows,
@@ -18,13 +21,14 @@ from lightretriever.artifacts.pipeline.weights import (
     fingerprint,
     load_causal_lm,
     load_thresholds,
+    load_token_mlp,
     local_folder,
     merge_adapter,
 )
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
-__all__ = ["Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone"]
+__all__ = ["Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone", "load_model"]
 
 ModelDtype = Literal["auto", "float32", "bfloat16"]
 
@@ -89,6 +93,14 @@ class Backbone:
         """`[bos] ids <eos>`."""
         return [*self.prefix(), *ids, self.eos_id]
 
+    def document_ids(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """The framed token ids of documents, each of at most `max_length` ids, special tokens included."""
+        room = max_length - len(self.prefix()) - 1
+        # Tokens have far fewer than 64 characters on average, so this cuts only what `max_length` would cut anyway, and
+        # a document of many megabytes isn't tokenised to its end.
+        encoded = self.tokenizer.encode_batch([text[: 64 * max_length] for text in texts])
+        return [self.frame(ids[:room].tolist()) for ids in encoded]
+
     def prefix(self) -> list[int]:
         """`[bos]`, or nothing for a model without one."""
         return [] if self.bos_id is None else [self.bos_id]
@@ -151,6 +163,12 @@ def load_backbone(
         return backbone
     mlp = load_token_mlp(adapter_file(adapter, TOKEN_MLP_FILE), backbone.hidden_size)
     return replace(backbone, token_mlp=mlp.to(target))
+
+
+def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool) -> Backbone:
+    """Load the model of a recipe; see `load_backbone`."""
+    settings = recipe.model_dump(include={"adapter", "bos_token", "eos_token", "dtype", "device", "centre_head"})
+    return load_backbone(recipe.path, work=work, lowercase=lowercase, **settings)
 
 
 def _check_thresholds(backbone: Backbone, adapter: str | None) -> None:

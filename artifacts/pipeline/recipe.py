@@ -62,7 +62,8 @@ class BundleModelRecipe(ModelRecipe):
 
 
 class CorpusRecipe(Section):
-    """Which documents: a BEIR corpus file or folder, and the `fields` to filter and count by (`artifacts.corpus.fields`)."""
+    """Which documents: a BEIR corpus file or folder, and the `fields` to filter and count by
+    (`artifacts.corpus.fields`)."""
 
     path: str
     name: str
@@ -77,7 +78,12 @@ class CorpusRecipe(Section):
 
 
 class EncodeRecipe(Section):
-    """How documents are encoded (see `artifacts.pipeline.encode.EncodeSettings`)."""
+    """How documents are encoded, and how the work is cut.
+
+    `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
+    `batch_tokens` positions per forward pass, padding included (None: 2,048 on a CPU, 32,768 on CUDA); `shard_size`
+    documents per shard file.
+    """
 
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
@@ -91,8 +97,9 @@ class IndexRecipe(Section):
 
     `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
     come from one encoding. `weights` are those of dense and sparse in a fusion whose request names none (None: the
-    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched. `queries`, a file
-    or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
+    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched. With
+    `accelerate`, the posting lists are written a second time, for the compiled backend of the sparse leg. `queries`, a
+    file or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
     """
 
     dimension: int | None = Field(default=None, ge=1)
@@ -101,6 +108,7 @@ class IndexRecipe(Section):
     weights: tuple[LegWeight, LegWeight] | None = None
     table_dtype: TableDtype = "float16"
     words: bool = False
+    accelerate: bool = False
     queries: Path | None = None
 
     @model_validator(mode="after")

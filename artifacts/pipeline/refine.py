@@ -12,19 +12,19 @@ WORK/tables/TASK/refined-D/   table.npy (V, D) float32, plan.json, training.json
 
 import hashlib
 import json
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.files.arrays import read_array
 from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.files.workdir import check_plan, read_array, read_json
-from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.files.workdir import check_plan, read_json
+from lightretriever.artifacts.pipeline.build import next_document, no_document_left, refined_folder
 from lightretriever.artifacts.pipeline.distil import Bags, TrainedTable, train_table, write_table
 from lightretriever.artifacts.pipeline.recipe import Recipe, RefineRecipe
-from lightretriever.artifacts.pipeline.software import software
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["run_refine"]
@@ -77,15 +77,12 @@ def _documents(recipe: Recipe, settings: RefineRecipe) -> tuple[list[npt.NDArray
     drawn = np.random.default_rng(settings.seed).permutation(len(vectors))[: settings.documents]
     places = {int(row): place for place, row in enumerate(drawn)}
     texts = [""] * len(drawn)
-    for row, (document, encoded) in enumerate(zip_longest(recipe.corpus.open(), ids)):
-        if document is None or document.id != encoded:
-            found = "its end" if document is None else f'"{document.id}"'
-            raise ResumeError(
-                f'The encoded shards and the corpus differ: where the corpus has {found}, the shards have "{encoded}".',
-                remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
-            )
+    documents = iter(recipe.corpus.open())
+    for row, encoded in enumerate(ids):
+        document = next_document(documents, encoded)
         if row in places:
             texts[places[row]] = document.full_text
+    no_document_left(documents)
     bags = [tokens[: recipe.encode.max_length] for tokens in tokenizer.encode_batch(texts)]
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
     cut = vectors[drawn[kept], : recipe.index.dimension].astype(np.float32)

@@ -1,38 +1,32 @@
 """The fused sparse head: max-pooled LM-head logits without ever building a (B, T, V) tensor."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["MaxPooledHead", "pooled_logits", "quantise_top_k", "sparse_weights", "sparse_weights_of_spans"]
+__all__ = ["ImpactRow", "MaxPooledHead", "pooled_logits", "quantise_top_k", "sparse_weights"]
+
+ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
+"""Token ids (n,), ascending, and impacts (n,) of a document."""
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20
 
 
 def sparse_weights(
-    hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor, thresholds: torch.Tensor | None = None
+    hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]], thresholds: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Learned sparse document vectors, w_d = max over positions of ln(1 + ReLU(h·P)), as the paper gives them.
 
-    With `thresholds` (V,), ln(1 + ReLU(h·P - θ)); see `artifacts.pipeline.thresholds`.
+    With `thresholds` (V,), ln(1 + ReLU(h·P - θ)); see `artifacts.training.adapter.term_thresholds`.
 
-    `hidden` (B, T, H) last hidden states; `head` (V, H) LM head rows; `lengths` (B,) int, positions at or after a
-    row's length are padding and never touched. Returns (B, V) in float32, differentiable in `hidden` and `head`. ReLU
-    and ln are monotone, so the maximum over positions of h·P is taken first, a slice of one row's positions at a time.
+    `hidden` (N, H) last hidden states; text i is the positions `spans[i]`, end exclusive, so padding is never touched;
+    `head` (V, H) LM head rows. Returns (n, V) in float32, differentiable in `hidden` and `head`. ReLU and ln are
+    monotone, so the maximum over positions of h·P is taken first, a slice of one text's positions at a time.
     """
-    longest = hidden.shape[1]
-    spans = [(row * longest, row * longest + length) for row, length in enumerate(lengths.tolist())]
-    return sparse_weights_of_spans(hidden.flatten(0, 1), head, spans, thresholds)
-
-
-def sparse_weights_of_spans(
-    hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]], thresholds: torch.Tensor | None = None
-) -> torch.Tensor:
-    """`sparse_weights` of packed texts: `hidden` (N, H), and text i is the positions `spans[i]`, end exclusive."""
     logits = pooled_logits(hidden, head, spans)
     return torch.log1p(torch.relu(logits if thresholds is None else logits - thresholds))
 
@@ -92,14 +86,11 @@ class MaxPooledHead(torch.autograd.Function):
         return hidden_gradient, None if head_gradient is None else head_gradient.to(head.dtype), None
 
 
-def quantise_top_k(
-    weights: torch.Tensor, top_k: int | None, quantization: int
-) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]]:
+def quantise_top_k(weights: torch.Tensor, top_k: int | None, quantization: int) -> list[ImpactRow]:
     """Impacts of each row of `weights` (B, V): round(quantization · w), the best `top_k`, zeros left out.
 
     Equal ones at the cut are taken in order of token id, so the result doesn't depend on the device's sorting. IDF has
-    no part in it: IDF times impact would keep the rarest terms, which few queries ask for. Returns per row token ids
-    (n,) int32, ascending, and impacts (n,) uint16.
+    no part in it: IDF times impact would keep the rarest terms, which few queries ask for.
     """
     impacts = torch.round(weights.double() * quantization).clamp_(max=np.iinfo(np.uint16).max)
     kept = impacts > 0

@@ -8,23 +8,22 @@ WORK/tables/TASK/        token table of a task, (V, H) float32
 WORK/encode/             encoded documents in shards
 """
 
-import io
 import os
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from huggingface_hub import snapshot_download
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
+from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
-from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_corpus
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.model import Backbone, load_model
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.pipeline.table import TableJob, make_table
-from lightretriever.artifacts.pipeline.weights import adapter_settings
+from lightretriever.artifacts.pipeline.table import make_table
+from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 
 __all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
@@ -39,17 +38,7 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model, dimension = recipe.model, recipe.index.dimension
-    backbone = load_backbone(
-        model.path,
-        work=recipe.work,
-        adapter=model.adapter,
-        bos_token=model.bos_token,
-        eos_token=model.eos_token,
-        dtype=model.dtype,
-        device=model.device,
-        lowercase=recipe.encode.lowercase,
-        centre_head=model.centre_head,
-    )
+    backbone = load_model(model, recipe.work, lowercase=recipe.encode.lowercase)
     if dimension is not None and dimension > backbone.hidden_size:
         raise RecipeError(
             f"index.dimension is {dimension}, but the hidden size of {backbone.name} is {backbone.hidden_size}.",
@@ -73,9 +62,7 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
     check_plan(recipe.work / "backbone.json", facts)
     write_atomically(recipe.work / "tokenizer.json", backbone.tokenizer_json)
     if idf is not None:
-        buffer = io.BytesIO()
-        np.save(buffer, idf)
-        write_atomically(recipe.work / IDF_FILE, buffer.getvalue())
+        write_array(recipe.work / IDF_FILE, idf)
     return backbone
 
 
@@ -86,12 +73,12 @@ def run_tables(recipe: Recipe, backbone: Backbone) -> dict[str, Path]:
     """
     adapter, weights = recipe.model.adapter, None
     if adapter is not None and adapter_settings(adapter).get("idf_rows"):
-        file = _adapter_idf(adapter)
-        if file is None:
+        file = adapter_file(adapter, IDF_FILE)
+        if not file.is_file():
             raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
-        weights = load_idf(Path(file), backbone.vocab_size)
+        weights = load_idf(file, backbone.vocab_size)
     return {
-        task: make_table(backbone, TableJob(instruction), recipe.work / "tables" / task, weights)
+        task: make_table(backbone, instruction, recipe.work / "tables" / task, weights)
         for task, instruction in recipe.tasks.items()
     }
 
@@ -99,13 +86,7 @@ def run_tables(recipe: Recipe, backbone: Backbone) -> dict[str, Path]:
 def run_encode(recipe: Recipe, backbone: Backbone) -> tuple[ShardStore, Skipped]:
     """Encode the recipe's corpus. Also returns the corpus lines that were skipped."""
     corpus = recipe.corpus.open()
-    settings = EncodeSettings(
-        max_length=recipe.encode.max_length,
-        top_k=recipe.encode.top_k,
-        batch_tokens=recipe.encode.batch_tokens,
-        shard_size=recipe.encode.shard_size,
-    )
-    return encode_corpus(backbone, corpus, settings, recipe.work / "encode"), corpus.skipped
+    return encode_corpus(backbone, corpus, recipe.encode, recipe.work / "encode"), corpus.skipped
 
 
 def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | None:
@@ -113,17 +94,12 @@ def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | No
     wanted, adapter = recipe.model.idf, recipe.model.adapter
     if wanted in ("auto", "corpus"):
         counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
-        wanted = None if adapter is None or counts else _adapter_idf(adapter)
+        if adapter is None or counts or not (file := adapter_file(adapter, IDF_FILE)).is_file():
+            return None
+        wanted = str(file)
     if wanted is None:
         return None
     try:
         return load_idf(Path(wanted), vocab_size)
     except BundleError as error:
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
-
-
-def _adapter_idf(adapter: str) -> str | None:
-    """The `idf.npy` of an adapter, None if it has none. Loading an adapter from the hub doesn't bring it along."""
-    folder = adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=IDF_FILE)
-    file = Path(folder, IDF_FILE)
-    return str(file) if file.is_file() else None

@@ -1,10 +1,12 @@
-"""Hidden states of single query tokens behind an instruction: the three equal ways to get them.
+"""Hidden states of single query tokens behind an instruction.
 
-e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`. `token_states_naive` runs that sequence for every token;
-`token_states_packed` runs one sequence `[bos] I [t1 <eos>] [t2 <eos>] …` under a block mask, as training does;
-`token_states_cached` computes the keys and values of `[bos] I` once and runs only `t <eos>` behind them, as the
-token table is made. Tests hold the three against each other. `token_states` is what training calls.
+e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`. Training packs tokens, `[bos] I [t1 <eos>] [t2 <eos>] …`,
+under a mask that separates them. The token table computes keys and values of `[bos] I` once, and runs only `t <eos>`
+behind them. Both equal one pass per token.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from lightretriever.artifacts.errors import ModelError
@@ -12,53 +14,36 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from transformers import DynamicCache
 
 __all__ = [
+    "PackedStates",
     "PrefixCache",
+    "Row",
     "attention_masks",
-    "block_mask",
     "block_positions",
+    "block_visible",
     "layer_kinds",
     "mlp_states",
+    "pack",
+    "packed_states",
     "token_states",
     "token_states_cached",
-    "token_states_naive",
     "token_states_packed",
 ]
 
 
-def block_mask(
-    prefix: int, blocks: int, dtype: torch.dtype, device: torch.device, window: int | None = None
-) -> torch.Tensor:
-    """Additive attention mask (1, 1, P+2n, P+2n) for `I [t1 <eos>] [t2 <eos>] …`.
+def block_visible(prefix: int, blocks: int, device: torch.device) -> torch.Tensor:
+    """Whether a position (row) sees another (column) in `I [t1 <eos>] [t2 <eos>] …`: (P+2n, P+2n) bool.
 
-    0 where a query position (row) may see a key position (column): the prefix causally, and inside a block the
-    block itself causally; the dtype's minimum everywhere else, so that no block sees another. With a `window`, a
-    position sees only the last `window` position ids, itself included, as in sliding-window layers.
+    It sees the prefix and its own block causally, and no other block.
     """
-    length = prefix + 2 * blocks
-    index = torch.arange(length, device=device)
+    index = torch.arange(prefix + 2 * blocks, device=device)
     block = torch.where(index < prefix, -1, (index - prefix) // 2)
-    causal = index[:, None] >= index[None, :]
-    visible = causal & ((block[None, :] == -1) | (block[:, None] == block[None, :]))
-    if window is not None:
-        places = block_positions(prefix, blocks, device)[0]
-        visible &= places[:, None] - places[None, :] < window
-    mask = torch.full((length, length), torch.finfo(dtype).min, dtype=dtype, device=device)
-    return mask.masked_fill_(visible, 0.0)[None, None]
+    return (index[:, None] >= index) & ((block == -1) | (block[:, None] == block))
 
 
 def block_positions(prefix: int, blocks: int, device: torch.device) -> torch.Tensor:
     """Position ids (1, P+2n): the prefix counts up, every block starts again at P."""
     pairs = torch.arange(2, device=device).repeat(blocks) + prefix
     return torch.cat([torch.arange(prefix, device=device), pairs])[None]
-
-
-def token_states_naive(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
-    """e(t) by the plain forward pass of `prefix t <eos>`, one sequence per token. (n,) → (n, H)."""
-    head = torch.tensor(prefix, device=backbone.device).expand(len(tokens), -1)
-    end = torch.full((len(tokens), 1), backbone.eos_id, device=backbone.device)
-    ids = torch.cat([head, tokens.to(backbone.device)[:, None], end], dim=1)
-    states: torch.Tensor = backbone.decoder(input_ids=ids, use_cache=False)[0]
-    return states[:, -1]
 
 
 def token_states_packed(
@@ -75,10 +60,12 @@ def token_states_packed(
     padded[: len(tokens)] = tokens.to(backbone.device)
     pairs = torch.stack([padded, torch.full_like(padded, backbone.eos_id)], dim=1).view(rows, 2 * width)
     head = torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype).expand(rows, -1)
+    visible = block_visible(start, width, backbone.device)
+    positions = block_positions(start, width, backbone.device).expand(rows, -1)
     states: torch.Tensor = backbone.decoder(
         input_ids=torch.cat([head, pairs], dim=1),
-        attention_mask=_masks(backbone, start, width, batch=rows),
-        position_ids=block_positions(start, width, backbone.device).expand(rows, -1),
+        attention_mask=attention_masks(backbone, visible.expand(rows, -1, -1), positions),
+        position_ids=positions,
         use_cache=False,
     )[0]
     return states[:, start + 1 :: 2].reshape(rows * width, -1)[: len(tokens)]
@@ -123,40 +110,31 @@ def token_states_cached(backbone: Backbone, cache: PrefixCache, tokens: torch.Te
     batch, start = len(tokens), cache.length
     end = torch.full((batch, 1), backbone.eos_id, device=backbone.device)
     ids = torch.cat([tokens.to(backbone.device)[:, None], end], dim=1)
+    visible = block_visible(start, 1, backbone.device)[start:].expand(batch, -1, -1)
+    keys = torch.arange(start + 2, device=backbone.device).expand(batch, -1)
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,
-        attention_mask=_masks(backbone, start, 1, batch=batch, rows=slice(start, None)),
-        position_ids=torch.arange(start, start + 2, device=backbone.device).expand(batch, -1),
+        attention_mask=attention_masks(backbone, visible, keys[:, start:], keys),
+        position_ids=keys[:, start:],
         past_key_values=cache.expanded(batch),
         use_cache=True,
     )[0]
     return states[:, 1]
 
 
-def _masks(
-    backbone: Backbone, prefix: int, blocks: int, *, batch: int = 1, rows: slice = slice(None)
-) -> torch.Tensor | dict[str, torch.Tensor]:
-    """The block mask as the model takes it: one, or one per kind of attention layer where it has several kinds."""
-    masks = {
-        kind: block_mask(prefix, blocks, backbone.model.dtype, backbone.device, window)[:, :, rows].expand(
-            batch, -1, -1, -1
-        )
-        for kind, window in layer_kinds(backbone).items()
-    }
-    return masks if len(masks) > 1 else next(iter(masks.values()))
-
-
 def attention_masks(
-    backbone: Backbone, visible: torch.Tensor, positions: torch.Tensor
+    backbone: Backbone, visible: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor | None = None
 ) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks (R, 1, L, L) as the model takes them: one, or one per kind of layer where it has several kinds.
+    """Additive masks (R, 1, L, M) as the model takes them: one, or one per kind of layer where it has several kinds.
 
-    `visible` (R, L, L) bool: whether a position (row) may see another (column); `positions` (R, L) position ids, which
-    the window of sliding-window layers counts. A row that sees nothing has no softmax, so padding must see itself.
+    `visible` (R, L, M) bool: whether a position (row) may see another (column). `positions` (R, L) and `keys` (R, M;
+    None: the same) are their position ids, of which a sliding window sees only the last ones. A row that sees nothing
+    has no softmax, so padding must see itself.
     """
     dtype, masks = backbone.model.dtype, {}
+    distances = positions[:, :, None] - (positions if keys is None else keys)[:, None, :]
     for kind, window in layer_kinds(backbone).items():
-        seen = visible if window is None else visible & (positions[:, :, None] - positions[:, None, :] < window)
+        seen = visible if window is None else visible & (distances < window)
         mask = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype, device=seen.device)
         masks[kind] = mask.masked_fill_(seen, 0.0)[:, None]
     return masks if len(masks) > 1 else next(iter(masks.values()))
@@ -176,3 +154,77 @@ def layer_kinds(backbone: Backbone) -> dict[str, int | None]:
             remedy="Use a model with attention layers alone, such as Llama, Qwen2, Qwen3 or Gemma.",
         )
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+
+
+Row = list[int]
+
+#: Rows are as wide as a multiple of this, so that attention kernels meet few different shapes.
+_WIDTH_STEP = 64
+
+
+@dataclass(frozen=True)
+class PackedStates:
+    """Last hidden states of packed texts: `hidden` (N, H), text i being its positions `spans[i]`, end exclusive."""
+
+    hidden: torch.Tensor
+    spans: list[tuple[int, int]]
+
+    def ends(self) -> torch.Tensor:
+        """The state at the last position of every text, (texts, H)."""
+        last = torch.tensor([end - 1 for _, end in self.spans], device=self.hidden.device)
+        return self.hidden[last]
+
+
+def pack(lengths: Sequence[int], row_tokens: int) -> list[Row]:
+    """Texts (by index) in rows of at most `row_tokens` positions; a longer text gets a row of its own.
+
+    Best fit decreasing: every text goes to the fullest row that still has room.
+    """
+    rows: list[Row] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        fitting = [row for row, left in enumerate(room) if left >= lengths[index]]
+        if fitting:
+            row = min(fitting, key=lambda row: room[row])
+        else:
+            row = len(rows)
+            rows.append([])
+            room.append(max(row_tokens, lengths[index]))
+        rows[row].append(index)
+        room[row] -= lengths[index]
+    return rows
+
+
+def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_tokens: int) -> PackedStates:
+    """Last hidden states of framed `sequences` of token ids, in one forward pass of packed rows."""
+    rows = pack([len(sequence) for sequence in sequences], row_tokens)
+    width = max(sum(len(sequences[index]) for index in row) for row in rows)
+    width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
+    ids = torch.full((len(rows), width), backbone.eos_id)
+    owners = torch.full((len(rows), width), -1)  # which text a position belongs to; -1 is padding
+    positions = torch.zeros((len(rows), width), dtype=torch.long)
+    spans: list[tuple[int, int]] = [(0, 0)] * len(sequences)
+    for number, row in enumerate(rows):
+        start = 0
+        for index in row:
+            end = start + len(sequences[index])
+            ids[number, start:end] = torch.tensor(sequences[index])
+            owners[number, start:end] = index
+            positions[number, start:end] = torch.arange(end - start)
+            spans[index] = (number * width + start, number * width + end)
+            start = end
+    device = backbone.device
+    states: torch.Tensor = backbone.decoder(
+        input_ids=ids.to(device),
+        attention_mask=_masks(backbone, owners.to(device), positions.to(device)),
+        position_ids=positions.to(device),
+        use_cache=False,
+    )[0]
+    return PackedStates(states.flatten(0, 1), spans)
+
+
+def _masks(backbone: Backbone, owners: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Masks that are causal and stay inside one text; padding, which has one owner, sees padding."""
+    index = torch.arange(owners.shape[1], device=owners.device)
+    visible = (owners[:, :, None] == owners[:, None, :]) & (index[:, None] >= index[None, :])
+    return attention_masks(backbone, visible, positions)

@@ -1,36 +1,23 @@
 """The token table: e(t) of every token behind an instruction, computed once so that queries need no model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.files.workdir import check_plan, read_array, write_array
+from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.software import software
 from lightretriever.artifacts.pipeline.states import PrefixCache, mlp_states, token_states_cached
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import idf_sha256
 
-__all__ = ["TableJob", "instruction_prefix", "make_table"]
+__all__ = ["instruction_prefix", "make_table"]
 
 StatesOf = Callable[[torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class TableJob:
-    """One table: the task's instruction, and how many tokens share a forward pass and a part file.
-
-    `batch` None means 128 tokens on a CPU (more falls out of its caches) and 512 on CUDA (the cached keys and values
-    of the prefix are copied for each).
-    """
-
-    instruction: str
-    batch: int | None = None
-    part: int = 8192
 
 
 def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
@@ -42,24 +29,32 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
     return prefix
 
 
-def make_table(backbone: Backbone, job: TableJob, work: Path, weights: npt.NDArray[np.float32] | None = None) -> Path:
+def make_table(
+    backbone: Backbone,
+    instruction: str,
+    work: Path,
+    weights: npt.NDArray[np.float32] | None = None,
+    *,
+    batch: int | None = None,
+    part: int = 8192,
+) -> Path:
     """Write E, shape (V, H) float32, to `work/table.npy` and return that path.
 
-    Rows are *not* normalised: a query is normalise(mean_i E[t_i]). Special tokens that the model has no embedding for
-    get a row of zeros. With `weights` (V,) float32, row t is weights[t] · e(t), for adapters that were trained so. The
-    work is done in parts that survive a kill; a table that is already there, made from the same model and instruction,
-    is returned at once. Raises ResumeError when `work` was begun with another model or instruction, and ModelError for
-    states that are not finite.
+    Rows are *not* normalised: a query is normalise(mean_i E[t_i]). Special tokens without an embedding get rows of
+    zeros. With `weights` (V,) float32, row t is weights[t] · e(t), for adapters that were trained so. A forward pass
+    takes `batch` tokens (None: 128 on a CPU, where more falls out of its caches, and 512 on CUDA). A stopped call goes
+    on after the last finished part of `part` rows; a finished table is kept. Raises ResumeError when `work` was begun
+    with another model or instruction, and ModelError for states that are not finite.
     """
-    batch = job.batch or (512 if backbone.device.type == "cuda" else 128)
-    plan = {"model": backbone.fingerprint, "instruction": job.instruction, "batch": batch, "part": job.part}
+    batch = batch or (512 if backbone.device.type == "cuda" else 128)
+    plan = {"model": backbone.fingerprint, "instruction": instruction, "batch": batch, "part": part}
     if weights is not None:
         plan["row_weights"] = idf_sha256(weights)
     check_plan(work / "plan.json", {**plan, "device": backbone.device.type, "software": software()})
     target = work / "table.npy"
-    parts = {start: work / f"part-{start:07d}.npy" for start in range(0, backbone.embedded, job.part)}
+    parts = {start: work / f"part-{start:07d}.npy" for start in range(0, backbone.embedded, part)}
     if not target.is_file():
-        _make_parts(backbone, job, batch, parts)
+        _make_parts(backbone, instruction, batch, parts)
         rows = np.concatenate([read_array(part) for part in parts.values()])
         surplus = np.zeros((backbone.vocab_size - len(rows), rows.shape[1]), dtype=np.float32)
         whole = np.concatenate([rows, surplus])
@@ -69,12 +64,12 @@ def make_table(backbone: Backbone, job: TableJob, work: Path, weights: npt.NDArr
     return target
 
 
-def _make_parts(backbone: Backbone, job: TableJob, batch: int, parts: dict[int, Path]) -> None:
-    """Write the parts that are not there yet; each is a run of `job.part` rows from its start."""
+def _make_parts(backbone: Backbone, instruction: str, batch: int, parts: dict[int, Path]) -> None:
+    """Write the parts that are not there yet; each begins at its row."""
+    ends = [*list(parts)[1:], backbone.embedded]
     with torch.inference_mode(), ProgressBar("table", total=backbone.embedded, unit="tokens") as progress:
-        states_of = _states_of(backbone, job.instruction)
-        for start, file in parts.items():
-            end = min(start + job.part, backbone.embedded)
+        states_of = _states_of(backbone, instruction)
+        for (start, file), end in zip(parts.items(), ends, strict=True):
             if file.is_file():
                 progress.skip(end - start)
                 continue

@@ -9,21 +9,27 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
+from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import MissingExtraError, ModelError
-from lightretriever.artifacts.files.npy import UNREADABLE
+from lightretriever.artifacts.files.arrays import UNREADABLE
+from lightretriever.artifacts.files.workdir import write_atomically
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_SETTINGS",
+    "TOKEN_MLP_FILE",
+    "TokenMlp",
     "adapter_file",
     "adapter_settings",
     "centre_head_rows",
@@ -31,8 +37,11 @@ __all__ = [
     "fingerprint",
     "load_causal_lm",
     "load_thresholds",
+    "load_token_mlp",
     "local_folder",
     "merge_adapter",
+    "save_token_mlp",
+    "software",
 ]
 
 #: What makes a folder an adapter in PEFT's layout.
@@ -40,6 +49,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 #: What an adapter of our own trainer says of itself, beside PEFT's files.
 ADAPTER_SETTINGS = "lightretriever.json"
 THRESHOLDS_FILE = "thresholds.npy"
+TOKEN_MLP_FILE = "token_mlp.safetensors"
 #: Files of a model or adapter that decide its output.
 DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
 
@@ -145,12 +155,52 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+class TokenMlp(torch.nn.Module):
+    """Token vectors without the language model, from its embedding layer, to compare with (the paper's A2).
+
+    e(t) = W2 · gelu(W1 · layernorm(embedding(t)) + b1) + b2, of 4 H inner dimensions. (n, H) → (n, H) float32.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(hidden_size, 4 * hidden_size)
+        self.down = torch.nn.Linear(4 * hidden_size, hidden_size)
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        """Token vectors of embedded tokens."""
+        even = torch.nn.functional.layer_norm(embedded.float(), embedded.shape[-1:])
+        vectors: torch.Tensor = self.down(torch.nn.functional.gelu(self.up(even)))
+        return vectors
+
+
+def save_token_mlp(file: Path, mlp: TokenMlp) -> None:
+    """Write the MLP's weights, float32."""
+    write_atomically(file, save({name: tensor.contiguous().cpu() for name, tensor in mlp.state_dict().items()}))
+
+
+def load_token_mlp(file: Path, hidden_size: int) -> TokenMlp:
+    """Read what `save_token_mlp` wrote, frozen. Raises ModelError when it isn't there or was made for another model."""
+    mlp = TokenMlp(hidden_size)
+    try:
+        mlp.load_state_dict(load_file(file))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ModelError(
+            f"{file}: not an MLP for {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
+        ) from error
+    return mlp.requires_grad_(False)
+
+
+def software() -> str:
+    """Versions of torch and transformers: other versions may round differently, so a run isn't continued with them."""
+    return f"torch {version('torch')}, transformers {version('transformers')}"
+
+
 def fingerprint(folders: Iterable[Path], *settings: object) -> str:
     """SHA-256 over the decisive files of `folders`, and every setting that changes a vector."""
     digest = hashlib.sha256(json.dumps([str(setting) for setting in settings]).encode())
     for folder in folders:
         files = sorted({file for pattern in DECISIVE for file in folder.glob(pattern)})
-        digest.update(json.dumps([[file.name, _sha256(file)] for file in files]).encode())
+        digest.update(json.dumps([[file.name, file_sha256(file)] for file in files]).encode())
     return digest.hexdigest()
 
 
@@ -163,7 +213,7 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
     marker = target / "converted.json"
     if not gguf.is_file():
         raise ModelError(f"{gguf}: no such GGUF file.")
-    identity = {"source": gguf.name, "sha256": _sha256(gguf)}
+    identity = {"source": gguf.name, "sha256": file_sha256(gguf)}
     if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == identity:
         return target
     shutil.rmtree(target, ignore_errors=True)
@@ -216,8 +266,3 @@ def _remove_adapter(part: torch.nn.Module) -> None:
             setattr(part.get_submodule(parent), last, module.get_base_layer())
     if hasattr(part, "peft_config"):
         del part.peft_config
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

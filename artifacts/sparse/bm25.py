@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.sparse.arguments import check_k
 from lightretriever.artifacts.sparse.index import DocumentSet
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
@@ -59,8 +60,7 @@ class WordSearch:
         By score, then by ordinal; a score is the same whatever `among` is. k1 >= 0 is the saturation of the term
         frequency, b in [0, 1] the weight of the document's length. Raises ValueError on bad arguments.
         """
-        if k < 1:
-            raise ValueError(f"k is {k}; it must be 1 or more.")
+        check_k(k)
         most = min(k, max(1, self._index.count))
         handle = None if among is None else among.handle
         arguments = (*self._query(text), most, float(k1), float(b), handle)

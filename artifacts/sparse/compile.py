@@ -1,15 +1,16 @@
 """Compile the Java sources into the class files that are committed beside them, or check that the two belong together.
 
-    python -m lightretriever.artifacts.sparse.compile            compile, and record the checksums of sources and classes
-    python -m lightretriever.artifacts.sparse.compile --check    compare with the committed files; needs a javac as well
+    python -m lightretriever.artifacts.sparse.compile            compile; record checksums and the compiler's version
+    python -m lightretriever.artifacts.sparse.compile --check    compare with the committed files, and compile
 
-The checksums (`classes/SHA256SUMS`, readable by sha256sum) show without a compiler that a source was changed and not
-compiled.
+The compiler is Eclipse's, `ecj`: it reads the class files of Lucene, which are Java 21's, under an older Java too. The
+checksums (`classes/SHA256SUMS`, readable by sha256sum) show a source that was changed and not compiled. The bytes of
+the classes are compared only under the recorded version of ecj, because another one may write others.
 """
 
 import argparse
 import hashlib
-import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,30 +27,20 @@ FOLDER: Final = Path(__file__).parent
 CLASSES: Final = FOLDER / "classes"
 SUMS: Final = CLASSES / "SHA256SUMS"
 
-_OPTIONS: Final = (
-    "--release",
-    "11",
-    "-proc:none",
-    "-g:source,lines",
-    "-Werror",
-    "-Xlint:all,-path,-classfile,-processing",
-)
+_OPTIONS: Final = ("--release", "17", "-proc:none", "-failOnWarning", "-g:source,lines")
 _RECOMPILE: Final = "Run `python -m lightretriever.artifacts.sparse.compile` and commit the result."
+_INSTALL: Final = "Install Eclipse's compiler for Java (Debian and Ubuntu: `apt-get install ecj`)."
 
 
 def compile_classes(target: Path) -> None:
-    """Compile all sources into the directory `target`. Raises JavaError without a javac, or with what javac says."""
+    """Compile all sources into the directory `target`. Raises JavaError without ecj, or with what ecj says."""
     sources = [str(path) for path in sorted(FOLDER.glob("java/**/*.java"))]
-    command = [str(_javac()), *_OPTIONS, "-cp", str(anserini_jar()), "-d", str(target), *sources]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise JavaError(f"javac failed: {(done.stdout + done.stderr).strip()}", remedy="Mend the source.")
+    _ecj(*_OPTIONS, "-cp", str(anserini_jar()), "-d", str(target), *sources)
 
 
 def check_sums() -> None:
     """Compare sources and classes with the recorded checksums. Raises JavaError that names a file that differs."""
-    recorded = SUMS.read_text("ascii") if SUMS.is_file() else ""
-    then, now = _parsed(recorded), _parsed(_sums())
+    then, now = _parsed(_recorded()), _parsed(_sums())
     for name in sorted(then.keys() | now.keys()):
         if then.get(name) != now.get(name):
             state = "is not recorded" if name not in then else "is missing" if name not in now else "was changed"
@@ -57,10 +48,15 @@ def check_sums() -> None:
 
 
 def check_classes() -> None:
-    """Compile afresh and compare with the committed classes. Raises JavaError that names a file that differs."""
+    """Compile afresh, and compare with the committed classes if the compiler is the recorded one.
+
+    Raises JavaError that names a file that differs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         compile_classes(Path(folder))
         fresh = {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).glob("**/*.class")}
+    if _compiler() not in _recorded().splitlines():
+        return
     committed = {str(path.relative_to(CLASSES)): path.read_bytes() for path in CLASSES.glob("**/*.class")}
     for name in sorted(fresh.keys() | committed.keys()):
         if fresh.get(name) != committed.get(name):
@@ -71,7 +67,7 @@ def check_classes() -> None:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m artifacts.lucene.compile", description=(__doc__ or "").split("\n")[0]
+        prog="python -m lightretriever.artifacts.sparse.compile", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--check", action="store_true", help="compare with the committed files and change nothing")
     try:
@@ -92,18 +88,32 @@ def _replace_classes() -> None:
         compile_classes(compiled)
         shutil.rmtree(CLASSES, ignore_errors=True)
         compiled.rename(CLASSES)
-    SUMS.write_text(_sums(), "ascii")
+    SUMS.write_text(f"{_compiler()}\n{_sums()}", "ascii")
 
 
-def _javac() -> Path:
-    home = os.environ.get("JAVA_HOME", "")
-    found = shutil.which("javac") or shutil.which("javac", path=str(Path(home, "bin")) if home else "")
+def _ecj(*arguments: str) -> str:
+    """Run ecj; returns what it prints."""
+    found = shutil.which("ecj")
     if found is None:
-        raise JavaError(
-            "There is no javac on PATH nor in JAVA_HOME.",
-            remedy="Install a JDK of version 11 or newer (Debian: default-jdk-headless).",
-        )
-    return Path(found)
+        raise JavaError("There is no ecj on PATH.", remedy=_INSTALL)
+    done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
+    printed = (done.stdout + done.stderr).strip()
+    if done.returncode != 0:
+        raise JavaError(f"ecj failed: {printed}", remedy="Mend the source.")
+    return printed
+
+
+def _compiler() -> str:
+    """The installed compiler, as a comment of SHA256SUMS names it."""
+    printed = _ecj("-version")
+    version = re.search(r"\d+\.\d+\.\d+", printed)
+    if version is None:
+        raise JavaError(f"ecj names no version: {printed!r}.", remedy=_INSTALL)
+    return f"# ecj {version[0]}"
+
+
+def _recorded() -> str:
+    return SUMS.read_text("ascii") if SUMS.is_file() else ""
 
 
 def _sums() -> str:
@@ -114,7 +124,8 @@ def _sums() -> str:
 
 
 def _parsed(sums: str) -> dict[str, str]:
-    return {name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())}
+    lines = (line.partition("  ") for line in sums.splitlines() if not line.startswith("#"))
+    return {name: digest for digest, _, name in lines}
 
 
 if __name__ == "__main__":

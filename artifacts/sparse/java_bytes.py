@@ -45,7 +45,7 @@ def from_java(packed: JavaObject) -> bytes:
 
 
 def unpack_hits(packed: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """m int32 ordinals and m float32 scores, as Java's OpenIndex.best packs them."""
+    """m int32 ordinals and m float32 scores, as Java's TermSearch.best packs them."""
     count = len(packed) // 8
     ordinals = np.frombuffer(packed, dtype="<i4", count=count).astype(np.int64)
     scores = np.frombuffer(packed, dtype="<f4", count=count, offset=4 * count).astype(np.float32)

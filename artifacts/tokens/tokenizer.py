@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.tokens.fast_tokenizer import FastTokens
+from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
 
 __all__ = ["TextTokenizer", "document_text"]
@@ -22,9 +21,9 @@ def document_text(title: str, text: str) -> str:
 class TextTokenizer:
     """A `tokenizers` tokenizer without special tokens, padding or truncation.
 
-    Strings that look like special tokens (`<|endoftext|>` in a query) are ordinary text, so nobody can
-    put a control token into a query or a document. Text is lowercased first where the bundle says so. Single texts of
-    ordinary characters take a faster way to the same ids, see `artifacts.tokens.fast_tokenizer`.
+    Strings that look like special tokens (`<|endoftext|>` in a query) are ordinary text, so nobody can put a control
+    token into a query or a document. Text is lowercased first where the bundle says so. Methods that take text raise
+    TokenizerError for a text that the tokenizer fails on.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, content: bytes, lowercase: bool = True) -> None:
@@ -32,10 +31,9 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
-        self._fast = FastTokens.of(content, lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
         self.lowercase = lowercase
         self.sha256 = hashlib.sha256(content).hexdigest()
-        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":
@@ -48,27 +46,28 @@ class TextTokenizer:
 
     @classmethod
     def from_bytes(cls, content: bytes, *, name: str, lowercase: bool = True) -> "TextTokenizer":
-        """Parse the content of a `tokenizer.json`; `name` says in a BundleError what it was."""
+        """Parse the content of a `tokenizer.json`. Raises BundleError, which calls the content `name`."""
         try:
-            tokenizer = Tokenizer.from_buffer(content)
-        except Exception as error:  # tokenizers raises bare Exception on bad content
+            tokenizer = cls(Tokenizer.from_buffer(content), content=content, lowercase=lowercase)
+        except BaseException as error:
+            if not _is_of_library(error):
+                raise
             raise BundleError(f"{name}: not a tokenizer.json: {error}.") from error
-        return cls(tokenizer, content=content, lowercase=lowercase)
+        if not tokenizer.vocab_size:
+            raise BundleError(f"{name}: the vocabulary is empty.", remedy="Give a tokenizer.json with a vocabulary.")
+        return tokenizer
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
         return np.array(self.token_ids(text), dtype=np.int32)
 
     def token_ids(self, text: str) -> list[int]:
-        """Token ids of a text as Python's own numbers."""
-        prepared = text.lower() if self.lowercase else text
-        if self._fast is not None and (known := self._fast.ids(prepared)) is not None:
-            return known
-        ids: list[int] = self._tokenizer.encode(prepared, add_special_tokens=False).ids
+        """Token ids of a text as Python integers."""
+        ids: list[int] = self._encoding(self._prepare(text)).ids
         return ids
 
     def token_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Token ids of q texts one after the other, shape (n,), int32, and how many each has, shape (q,), int64."""
+        """Token ids of q texts one after the other, int32 (n,), and the number of ids of each text, int64 (q,)."""
         ids, lengths = array("i"), []
         for text in texts:
             found = self.token_ids(text)
@@ -77,19 +76,27 @@ class TextTokenizer:
         return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
-        """Token ids of every text, each of shape (n_i,), int32; uses all cores."""
+        """Token ids of every text, each int32 (n_i,); uses all cores."""
         prepared = [self._prepare(text) for text in texts]
-        return [_ids(encoding) for encoding in self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)]
+        try:
+            encodings = self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)
+        except BaseException as error:
+            if not _is_of_library(error):
+                raise
+            raise _failure(error) from error
+        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """The tokens of a text in order: id, and the characters from which to which it stands there, perhaps with the
-        space before it."""
+        """The tokens of a text in order: id, first character and the one after the last.
+
+        A span may begin with the space before the word.
+        """
         prepared = self._prepare(text)
         origin: Sequence[int] = range(len(text))
         if len(prepared) != len(text):  # a few capitals become two characters
             prepared = "".join(map(str.lower, text))
             origin = [place for place, character in enumerate(text) for _ in character.lower()]
-        encoding = self._tokenizer.encode(prepared, add_special_tokens=False)
+        encoding = self._encoding(prepared)
         found = zip(encoding.ids, encoding.offsets, strict=True)
         return [(token_id, origin[start], origin[end - 1] + 1) for token_id, (start, end) in found if end > start]
 
@@ -107,6 +114,22 @@ class TextTokenizer:
     def _prepare(self, text: str) -> str:
         return text.lower() if self.lowercase else text
 
+    def _encoding(self, prepared: str) -> Encoding:
+        try:
+            return self._tokenizer.encode(prepared, add_special_tokens=False)
+        except BaseException as error:
+            if not _is_of_library(error):
+                raise
+            raise _failure(error) from error
 
-def _ids(encoding: Encoding) -> npt.NDArray[np.int32]:
-    return np.asarray(encoding.ids, dtype=np.int32)
+
+def _is_of_library(error: BaseException) -> bool:
+    """Whether `tokenizers` failed. It raises bare Exception, and PanicException, which derives from BaseException and
+    can't be imported; KeyboardInterrupt and its like come from elsewhere."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _failure(error: BaseException) -> TokenizerError:
+    return TokenizerError(
+        f"the tokenizer fails on this text: {error}.", remedy="Change the text, or use a bundle with another tokenizer."
+    )

@@ -1,6 +1,8 @@
-"""The LoRA adapter that is trained: put onto a frozen backbone, and saved in PEFT's layout with its model card."""
+"""The LoRA adapter that is trained: put onto a frozen model, given term thresholds, and saved with its model card."""
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -9,17 +11,31 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import ModelError, RecipeError
+from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import new_folder
-from lightretriever.artifacts.files.workdir import write_array, write_atomically
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.token_mlp import TOKEN_MLP_FILE, TokenMlp, save_token_mlp
-from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, ADAPTER_SETTINGS, THRESHOLDS_FILE
+from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.pipeline.model import Backbone, load_model
+from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
+from lightretriever.artifacts.pipeline.states import packed_states
+from lightretriever.artifacts.pipeline.weights import (
+    ADAPTER_CONFIG,
+    ADAPTER_SETTINGS,
+    THRESHOLDS_FILE,
+    TOKEN_MLP_FILE,
+    TokenMlp,
+    save_token_mlp,
+)
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
+from lightretriever.artifacts.training.types import Progress, TrainingSet
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-__all__ = ["Adapter", "load_for_training"]
+__all__ = ["Adapter", "load_for_training", "model_card", "term_thresholds"]
+
+_BATCH = 32
+_ROW_TOKENS = 512
 
 
 class Adapter:
@@ -120,16 +136,7 @@ def load_for_training(recipe: TrainRecipe) -> Adapter:
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
             remedy="Leave it out; merge the old adapter into the model first if you want to build on it.",
         )
-    backbone = load_backbone(
-        model.path,
-        work=recipe.work,
-        bos_token=model.bos_token,
-        eos_token=model.eos_token,
-        dtype=model.dtype,
-        device=model.device,
-        lowercase=recipe.lowercase,
-        centre_head=model.centre_head,
-    )
+    backbone = load_model(model, recipe.work, lowercase=recipe.lowercase)
     longest = recipe.data.max_document_length
     if backbone.max_positions is not None and longest > backbone.max_positions:
         raise RecipeError(
@@ -137,3 +144,81 @@ def load_for_training(recipe: TrainRecipe) -> Adapter:
             remedy="Lower data.max_document_length.",
         )
     return Adapter(backbone, recipe.lora, recipe.seed, recipe.queries)
+
+
+def term_thresholds(
+    backbone: Backbone, texts: Sequence[str], max_length: int, silent: float
+) -> npt.NDArray[np.float32]:
+    """θ (`embedded`,) float32: what each term's pooled logit doesn't exceed in a share `silent` of `texts`.
+
+    A language model's logits are comparable at one position. Their maximum over the positions of a text is positive for
+    nearly the whole vocabulary, and higher for some terms than for others whatever the text says. So each term gets a
+    threshold, measured once before training,
+
+        θ_t = max(0, quantile_d max_i x_it),      w_t = ln(1 + ReLU(max_i x_it - θ_t)),
+
+    and sparse vectors are sparse from the first step on. `max_length` tokens of a text are read, special tokens
+    included.
+    """
+    sequences = backbone.document_ids(texts, max_length)
+    logits = torch.empty(len(sequences), backbone.embedded)
+    with torch.inference_mode(), ProgressBar("thresholds", total=len(sequences), unit="documents") as progress:
+        for start in range(0, len(sequences), _BATCH):
+            packed = packed_states(backbone, sequences[start : start + _BATCH], _ROW_TOKENS)
+            rows = pooled_logits(packed.hidden, backbone.head, packed.spans)
+            logits[start : start + len(rows)] = rows.cpu()
+            progress.advance(len(rows))
+    rank = max(1, math.ceil(silent * len(sequences)))
+    quantile: npt.NDArray[np.float32] = logits.kthvalue(rank, dim=0).values.clamp_min(0).numpy()
+    return quantile
+
+
+def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
+    """README.md of the adapter's folder."""
+    model = recipe.model.name or Path(recipe.model.path).name
+    return f"""---
+base_model: {model}
+library_name: peft
+license: {recipe.licence or "other"}
+tags: [retrieval, lightretriever]
+---
+# {recipe.name}
+
+A LoRA adapter that makes {model} a LightRetriever: documents are read by the whole model, queries by a table of token
+vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
+{"lowercased" if recipe.lowercase else "not lowercased"} on both sides.
+
+## Training data
+| set | pairs | weight | licence | instruction |
+|---|---:|---:|---|---|
+{_rows(recipe, sets)}
+
+## Stages
+{_stages(recipe)}
+{_best(recipe, progress)}
+Trained in {progress.elapsed_s / 60:.0f} minutes. Licence of the base model: {recipe.model.licence or "not stated"}.
+"""
+
+
+def _rows(recipe: TrainRecipe, sets: list[TrainingSet]) -> str:
+    licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
+    return "\n".join(
+        f"| {one.name} | {len(one.examples):,} | {one.weight:g} | {licences[one.name]} | {one.instruction} |"
+        for one in sets
+    )
+
+
+def _stages(recipe: TrainRecipe) -> str:
+    return "\n".join(
+        f"- {stage.kind}: {stage.steps:,} steps of {stage.batch_size} queries, learning rate {stage.learning_rate:g}"
+        for stage in recipe.stages
+    )
+
+
+def _best(recipe: TrainRecipe, progress: Progress) -> str:
+    if progress.best is None or recipe.dev is None:
+        return ""
+    return (
+        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of hybrid "
+        f"search {progress.best:.3f} on a sample of {recipe.dev.path.name}, split {recipe.dev.split}.\n"
+    )

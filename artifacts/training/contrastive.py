@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.full_query import full_query_states
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.packing import packed_states
-from lightretriever.artifacts.pipeline.sparse_head import sparse_weights_of_spans
-from lightretriever.artifacts.pipeline.states import token_states
+from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
+from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.pipeline.table import instruction_prefix
-from lightretriever.artifacts.training.objective import BatchLayout, TokenWeights, contrastive_objective
+from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
-from lightretriever.artifacts.training.types import Batch, StepContext
+from lightretriever.artifacts.training.types import Batch, StepContext, query_ids
 
 __all__ = ["Contrastive", "tokenise"]
 
@@ -116,7 +115,7 @@ class Contrastive:
         def documents_of(part: slice) -> Callable[[], Tensors]:
             def run() -> Tensors:
                 packed = packed_states(backbone, sequences[part], rows)
-                sparse = sparse_weights_of_spans(packed.hidden, backbone.head, packed.spans, backbone.thresholds)
+                sparse = sparse_weights(packed.hidden, backbone.head, packed.spans, backbone.thresholds)
                 return {"dense": packed.ends(), "sparse": sparse}
 
             return run
@@ -142,16 +141,10 @@ def tokenise(
 
     Raises CorpusError for a query without tokens.
     """
-    room = data.max_document_length - len(backbone.prefix()) - 1
     names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
     texts = [batch.set.documents[name] for name in names]
-    encoded = backbone.tokenizer.encode_batch([text[: 64 * data.max_document_length] for text in texts])
-    sequences = [backbone.frame(ids[:room].tolist()) for ids in encoded]
-    tokenised = backbone.tokenizer.encode_batch([example.query for example in batch.examples])
-    queries = [ids[: data.max_query_length].tolist() for ids in tokenised]
-    for example, query in zip(batch.examples, queries, strict=True):
-        if not query:
-            raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
+    queries = query_ids(backbone.tokenizer, batch.set.name, batch.examples, data.max_query_length)
+    sequences = backbone.document_ids(texts, data.max_document_length)
     return BatchLayout.of(batch, names, texts, queries), sequences, queries
 
 

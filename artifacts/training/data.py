@@ -21,14 +21,15 @@ import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import Corpus, file_sha256, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.evaluation.dataset import qrels_file
+from lightretriever.artifacts.evaluation.runs import qrels_file
+from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.negatives import SCRATCH, Source, bundle_of, filter_and_mine, same_text
+from lightretriever.artifacts.training.negatives import SCRATCH, Source, bundle_of, filter_and_mine
 from lightretriever.artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe, SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.simhash import nearest, simhash
-from lightretriever.artifacts.training.types import Example, TrainingSet
+from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -55,7 +56,7 @@ _COLUMNS: Final = {
 }
 
 
-def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
+def prepare(recipe: TrainRecipe, open_searcher: OpenSearcher) -> list[TrainingSet]:
     """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
 
     The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
@@ -68,7 +69,7 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
         if not (folder / _REPORT).is_file():
             (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
         check_plan(folder / _PLAN, _plan(recipe, one))
-    return [_prepared(recipe, one) for one in recipe.data.sets]
+    return [_prepared(recipe, one, open_searcher) for one in recipe.data.sets]
 
 
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
@@ -102,16 +103,18 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
     return recipe.work / "data" / one.name
 
 
-def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
+def _prepared(recipe: TrainRecipe, one: SetRecipe, open_searcher: OpenSearcher) -> TrainingSet:
     folder = _folder(recipe, one)
     documents = _documents(one)
     if not (folder / _REPORT).is_file():
-        _make(recipe, one, documents, folder)
+        _make(recipe, one, documents, folder, open_searcher)
     examples = _read_examples(folder)
     return TrainingSet(one.name, one.instruction, one.weight or float(len(examples)), examples, documents)
 
 
-def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
+def _make(
+    recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path, open_searcher: OpenSearcher
+) -> None:
     data = recipe.data
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -120,7 +123,7 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder
     drawn = _drawn(clean, one, recipe.seed)
     numbered = [replace(example, row=row) for row, example in enumerate(drawn)]
     source = Source(one.name, one.instruction, documents, relevant)
-    kept = filter_and_mine(numbered, source, data.consistency, data.negatives, folder)
+    kept = filter_and_mine(numbered, source, data.consistency, data.negatives, folder, open_searcher)
     report: dict[str, Any] = {"set": one.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),

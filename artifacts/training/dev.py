@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.beir import Corpus, Document
-from lightretriever.artifacts.evaluation.dataset import read_judged
-from lightretriever.artifacts.evaluation.runs import measure, ranking
+from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.files.shards import EncodedShard
-from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.encode import encode_documents
 from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import token_states
 from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.training.recipe import DevRecipe
-from lightretriever.service.search.fusion import align, fuse_linear
 
 __all__ = ["DevSet", "evaluate_dev"]
 
@@ -66,7 +66,7 @@ def evaluate_dev(
     `idf` and `row_weights`, both (V,) float32, are what tokens weigh in sparse and in dense queries; None is 1.
     """
     with torch.inference_mode():
-        settings = EncodeSettings(max_length=max_length, top_k=_TOP_K)
+        settings = EncodeRecipe(max_length=max_length, top_k=_TOP_K)
         shard = encode_documents(backbone, dev.documents, settings)
         tokenised = backbone.tokenizer.encode_batch(list(dev.queries.values()))
         tokens, places = np.unique(np.concatenate(tokenised), return_inverse=True)
@@ -80,14 +80,14 @@ def evaluate_dev(
     for name, query, vectors in zip(dev.queries, tokenised, rows, strict=True):
         scores_of = [_dense(shard, vectors), _sparse(shard, query, idf, backbone.vocab_size)]
         legs = [_best(scores) for scores in scores_of]
-        candidates = align(legs)
-        for leg, scores in enumerate(scores_of):  # as the service does
-            candidates.fill(leg, scores[candidates.missing(leg)])
-        fused = fuse_linear(candidates, _WEIGHTS)
+        candidates, _, ranks = kernels.align(legs)
+        # The service, too, gives each leg's candidates the other leg's true score.
+        known = np.stack([scores[candidates] for scores in scores_of]).astype(np.float64)
+        order, _, fused = kernels.fuse(known, ranks, _WEIGHTS, "range", 0.0)
         orders: dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]] = {
             "dense": legs[0],
             "sparse": legs[1],
-            "hybrid": (candidates.ordinals[fused.order], fused.scores[fused.order]),
+            "hybrid": (candidates[order], fused[order]),
         }
         for system, (ordinals, scores) in orders.items():
             hits = [(shard.ids[ordinal], float(score)) for ordinal, score in zip(ordinals, scores, strict=True)]

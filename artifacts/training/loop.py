@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import torch
 from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.mixture import Mixture
@@ -26,8 +27,10 @@ AnyStage = QueryLikelihoodStage | ContrastiveStage
 _STAGE_SEED = 1_000_003
 
 
-def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
+def train(recipe: TrainRecipe, open_searcher: OpenSearcher, *, minutes: float | None = None) -> bool:
     """Train the recipe's adapter, or go on with it; returns whether it is finished and written to `recipe.output`.
+
+    `open_searcher` opens the bundles that hard negatives come from.
 
     With `minutes`, the run stops at the first step after so much wall-clock time, preparation included, with a
     checkpoint; the next call goes on to the very same losses. Raises RecipeError, CorpusError, ModelError, and
@@ -37,7 +40,7 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
     torch.backends.cuda.enable_cudnn_sdp(False)
     processes = Processes.join(recipe.model.device)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.local_count))
-    run = Run(recipe, processes)
+    run = Run(recipe, processes, open_searcher)
     while run.progress.stage < len(recipe.stages):
         stage = recipe.stages[run.progress.stage]
         optimizer = torch.optim.AdamW(
@@ -45,9 +48,11 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
         )
         run.resume(optimizer)
         if not _run_stage(run, stage, optimizer, minutes):
+            processes.leave()
             return False
         run.next_stage()
     run.export()
+    processes.leave()
     return True
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
+from lightretriever.artifacts.training.types import Batch, Example, TrainingSet, same_text
 
 __all__ = ["Mixture"]
 
@@ -65,8 +65,8 @@ class _Deck:
 
     def __init__(self, one: TrainingSet, batch_size: int, negatives: int, seed: tuple[int, int]) -> None:
         self._set, self._size, self._negatives, self._seed = one, batch_size, negatives, seed
-        queries = _numbered([_folded(example.query) for example in one.examples])
-        documents = _numbered([_folded(one.documents[example.positive]) for example in one.examples])
+        queries = _numbered([same_text(example.query) for example in one.examples])
+        documents = _numbered([same_text(one.documents[example.positive]) for example in one.examples])
         self._keys = list(zip(queries, documents, strict=True))
         self._ids = list(one.documents) if negatives else []
         self._relevant: dict[int, set[str]] = {}
@@ -134,11 +134,11 @@ class _Deck:
             return [own[place] for place in sorted(places.tolist())]
         drawn = list(own)
         taken = {*own, *self._relevant[query]}
-        positive = _folded(self._set.documents[example.positive])
+        positive = same_text(self._set.documents[example.positive])
         for _ in range(_ROUNDS):
             for place in random.integers(len(self._ids), size=2 * self._negatives).tolist():
                 name = self._ids[place]
-                if name not in taken and _folded(self._set.documents[name]) != positive:
+                if name not in taken and same_text(self._set.documents[name]) != positive:
                     taken.add(name)
                     drawn.append(name)
                     if len(drawn) == self._negatives:
@@ -148,11 +148,6 @@ class _Deck:
             f'the query "{example.query_id}".',
             remedy="Lower stages.negatives, or leave the set out.",
         )
-
-
-def _folded(text: str) -> str:
-    """The text as training sees it: case and outer white space make no difference."""
-    return text.strip().casefold()
 
 
 def _numbered(texts: list[str]) -> list[int]:

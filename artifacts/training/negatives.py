@@ -15,17 +15,13 @@ from typing import Final, Literal
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.workdir import scratch_folder
-from lightretriever.artifacts.progress import ProgressBar, tracked
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.searching import OpenSearcher
+from lightretriever.artifacts.evaluation.systems import word_index
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe
-from lightretriever.artifacts.training.types import Example
-from lightretriever.service.errors import NoDirectionError, NoTokensError
-from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
+from lightretriever.artifacts.training.types import Example, same_text
 
-__all__ = ["SCRATCH", "Source", "bundle_of", "filter_and_mine", "pick_negatives", "same_text"]
+__all__ = ["SCRATCH", "Source", "bundle_of", "filter_and_mine", "pick_negatives"]
 
 Hits = list[tuple[str, float]]
 Search = Callable[[str, int], Hits]
@@ -36,8 +32,6 @@ SCRATCH: Final = "bm25-"
 _AT_ONCE: Final = 2048  # queries whose hits may wait
 _THREADS: Final = min(8, os.cpu_count() or 1)
 _LEAST_CANDIDATES: Final = 100
-_DEADLINE_MS: Final = 600_000.0
-_LONGEST_QUERY: Final = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -50,17 +44,13 @@ class Source:
     relevant: Mapping[str, set[str]]
 
 
-def same_text(text: str) -> str:
-    """A text as training sees it: case and outer white space make no difference."""
-    return text.strip().casefold()
-
-
 def filter_and_mine(
     examples: Sequence[Example],
     source: Source,
     consistency: ConsistencyRecipe | None,
     negatives: Sequence[NegativesRecipe],
     work: Path,
+    open_searcher: OpenSearcher,
 ) -> list[Example]:
     """The examples that pass the filter, with their hard negatives: those of each of `negatives` in turn, each once.
 
@@ -77,7 +67,8 @@ def filter_and_mine(
         waiting: dict[str, list[Example]] = {}
         for example in kept.values():
             waiting.setdefault(example.query, []).append(example)
-        with _opened(ranking, source, work, positives={example.positive for example in kept.values()}) as search:
+        positives = {example.positive for example in kept.values()}
+        with _opened(ranking, source, work, open_searcher, positives) as search:
             stage = f"{source.name}: {'BM25' if ranking == 'bm25' else ranking}"
             for query, hits in _ranked(search, list(waiting), depth, stage):
                 for example in waiting[query]:
@@ -134,21 +125,19 @@ def _ranked(search: Search, queries: Sequence[str], depth: int, stage: str) -> I
 
 
 @contextmanager
-def _opened(ranking: Literal["bm25"] | Path, source: Source, work: Path, *, positives: set[str]) -> Iterator[Search]:
+def _opened(
+    ranking: Literal["bm25"] | Path, source: Source, work: Path, open_searcher: OpenSearcher, positives: set[str]
+) -> Iterator[Search]:
     if isinstance(ranking, Path):
-        with _bundle_search(bundle_of(ranking, source.name), source, positives) as search:
+        with _bundle_search(bundle_of(ranking, source.name), source, open_searcher, positives) as search:
             yield search
-        return
-    with scratch_folder(work, SCRATCH) as folder:
-        path, count = folder / "lucene", len(source.documents)
-        texts = tracked(source.documents.values(), f"{source.name}: BM25", total=count, unit="documents")
-        build_word_index(path, source.documents.keys(), texts)
-        with WordIndex.open(path) as words:
+    else:
+        with word_index(work, SCRATCH, source.documents, source.documents.values(), f"{source.name}: BM25") as words:
             yield words.search
 
 
 @contextmanager
-def _bundle_search(path: Path, source: Source, positives: set[str]) -> Iterator[Search]:
+def _bundle_search(path: Path, source: Source, open_searcher: OpenSearcher, positives: set[str]) -> Iterator[Search]:
     """Both legs of the bundle, ranked as it is served; the score of a hit is its cosine.
 
     A fused score is relative to the query's other candidates, so a margin on it would have no fixed meaning.
@@ -165,23 +154,12 @@ def _bundle_search(path: Path, source: Source, positives: set[str]) -> Iterator[
     tasks = bundle.manifest.tasks
     same = [task for task, info in tasks.items() if info.instruction == source.instruction]
     task = same[0] if same else bundle.manifest.default_task
-    settings = Settings(deadline_ms=_DEADLINE_MS, max_candidates=100_000, max_query_chars=_LONGEST_QUERY)
-    with SearchEngine.open(bundle, settings) as engine:
+    with open_searcher(bundle) as searcher:
 
         def search(query: str, depth: int) -> Hits:
-            request = SearchRequest(
-                query=query,
-                k=depth,
-                candidates=max(depth, _LEAST_CANDIDATES),
-                task=task,
-                fields=[],
-                allow_partial=False,
-            )
-            try:
-                hits = engine.search(request).hits
-            except (NoTokensError, NoDirectionError):
-                return []  # a query that can't be encoded has no ranking
-            scored = [(hit.id, hit.dense.score) for hit in hits if hit.dense is not None]
-            return [(name, score) for name, score in scored if name in source.documents]
+            candidates = max(depth, _LEAST_CANDIDATES)
+            hits = searcher.search(query, task=task, mode="hybrid", k=depth, candidates=candidates, fusion=None)
+            # A query that can't be encoded has no ranking.
+            return [(hit.id, hit.dense) for hit in hits or [] if hit.dense is not None and hit.id in source.documents]
 
         yield search

@@ -1,4 +1,5 @@
-"""The processes of a training run: one, or one per GPU. Each holds the whole model and a share of every batch."""
+"""The processes of a training run: one, or those that torchrun started. Each holds the whole model and a share of every
+batch."""
 
 import os
 from collections.abc import Callable
@@ -7,8 +8,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
+import torch.distributed as dist
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
 __all__ = ["Processes"]
@@ -18,33 +18,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of the run."""
+    """This process, number `rank` among `count`, of which `local_count` run on this machine. `device` is its own where
+    there are several."""
 
-    accelerator: Accelerator | None
+    rank: int = 0
+    count: int = 1
+    local_count: int = 1
+    device: str | None = None
 
     @classmethod
     def join(cls, device: str) -> "Processes":
-        """Meet the other processes that the launcher started; without a launcher the run is this process alone."""
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            return cls(None)
-        patience = InitProcessGroupKwargs(timeout=timedelta(hours=2))  # while the first one prepares data alone
-        cpu = device == "cpu" or not torch.cuda.is_available()
-        return cls(Accelerator(cpu=cpu, kwargs_handlers=[patience]))
+        """Meet the other processes by torchrun's environment; without it the run is this process alone."""
+        rank, count, local, local_count = (
+            int(os.environ.get(name, default))
+            for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
+        )
+        if count == 1:
+            return cls()
+        cuda = device != "cpu" and torch.cuda.is_available()
+        if cuda:
+            torch.cuda.set_device(local)
+        # Two hours: the others wait while the first one prepares data.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(hours=2))
+        return cls(rank, count, local_count, f"cuda:{local}" if cuda else "cpu")
 
-    @property
-    def rank(self) -> int:
-        """Number of this process, from 0."""
-        return 0 if self.accelerator is None else int(self.accelerator.process_index)
-
-    @property
-    def count(self) -> int:
-        """How many processes there are."""
-        return 1 if self.accelerator is None else int(self.accelerator.num_processes)
-
-    @property
-    def local_count(self) -> int:
-        """How many of them run on this machine."""
-        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    def leave(self) -> None:
+        """End the connection to the other processes."""
+        if self.count > 1:
+            dist.destroy_process_group()
 
     @property
     def first(self) -> bool:
@@ -53,44 +54,48 @@ class Processes:
 
     def placed(self, recipe: TrainRecipe) -> TrainRecipe:
         """The recipe with this process' own device."""
-        if self.accelerator is None:
+        if self.device is None:
             return recipe
-        model = recipe.model.model_copy(update={"device": str(self.accelerator.device)})
-        return recipe.model_copy(update={"model": model})
+        return recipe.model_copy(update={"model": recipe.model.model_copy(update={"device": self.device})})
 
     def wait(self) -> None:
         """Wait for all processes."""
-        if self.accelerator is not None:
-            self.accelerator.wait_for_everyone()
+        if self.count > 1:
+            dist.barrier()
 
     def in_turn(self, work: Callable[[], T]) -> T:
         """Run `work` on the first process, then on the others, which find its files on disk."""
-        if self.accelerator is None:
-            return work()
-        with self.accelerator.main_process_first():
-            return work()
+        if not self.first:
+            self.wait()
+        result = work()
+        if self.first:
+            self.wait()
+        return result
 
     def agree(self, flag: bool) -> bool:
         """Whether the flag is set in the first process, which decides for all."""
-        if self.accelerator is None:
-            return flag
-        return bool(broadcast_object_list([flag])[0])
+        flags = [flag]
+        if self.count > 1:
+            dist.broadcast_object_list(flags)
+        return flags[0]
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all processes, in order; they may have different numbers of them."""
-        if self.accelerator is None:
+        if self.count == 1:
             return rows
-        counts = gather_object([len(rows)])
+        counts = [0] * self.count
+        dist.all_gather_object(counts, len(rows))
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
-        parts = self.accelerator.gather(padded).split(max(counts))
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded)
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def add_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         """Replace every gradient by its sum over the processes. A missing one counts as zero."""
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        if self.accelerator is not None:
-            flat = self.accelerator.reduce(flat, reduction="sum")
+        if self.count > 1:
+            dist.all_reduce(flat)
         for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)

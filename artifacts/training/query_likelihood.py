@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encode import length_sorted_batches
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.sparse_head import SLICE_ELEMENTS
 from lightretriever.artifacts.pipeline.states import attention_masks
 from lightretriever.artifacts.training.recipe import DataRecipe, QueryLikelihoodStage
-from lightretriever.artifacts.training.types import Batch, StepContext
+from lightretriever.artifacts.training.types import Batch, StepContext, query_ids
 from torch.nn import functional
 
 __all__ = ["QueryLikelihood", "attention_block", "corrupt"]
@@ -85,11 +85,9 @@ class QueryLikelihood:
         examples = [batch.examples[place] for place in places]
         encode, characters = self._backbone.tokenizer.encode_batch, 64 * self._data.max_document_length
         documents = encode([batch.set.documents[example.positive][:characters] for example in examples])
-        queries = [ids[: self._data.max_query_length].tolist() for ids in encode([one.query for one in examples])]
+        queries = query_ids(self._backbone.tokenizer, batch.set.name, examples, self._data.max_query_length)
         pairs = []
-        for place, example, document, query in zip(places, examples, documents, queries, strict=True):
-            if not query:
-                raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
+        for place, document, query in zip(places, documents, queries, strict=True):
             random = np.random.default_rng([context.seed & 0xFFFF_FFFF_FFFF_FFFF, context.step, place])
             left = corrupt(document[: self._room], self._corruption, self._masked, random)
             before = [*self._head, *left.tolist(), *self._tail]

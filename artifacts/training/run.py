@@ -13,31 +13,32 @@ import json
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.evaluation.searching import OpenSearcher
+from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.workdir import check_plan, write_array, write_atomically
-from lightretriever.artifacts.pipeline.software import software
-from lightretriever.artifacts.pipeline.thresholds import term_thresholds
-from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
+from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
-from lightretriever.artifacts.training.adapter import Adapter, load_for_training
-from lightretriever.artifacts.training.card import model_card
-from lightretriever.artifacts.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
 from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
-from lightretriever.artifacts.training.types import TrainingSet
+from lightretriever.artifacts.training.types import Progress, TrainingSet
 from rich.console import Console
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-__all__ = ["Run"]
+__all__ = ["Run", "load_checkpoint", "read_progress", "save_checkpoint"]
 
 _CHUNK = 4096
 _CALIBRATION = 1024  # documents that the thresholds are measured on
@@ -56,7 +57,7 @@ _NOT_IN_PLAN: Any = {
 class Run:
     """A training run: its model, its data, and where it stands. `progress` is changed by the loop."""
 
-    def __init__(self, recipe: TrainRecipe, processes: Processes) -> None:
+    def __init__(self, recipe: TrainRecipe, processes: Processes, open_searcher: OpenSearcher) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
         Raises ResumeError when the work directory was begun with another recipe, BundleError when something else than
@@ -74,7 +75,7 @@ class Run:
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             check_plan(recipe.work / "plan.json", plan)
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
-        self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
+        self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe, open_searcher))
         if processes.first:
             print_data_report(data_report(recipe), Console(stderr=True))
         contrastive = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)]
@@ -195,3 +196,49 @@ def _place(line: str) -> tuple[float, float]:
         return entry["stage"], entry["step"]
     except (ValueError, KeyError):
         return float("inf"), 0.0
+
+
+def save_checkpoint(
+    file: Path, progress: Progress, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """Write weights and optimiser state, float32, so that the file is always whole."""
+    tensors = {f"weight:{name}": parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{key}:{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, save(tensors, metadata={"progress": json.dumps(asdict(progress))}))
+
+
+def load_checkpoint(
+    file: Path, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> Progress:
+    """Set weights and optimiser state from a file of `save_checkpoint`. Raises ResumeError for one that doesn't fit."""
+    progress = read_progress(file)
+    try:
+        with safe_open(file, framework="pt") as content:
+            names = content.keys()
+            tensors = {name: content.get_tensor(name) for name in names}
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(tensors.pop(f"weight:{name}"))
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition(":")
+            parameter = parameters[name]
+            optimizer.state[parameter][kind] = tensor if kind == "step" else tensor.to(parameter.device)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise _unusable(file, error) from error
+    return progress
+
+
+def read_progress(file: Path) -> Progress:
+    """Where a run stands that wrote this file by `save_checkpoint`. Raises ResumeError for another file."""
+    try:
+        with safe_open(file, framework="pt") as content:
+            return Progress(**json.loads(content.metadata()["progress"]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise _unusable(file, error) from error
+
+
+def _unusable(file: Path, error: Exception) -> ResumeError:
+    return ResumeError(f"{file}: the checkpoint can't be used: {error}.", remedy="Delete it to begin again.")

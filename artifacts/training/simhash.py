@@ -32,8 +32,7 @@ _ENGLISH: Final = (
 )
 _FUNCTION_WORDS: Final = frozenset(_ENGLISH.split())
 _BATCH: Final = 2048
-_MOST_CANDIDATES: Final = 1 << 22  # compared at once, which bounds the memory at some hundred MiB
-_NO_MATCH: Final = np.iinfo(np.int64).max
+_COMPARED: Final = 1 << 22  # pairs at once, in some 40 MiB
 
 
 def content(text: str) -> str:
@@ -52,51 +51,18 @@ def simhash(texts: Sequence[str]) -> Hashes:
 def nearest(hashes: Hashes, references: Hashes, distance: int) -> npt.NDArray[np.int64]:
     """For each of `hashes` (n,) the index of the nearest of `references` (m,) within `distance` bits, else -1: (n,).
 
-    Of equally near ones it is the first. Two hashes that differ in at most d bits agree in at least one of d + 1
-    blocks of bits, so only references with a block in common are compared. Raises ValueError for a distance outside
-    0..63.
+    Of equally near ones it is the first. All are compared with all. Raises ValueError for a distance outside 0..63.
     """
     if not 0 <= distance <= 63:
         raise ValueError(f"distance is {distance}; it must be 0 to 63 bits.")
-    different, places = np.unique(hashes, return_inverse=True)
-    others, firsts = np.unique(references, return_index=True)
-    best = np.full(len(different), _NO_MATCH, np.int64)  # distance in the upper bits, place in the lower 32
-    edges = np.linspace(0, 64, distance + 2).astype(int)
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        mask = np.uint64((1 << (high - low)) - 1)
-        _compare_block(different, others, firsts, distance, np.uint64(low), mask, best)
-    found = np.where(best == _NO_MATCH, -1, best & 0xFFFFFFFF)
-    return found[places].astype(np.int64)
-
-
-def _compare_block(
-    hashes: Hashes,
-    references: Hashes,
-    names: npt.NDArray[np.intp],
-    distance: int,
-    shift: np.uint64,
-    mask: np.uint64,
-    best: npt.NDArray[np.int64],
-) -> None:
-    """Lower `best` by the references, called by `names`, that have the block of bits in common with a hash."""
-    keys = (references >> shift) & mask
-    order = np.argsort(keys, kind="stable")
-    wanted = (hashes >> shift) & mask
-    left = np.searchsorted(keys[order], wanted, side="left")
-    counts = np.searchsorted(keys[order], wanted, side="right") - left
-    ends = np.cumsum(counts)
-    start = 0
-    while start < len(hashes):
-        limit = (ends[start - 1] if start else 0) + _MOST_CANDIDATES
-        end = max(start + 1, int(np.searchsorted(ends, limit, side="right")))
-        part = counts[start:end]
-        rows = np.repeat(np.arange(start, end), part)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(part) - part, part)
-        columns = order[np.repeat(left[start:end], part) + within]
-        bits = np.bitwise_count(hashes[rows] ^ references[columns]).astype(np.int64)
-        near = bits <= distance
-        np.minimum.at(best, rows[near], (bits[near] << 32) | names[columns[near]])
-        start = end
+    found = np.full(len(hashes), -1, np.int64)
+    rows = max(1, _COMPARED // max(1, len(references)))
+    for start in range(0, len(hashes) if len(references) else 0, rows):
+        bits = np.bitwise_count(hashes[start : start + rows, None] ^ references)
+        places = bits.argmin(axis=1)
+        near = np.take_along_axis(bits, places[:, None], axis=1)[:, 0] <= distance
+        found[start : start + rows] = np.where(near, places, -1)
+    return found
 
 
 def _batch(texts: Sequence[str]) -> Hashes:

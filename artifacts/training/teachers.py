@@ -9,7 +9,6 @@ teachers and weigh them differently.
 """
 
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import ModelError, ResumeError
-from lightretriever.artifacts.files.npy import UNREADABLE
-from lightretriever.artifacts.files.workdir import check_plan, write_atomically
-from lightretriever.artifacts.pipeline.software import software
-from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, local_folder
-from lightretriever.artifacts.progress import ProgressBar, tracked
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.systems import word_index
+from lightretriever.artifacts.files.arrays import UNREADABLE, write_array
+from lightretriever.artifacts.files.workdir import check_plan
+from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, local_folder, software
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.training.negatives import SCRATCH
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TeacherRecipe, TrainRecipe
 from lightretriever.artifacts.training.teacher_vectors import Pairs, VectorTeacher, load_teacher, vector_scores
 from lightretriever.artifacts.training.types import Batch, TrainingSet
@@ -90,17 +89,12 @@ def _scores(
     file = folder / "scores.npy"
     if not file.is_file():
         if teacher.kind == "bm25":
-            try:
-                scores = _bm25_scores(one, folder / "index")
-            finally:
-                shutil.rmtree(folder / "index", ignore_errors=True)
+            scores = _bm25_scores(one, folder)
         else:
             scores = vector_scores(load, Pairs.of(one), one.instruction, folder, plan)
-        buffer = io.BytesIO()
-        np.save(buffer, scores)
-        write_atomically(file, buffer.getvalue())
-    for part in ("queries", "documents"):
-        shutil.rmtree(folder / part, ignore_errors=True)
+        write_array(file, scores)
+    for leftover in (folder / "queries", folder / "documents", *folder.glob(f"{SCRATCH}*")):
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         found: Floats = np.load(file, mmap_mode="r")
     except UNREADABLE as error:
@@ -108,16 +102,13 @@ def _scores(
     return found
 
 
-def _bm25_scores(one: TrainingSet, index: Path) -> Floats:
+def _bm25_scores(one: TrainingSet, folder: Path) -> Floats:
     """BM25 (k1 0.9, b 0.4) by Lucene, with the statistics of all documents of the set."""
-    shutil.rmtree(index, ignore_errors=True)  # a killed run's
-    texts = tracked(one.documents.values(), "teacher bm25: index", total=len(one.documents), unit="documents")
-    build_word_index(index, one.documents, texts)
     ordinals = {name: ordinal for ordinal, name in enumerate(one.documents)}
     width = 1 + max((len(example.negatives) for example in one.examples), default=0)
     scores = np.full((len(one.examples), width), np.nan, dtype=np.float32)
     with (
-        WordIndex.open(index) as words,
+        word_index(folder, SCRATCH, one.documents, one.documents.values(), "teacher bm25: index") as words,
         ProgressBar("teacher bm25", total=len(one.examples), unit="queries") as progress,
     ):
         for row, example in enumerate(one.examples):

@@ -1,14 +1,16 @@
 """What the parts of the trainer hand to each other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Batch", "Example", "Objective", "StepContext", "TrainingSet"]
+__all__ = ["Batch", "Example", "Objective", "Progress", "StepContext", "TrainingSet", "query_ids", "same_text"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,35 @@ class StepContext:
     rank: int = 0
     world: int = 1
     gather: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+
+
+def query_ids(tokenizer: TextTokenizer, name: str, examples: Sequence[Example], longest: int) -> list[list[int]]:
+    """Token ids of the examples' queries, at most `longest` each. Raises CorpusError for one without tokens, which
+    belongs to the set `name`."""
+    encoded = tokenizer.encode_batch([example.query for example in examples])
+    for example, ids in zip(examples, encoded, strict=True):
+        if not len(ids):
+            raise CorpusError(f'{name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
+    return [ids[:longest].tolist() for ids in encoded]
+
+
+def same_text(text: str) -> str:
+    """A text as training sees it: case and outer white space make no difference."""
+    return text.strip().casefold()
+
+
+@dataclass
+class Progress:
+    """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far.
+
+    `elapsed_s` is the time spent in all slices, in seconds.
+    """
+
+    stage: int = 0
+    step: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    elapsed_s: float = 0.0
 
 
 class Objective(Protocol):

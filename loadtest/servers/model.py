@@ -9,22 +9,172 @@ it can be. Settings are the service's.
 """
 
 import argparse
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import perf_counter
 
+import numpy as np
+import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError, ModelError
 from lightretriever.artifacts.evaluation.full import QueryModel
-from lightretriever.loadtest.servers.encoders import ModelQueryEncoder, load_encoder
-from lightretriever.loadtest.servers.thin import serve_engine
+from lightretriever.loadtest.servers.minimal_server import add_address
+from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
 from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.plan import Parts
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.serving.server import BACKLOG, ready_line, serve
 from lightretriever.service.settings import load_settings
 
-__all__ = ["main", "open_engine"]
+__all__ = ["Encode", "ModelQueryEncoder", "load_encoder", "main", "open_engine"]
+
+Encode = Callable[[Sequence[str]], list[EncodedQuery]]
+"""Encodes texts together."""
+
+_OTHER_MODEL = "Give the model that encoded the documents."
+
+
+class ModelQueryEncoder(QueryEncoder):
+    """Lets a model encode. Texts that wait while it is busy are encoded together, at most `batch` of them."""
+
+    def __init__(self, base: QueryEncoder, encode: Encode, batch: int) -> None:
+        super().__init__(base.tokenizer, base.tables)
+        self._encode = encode
+        self._batch = batch
+        self._queue: SimpleQueue[tuple[str, Future[EncodedQuery]]] = SimpleQueue()
+        Thread(target=self._work, name="model", daemon=True).start()
+
+    def encode(
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        field: str = "query",
+        extra_terms: Sequence[tuple[str, float]] = (),
+    ) -> EncodedQuery:
+        """Encode one text; the bundle's default task alone is possible. Raises what the model raises, and
+        InvalidRequestError for extra terms."""
+        if extra_terms:
+            raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
+        started = clock.add("tokenize", perf_counter())  # which the model does, as a part of encoding
+        future: Future[EncodedQuery] = Future()
+        self._queue.put((text, future))
+        query = future.result()
+        clock.add("encode", started)
+        if dense and query.dense is None:
+            reason = "the model's vector of this text is zero, so no document is nearer than another"
+            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+        return query
+
+    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
+        """Raise InvalidRequestError: what a term adds is not known of a model."""
+        raise InvalidRequestError.of(FieldError("explain", "a model reads the query whole: leave it out"))
+
+    def _work(self) -> None:
+        while True:
+            waiting = [self._queue.get()]
+            while len(waiting) < self._batch:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            self._answer(waiting)
+
+    def _answer(self, waiting: list[tuple[str, Future[EncodedQuery]]]) -> None:
+        try:
+            queries = self._encode([text for text, _ in waiting])
+        except Exception as error:
+            if len(waiting) == 1:
+                waiting[0][1].set_exception(error)
+                return
+            for one in waiting:  # a text that can't be encoded spoils no other
+                self._answer([one])
+        else:
+            for (_, future), query in zip(waiting, queries, strict=True):
+                future.set_result(query)
+
+
+def load_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
+    """Load a model and give what encodes queries by it, in the instruction of the bundle's default task.
+
+    Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
+    times IDF where the bundle's are; a bi-encoder leaves it to `base`, the bundle's own encoder. Raises ModelError.
+    """
+    by = _by_biencoder if model.is_biencoder else _by_language_model
+    return by(model, bundle, base, device)
+
+
+def _by_biencoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
+    from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+
+    manifest = bundle.manifest
+    task = manifest.default_task
+    encoder = load_biencoder(model.path, device=device, lowercase=manifest.tokenizer.lowercase)
+    _check_size(encoder.hidden_size, bundle)
+
+    def encode(texts: Sequence[str]) -> list[EncodedQuery]:
+        own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
+        vectors = _cut(encoder.encode_queries(texts, manifest.tasks[task].instruction), bundle)
+        return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
+
+    return encode
+
+
+def _by_language_model(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
+    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+    from lightretriever.artifacts.pipeline.model import load_backbone
+
+    manifest, idf = bundle.manifest, bundle.idf()
+    with TemporaryDirectory(prefix="query-model-") as work:
+        backbone = load_backbone(
+            model.path,
+            work=Path(work),
+            adapter=model.adapter,
+            bos_token=model.bos_token,
+            device=device,
+            lowercase=manifest.tokenizer.lowercase,
+        )
+    _check_size(backbone.hidden_size, bundle)
+    if backbone.tokenizer.sha256 != manifest.tokenizer.sha256:
+        raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
+    instruction = manifest.tasks[manifest.default_task].instruction
+
+    def encode(texts: Sequence[str]) -> list[EncodedQuery]:
+        vectors, sparse = full_query_vectors(backbone, instruction, list(texts))
+        return [
+            EncodedQuery.of_model(terms, weights if idf is None else weights * idf[terms], vector)
+            for vector, (terms, weights) in zip(_cut(vectors, bundle), sparse, strict=True)
+        ]
+
+    return encode
+
+
+def _check_size(hidden: int, bundle: Bundle) -> None:
+    if hidden < bundle.manifest.dimension:
+        raise ModelError(
+            f"The query model gives vectors of {hidden} values, the documents have {bundle.manifest.dimension}.",
+            remedy=_OTHER_MODEL,
+        )
+
+
+def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
+    """The first D values of (n, H), of length 1: n of (D,), None for a vector of zeros."""
+    cut = vectors[:, : bundle.manifest.dimension]
+    lengths = np.linalg.norm(cut, axis=1)
+    return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]
 
 
 def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -> SearchEngine:
@@ -47,9 +197,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         configure_logging("info")
         model = QueryModel(given.model, given.adapter, given.bos_token)
-        with open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine:
-            what = f"{engine.bundle.manifest.name!r} with the model {Path(given.model).name}"
-            serve_engine(engine, what, host=given.host, port=given.port)
+        with (
+            open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine,
+            socket.create_server((given.host, given.port), backlog=BACKLOG) as listener,
+        ):
+            holder, url = EngineHolder(engine), f"http://{given.host}:{listener.getsockname()[1]}"
+            line = f"{ready_line(holder)} with the model {Path(given.model).name} at {url}"
+            serve(holder, listener, on_ready=lambda: print(line, flush=True))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -64,8 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bos-token", help="first token, as in the bundle's recipe")
     parser.add_argument("--device", default="auto", help="where the model runs (auto: CUDA if there is one)")
     parser.add_argument("--batch", type=int, default=16, help="most queries encoded together (16)")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080)
+    add_address(parser)
     return parser
 
 

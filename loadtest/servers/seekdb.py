@@ -2,10 +2,10 @@
 
     python -m lightretriever.loadtest.servers.seekdb BUNDLE --work FOLDER --port 0
 
-The embedded form, `pylibseekdb`, which starts the engine as a process of its own, to be asked in SQL. HNSW with the
-parameters below for the dense vectors, SINDI without pruning for the sparse ones, both in memory. Each field is asked
-by a statement of its own: the engine's hybrid search, `dbms_hybrid_search`, refuses a table with a primary key. The
-index is made in FOLDER at the first start.
+The embedded form, `pylibseekdb`, which starts the engine as a process of its own, to be asked in SQL: HNSW with the
+parameters below for the dense vectors, SINDI without pruning for the sparse ones. A query is encoded as the service
+does it. Each field is searched for 100 candidates by a statement of its own, because the engine's hybrid search refuses
+a table with a primary key; reciprocal rank fusion merges the rankings. The documents come from the engine too.
 """
 
 import sys
@@ -20,86 +20,102 @@ import orjson
 import pylibseekdb
 import pymysql
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.loadtest.servers.engines import Row, main_of, read_rows
+from lightretriever.loadtest.servers.bundle_documents import built, read_rows
+from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = ["Seekdb", "build_table", "main", "opened"]
 
-_DATABASE: Final = "loadtest"
+CANDIDATES: Final = 100
+_RANK_CONSTANT: Final = 60
 _BATCH: Final = 500
+_NAME: Final = "documents"
 _TABLE: Final = "create table documents (number int primary key, dense vector({}), sparse sparsevector, raw longtext)"
-_DENSE: Final = """create vector index of_dense on documents (dense)
-    with (distance=inner_product, type=hnsw, lib=vsag, m=32, ef_construction=200, ef_search=128)"""
-_SPARSE: Final = """create vector index of_sparse on documents (sparse)
-    with (distance=inner_product, type=sindi, lib=vsag)"""
-_INSERT: Final = "insert into documents values (%s, %s, %s, %s)"
+_INDEXES: Final = (
+    """create vector index of_dense on documents (dense)
+    with (distance=inner_product, type=hnsw, lib=vsag, m=32, ef_construction=200, ef_search=128)""",
+    "create vector index of_sparse on documents (sparse) with (distance=inner_product, type=sindi, lib=vsag)",
+)
 # The index is asked for this function in this order only; `inner_product` reads the whole table.
 _RANKED: Final = "select number from documents order by negative_inner_product({}, %s) approximate limit {}"
-_DOCUMENTS: Final = "select number, raw from documents where number in %s"
 _TIMEOUTS: Final = ("ob_query_timeout", "ob_trx_timeout")  # in microseconds; an index takes longer than their defaults
 _DAY_US: Final = 86_400_000_000
 
 
-def build_table(bundle: Bundle, index: ImpactIndex, path: Path) -> None:
-    """Put all documents of a bundle into a new database in the folder `path`, and make its indexes."""
-    rows = read_rows(bundle, index)
-    with _instance(path) as instance, pymysql.connect(**instance.connection_options(), autocommit=True) as connection:
+def build_table(bundle: Bundle, path: Path) -> None:
+    """Put the documents of a bundle into a new database in the folder `path`, and make its indexes."""
+    rows = read_rows(bundle)
+    with _instance(path) as options, pymysql.connect(**options, autocommit=True) as connection:
         cursor = connection.cursor()
         for timeout in _TIMEOUTS:
             cursor.execute(f"set {timeout} = {_DAY_US}")
-        cursor.execute(f"create database {_DATABASE}")
-        connection.select_db(_DATABASE)
+        cursor.execute(f"create database {_NAME}")
+        connection.select_db(_NAME)
         cursor.execute(_TABLE.format(bundle.manifest.dimension))
-        while batch := [_record(row) for row in islice(rows, _BATCH)]:
-            cursor.executemany(_INSERT, batch)
-        cursor.execute(_DENSE)
-        cursor.execute(_SPARSE)
+        while batch := [
+            (number, _literal(dense), _literal(sparse), raw.decode())
+            for number, dense, sparse, raw in islice(rows, _BATCH)
+        ]:
+            cursor.executemany("insert into documents values (%s, %s, %s, %s)", batch)
+        for index in _INDEXES:
+            cursor.execute(index)
 
 
 class Seekdb:
-    """The table that `build_table` made, asked with a connection for every thread."""
+    """Searches the table that `build_table` made, with a connection for every thread."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, bundle: Bundle, options: Mapping[str, Any]) -> None:
+        task = bundle.manifest.default_task
+        self._encoder = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf())
+        self._task = task
         self._options = options
         self._own = local()
 
-    def ranked(self, field: str, vector: list[float] | dict[int, float], count: int) -> list[int]:
-        """See `Engine`."""
-        return [number for (number,) in self._asked(_RANKED.format(field, count), _literal(vector))]
+    def search(self, query: str, k: int) -> Hits:
+        """The best `k` documents."""
+        encoded = self._encoder.encode(query, self._task, StageClock())
+        if encoded.dense is None:
+            raise ValueError("the query was encoded without its dense vector")
+        sparse = dict(zip(encoded.terms.tolist(), encoded.weights.tolist(), strict=True))
+        scores: dict[int, float] = {}
+        for field, vector in (("dense", encoded.dense.tolist()), ("sparse", sparse)):
+            ranked = self._asked(_RANKED.format(field, max(CANDIDATES, k)), _literal(vector))
+            for rank, (number,) in enumerate(ranked, start=1):
+                scores[number] = scores.get(number, 0.0) + 1 / (_RANK_CONSTANT + rank)
+        best = sorted(scores, key=lambda number: (-scores[number], number))[:k]
+        documents = dict(self._asked("select number, raw from documents where number in %s", best)) if best else {}
+        return [_hit(rank, scores[number], documents[number]) for rank, number in enumerate(best, start=1)]
 
-    def documents(self, ordinals: Sequence[int]) -> Mapping[int, bytes | str]:
-        """See `Engine`."""
-        return dict(self._asked(_DOCUMENTS, list(ordinals))) if ordinals else {}
-
-    def _asked(self, statement: str, *values: Any) -> Iterable[tuple[Any, ...]]:
+    def _asked(self, statement: str, values: Any) -> Iterable[tuple[Any, ...]]:
         if not hasattr(self._own, "connection"):
-            self._own.connection = pymysql.connect(**self._options, database=_DATABASE, autocommit=True)
+            self._own.connection = pymysql.connect(**self._options, database=_NAME, autocommit=True)
         with self._own.connection.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(statement, (values,))
             rows: Iterable[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Seekdb]:
-    """The database in the folder `path`."""
-    with _instance(path) as instance:
-        yield Seekdb(instance.connection_options())
+def _hit(rank: int, score: float, raw: str) -> dict[str, Any]:
+    fields = orjson.loads(raw)
+    return {"id": fields.pop("_id"), "rank": rank, "score": score, "fields": fields}
 
 
 @contextmanager
-def _instance(path: Path) -> Iterator[Any]:
-    """The engine's process over the folder `path`, until the end of the block."""
+def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
+    """Search the database in the folder `path`."""
+    with _instance(path) as options:
+        yield Seekdb(bundle, options).search
+
+
+@contextmanager
+def _instance(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The engine's process over the folder `path`, until the end of the block: options of a connection."""
     instance = pylibseekdb.open(str(path))
     try:
-        yield instance
+        yield instance.connection_options()
     finally:
         instance.close()
-
-
-def _record(row: Row) -> tuple[int, str, str, str]:
-    number, dense, sparse, raw = row
-    return number, _literal(dense), _literal(sparse), raw.decode()
 
 
 def _literal(vector: list[float] | dict[int, float]) -> str:
@@ -109,7 +125,11 @@ def _literal(vector: list[float] | dict[int, float]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; returns the exit status."""
-    return main_of("seekdb", "seekdb", build_table, opened, arguments)
+
+    def build(bundle: Bundle, work: Path) -> Path:
+        return built(work, bundle, "seekdb", lambda folder: build_table(bundle, folder))
+
+    return serve_system("seekdb", build, opened, arguments)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import sys
 
 import typer
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.service.client.command import search
+from lightretriever.service.terminal import search
 
 __all__ = ["main"]
 

@@ -3,26 +3,25 @@
 import ctypes
 import gc
 
-__all__ = ["give_back", "settle"]
+__all__ = ["freeze_gc", "trim_heap"]
 
 
-def give_back() -> None:
-    """Let the C library return the free pages of its heaps to the system.
+def trim_heap() -> None:
+    """Return the free pages of glibc's heaps to the system: tens of MiB after a start.
 
-    glibc keeps most of what was freed, for the next one who asks: after a start, what reading the vocabulary and
-    compiling Java needed, tens of MiB in each process. A C library without `malloc_trim` is let alone.
+    Does nothing with a C library that has no `malloc_trim`.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-def settle() -> None:
-    """Let Python's collector of cycles look, from now on, only at what is made from now on.
+def freeze_gc() -> None:
+    """Let Python's cycle collector look only at what is made from now on.
 
-    A full collection holds all threads until it has looked at every object, and most of a process that serves are those
-    of modules, which stay. What was settled before is looked through once more first, because a bundle that was
-    replaced may be among it. To be called where nothing else needs the collector: it is that of the whole process.
+    A full collection stops every thread until it has looked at every object, and most objects of a process that serves
+    belong to modules, which stay. What was frozen before is collected once more first, because a bundle that was
+    replaced may be among it. This is the collector of the whole process: call it only in a process that serves.
     """
     gc.unfreeze()
     gc.collect()

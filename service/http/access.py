@@ -10,7 +10,7 @@ from lightretriever.service.errors import RateLimitedError, RouteNotFoundError, 
 from lightretriever.service.http.api_keys import KeyFile, KeyScope
 from lightretriever.service.settings import Settings
 
-__all__ = ["Gate", "RateLimit"]
+__all__ = ["Access", "RateLimit"]
 
 _MOST_CALLERS: Final = 100_000
 _IPV6_NETWORK: Final = 64
@@ -51,7 +51,7 @@ class RateLimit:
             )
 
 
-class Gate:
+class Access:
     """Lets a request pass, or says why not."""
 
     def __init__(self, keys: KeyFile | None, limit: RateLimit | None) -> None:
@@ -61,7 +61,7 @@ class Gate:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Make the gate that the settings describe. SettingsError if the file of keys can't be used."""
+        """Make the access that the settings describe. SettingsError if the file of keys can't be used."""
         keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
         rate = settings.rate_limit_per_s
         return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)

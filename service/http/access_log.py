@@ -1,27 +1,24 @@
-"""One request and its answer, whichever way it takes: its id, its time, its metric, its log line, and what every answer
-says besides."""
+"""One request and its answer: its id, its time, its metric, its log line, and what every answer says besides."""
 
 import logging
 import random
 import re
 from collections.abc import Mapping, Sequence
-from threading import get_ident
-from time import perf_counter, time
-from typing import Final
+from time import perf_counter
+from typing import Any, Final
 
 from lightretriever.service.errors import InternalError, ServiceError, shortened
 from lightretriever.service.http.json import problem_response
 from lightretriever.service.observability.metrics import Metrics
 from starlette.responses import Response
 
-__all__ = ["CLIENT_CLOSED", "Exchange", "refusal"]
+__all__ = ["CLIENT_CLOSED", "RequestRecord", "refusal"]
 
 CLIENT_CLOSED: Final = 499
 """nginx's number for a client that left."""
 
 _log = logging.getLogger("lightretriever.access")
 
-_RECORD: Final = vars(logging.LogRecord(_log.name, logging.INFO, __file__, 0, "request", None, None))
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -31,27 +28,24 @@ _HEADERS: Final = (
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _LONGEST_PATH: Final = 200
 
-Headers = Sequence[tuple[bytes, bytes]]
 
-
-class Exchange:
+class RequestRecord:
     """A request since it arrived. `given_id` is the id that it brings, if any; one of another form is replaced."""
 
-    __slots__ = ("_method", "_path", "arrived", "request_id", "seconds", "status", "trace_id")
-
-    def __init__(self, method: str, path: str, given_id: str, arrived: float | None = None) -> None:
-        self.arrived = perf_counter() if arrived is None else arrived
-        """`perf_counter` time."""
+    def __init__(self, method: str, path: str, given_id: str) -> None:
+        self.arrived = perf_counter()
+        """`perf_counter` time in seconds."""
         # It tells requests apart, and need not be hard to guess.
         self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"
         self.status = 0
         """Of the answer, 0 before it begins."""
         self.seconds: float | None = None
-        self.trace_id: str | None = None
+        self.about: dict[str, Any] = {}
+        """What the log line tells besides, such as the legs and their backends."""
         self._method = method
         self._path = path
 
-    def headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
+    def headers(self, given: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Give an answer's headers and those that every answer gets."""
         headers = [*given, *_HEADERS, (b"x-request-id", self.request_id.encode())]
         if not any(name == _CSP[0] for name, _ in given):
@@ -79,27 +73,14 @@ class Exchange:
         """Count the request at its route's pattern (a path itself could be anything, and would make a metric of its
         own), and write the access line. The query is in the body and stays out of it."""
         metrics.request(route, self.status).observe(self.end())
-        if not _log.isEnabledFor(logging.INFO):
-            return
-        # Made here, because the logger would look through the stack for who logs, and the record for the file's name.
-        record = logging.LogRecord.__new__(logging.LogRecord)
-        now = time()
-        vars(record).update(
-            _RECORD,
-            created=now,
-            msecs=now % 1 * 1e3,
-            relativeCreated=_RECORD["relativeCreated"] + (now - _RECORD["created"]) * 1e3,
-            thread=get_ident(),
-            threadName=None,
-            request_id=self.request_id,
-            method=self._method,
-            path=shortened(self._path, _LONGEST_PATH),
-            status=self.status,
-            ms=round(self.end() * 1e3, 3),
-        )
-        if self.trace_id is not None:
-            vars(record)["trace_id"] = self.trace_id
-        _log.handle(record)
+        line = {
+            "request_id": self.request_id,
+            "method": self._method,
+            "path": shortened(self._path, _LONGEST_PATH),
+            "status": self.status,
+            "ms": round(self.end() * 1e3, 3),
+        }
+        _log.info("request", extra=line | self.about)
 
 
 def refusal(

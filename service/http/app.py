@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from lightretriever.service.errors import (
@@ -21,9 +20,9 @@ from lightretriever.service.http.access_log import refusal
 from lightretriever.service.http.middleware import Envelope
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
-from lightretriever.service.http.state import Desk
+from lightretriever.service.http.state import AppState
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import Serving
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -42,7 +41,7 @@ _WARM_UP_PAUSE_S: Final = 1.0
 
 
 def create_app(
-    source: Path | SearchEngine | Serving,
+    source: Path | SearchEngine | EngineHolder,
     settings: Settings | None = None,
     *,
     on_ready: Callable[[], None] | None = None,
@@ -50,12 +49,12 @@ def create_app(
     """Make the application that serves a bundle.
 
     `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
-    the caller's and brings its own settings: a folder as `Serving`, or an engine. `on_ready` is called after the
+    the caller's and brings its own settings: a folder as `EngineHolder`, or an engine. `on_ready` is called after the
     warm-up. SettingsError if the file of API keys can't be used, or traces are wanted without their packages.
     """
     chosen = settings or Settings() if isinstance(source, Path) else source.settings
-    desk = Desk(chosen, _tracing(chosen.otlp_endpoint))
-    return Application(desk, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready))
+    state = AppState(chosen, _tracing(chosen.otlp_endpoint))
+    return Application(state, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready))
 
 
 class Application:
@@ -64,20 +63,20 @@ class Application:
     FastAPI's application would put six layers around them, which either do what is done here, or nothing.
     """
 
-    def __init__(self, desk: Desk, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
-        self.state = SimpleNamespace(desk=desk)
-        self._description = description(router.routes, desk.settings)
+    def __init__(self, state: AppState, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
+        self.state = state
+        self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
         app: ASGIApp = _Router(routes, lifespan)
-        if desk.settings.cors_origins:
+        if state.settings.cors_origins:
             app = CORSMiddleware(
                 app,
-                allow_origins=desk.settings.cors_origins,
+                allow_origins=state.settings.cors_origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
                 expose_headers=["x-request-id", "retry-after"],
             )
-        self._app = Envelope(app, metrics=lambda: desk.serving.metrics, tracing=lambda: desk.tracing)
+        self._app = Envelope(app, metrics=lambda: state.holder.metrics, tracing=lambda: state.tracing)
 
     def openapi(self) -> dict[str, Any]:
         """Give the OpenAPI description."""
@@ -97,17 +96,10 @@ class _Router(Router):
 
     def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
         super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
-        plain = [route for route in routes if not route.param_convertors]
-        self._known = {(method, route.path): route for route in plain for method in route.methods or ()}
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            # Most requests name a path without parameters, which need not be matched with one pattern after the other.
-            if route := self._known.get((scope.get("method", ""), scope.get("path", ""))):
-                scope["route"] = route
-                await route.app(scope, receive, send)
-            else:
-                await super().app(scope, receive, send)
+            await super().app(scope, receive, send)
         except ServiceError as error:
             await _answer(Request(scope), error)(scope, receive, send)
         except HTTPException as error:
@@ -116,16 +108,19 @@ class _Router(Router):
 
 @asynccontextmanager
 async def _lifespan(
-    app: Application, *, source: Path | SearchEngine | Serving, settings: Settings, on_ready: Callable[[], None] | None
+    app: Application,
+    *,
+    source: Path | SearchEngine | EngineHolder,
+    settings: Settings,
+    on_ready: Callable[[], None] | None,
 ) -> AsyncIterator[None]:
-    serving = Serving(source) if isinstance(source, SearchEngine) else source
-    if isinstance(serving, Path):
-        serving = Serving.open(serving, settings)
-    desk: Desk = app.state.desk
-    desk.serving = serving
+    holder = EngineHolder(source) if isinstance(source, SearchEngine) else source
+    if isinstance(holder, Path):
+        holder = EngineHolder.open(holder, settings)
+    app.state.holder = holder
     stop = Event()
-    serving.start()
-    warm_up = asyncio.create_task(_warm_up(desk, stop, on_ready))
+    holder.start()
+    warm_up = asyncio.create_task(_warm_up(app.state, stop, on_ready))
     try:
         yield
     finally:
@@ -133,11 +128,11 @@ async def _lifespan(
         warm_up.cancel()
         with suppress(asyncio.CancelledError):
             await warm_up
-        serving.stop()
+        holder.stop()
         if isinstance(source, Path):
-            serving.close()
-        if desk.tracing is not None:
-            await asyncio.to_thread(desk.tracing.close)
+            holder.close()
+        if app.state.tracing is not None:
+            await asyncio.to_thread(app.state.tracing.close)
 
 
 def _tracing(endpoint: str | None) -> "Tracing | None":
@@ -154,10 +149,10 @@ def _tracing(endpoint: str | None) -> "Tracing | None":
     return Tracing.open(endpoint)
 
 
-async def _warm_up(desk: Desk, stop: Event, on_ready: Callable[[], None] | None) -> None:
+async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | None) -> None:
     while True:
         try:
-            with desk.serving.current as engine:
+            with state.holder.current as engine:
                 await asyncio.to_thread(engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
@@ -179,5 +174,5 @@ def _routing_error(request: Request, error: HTTPException) -> Response:
 
 
 def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
-    metrics = request.app.state.desk.serving.metrics
+    metrics = request.app.state.holder.metrics
     return refusal(error, metrics, request.url.path, request.state.request_id, headers)

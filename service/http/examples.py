@@ -142,6 +142,7 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
     Reloaded: {"swapped": True, "bundle": _BUNDLE},
     Info: {
         "bundle": _BUNDLE,
+        "legs": {"dense": {"backend": "faiss"}, "sparse": {"backend": "lucene"}, "bm25": {"backend": "lucene"}},
         "default_task": "default",
         "tasks": {"default": "Given a web search query, retrieve relevant passages that answer the query"},
         "modes": ["hybrid", "dense", "sparse", "bm25"],
@@ -153,6 +154,7 @@ ANSWERS: Final[dict[type[BaseModel], dict[str, Any]]] = {
             "max_candidates": 1000,
             "max_query_chars": 10000,
             "max_batch": 64,
+            "max_batch_hits": 10000,
             "max_body_bytes": 1048576,
         },
         "versions": {"lightretriever-search": "0.1.0", "python": "3.11.7", "faiss": "1.15.1"},

@@ -5,63 +5,98 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
-from fastapi import Request, Response
 from lightretriever.service.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
+    FieldError,
     InvalidJsonError,
     InvalidRequestError,
     MediaTypeError,
     ServiceError,
 )
 from lightretriever.service.http.problems import field_errors, problem
+from lightretriever.service.schemas import BatchRequest, SearchRequest
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import Scope
 
-__all__ = ["JSON", "PROBLEM_JSON", "header", "json_response", "model_of", "problem_response", "read_model"]
+__all__ = [
+    "JSON",
+    "MOST_NESTED",
+    "MOST_VALUES",
+    "PROBLEM_JSON",
+    "header",
+    "json_response",
+    "parse",
+    "parse_batch",
+    "problem_response",
+    "read_body",
+]
 
 JSON: Final = "application/json"
 PROBLEM_JSON: Final = "application/problem+json"
+
+MOST_NESTED: Final = 64
+"""Objects and lists that may stand around a value of a request. A filter of the deepest kind has fewer."""
+
+MOST_VALUES: Final = 5_000
+"""Values in a request, or in one search of a batch: names and values of fields, and elements of lists. The largest
+filter has fewer. Validation makes an error of a few kB for each wrong value before the first one is told."""
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def header(scope: Scope, name: bytes, default: str = "") -> str:
-    """Give the value of a request's first header of this name, in lower case: cheaper than from Starlette's mapping."""
+    """Give the value of a request's first header of this name, in lower case."""
     for known, value in scope["headers"]:
         if known == name:
             return str(value, "latin-1")
     return default
 
 
-async def read_model(request: Request, model: type[M], *, max_body_bytes: int, deadline_ms: float) -> M:
-    """Read the body as JSON into a model.
+async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float) -> bytes:
+    """Read the body of a request that is declared as JSON.
 
-    MediaTypeError unless it is declared as JSON, BodyTooLargeError over the limit (announced or streamed),
-    BodyTimeoutError if it is not there within the deadline, counted from now,
-    InvalidJsonError for what is no JSON (bad UTF-8, NaN, lone surrogates and too deep nesting among them),
-    InvalidRequestError where it does not fit the model.
+    MediaTypeError unless it is, InvalidJsonError if its length is announced in two ways, BodyTooLargeError over the
+    limit (announced or streamed), BodyTimeoutError if it is not there within the deadline, counted from now.
     """
     _check_media_type(request)
+    if header(request.scope, b"transfer-encoding") and header(request.scope, b"content-length"):
+        # A proxy may believe the one, and this server the other: what is left would be read as another request.
+        raise InvalidJsonError("The request announces both a length and chunks; send one of the two.")
     try:
         async with asyncio.timeout(deadline_ms / 1e3):
-            body = await _read_body(request, max_body_bytes)
+            return await _read(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
-    return model_of(body, model)
 
 
-def model_of(body: bytes, model: type[M]) -> M:
-    """Read JSON into a model. InvalidJsonError, InvalidRequestError."""
-    try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidJsonError(f"The body is not JSON: {error}.") from error
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise InvalidRequestError.of(*field_errors(error), count=error.error_count()) from error
+def parse(body: bytes, model: type[M]) -> M:
+    """Read JSON into a model. Not for an event loop: a large body takes milliseconds.
+
+    InvalidJsonError for what is no JSON (bad UTF-8, NaN, lone surrogates and nesting beyond 1,024 among them),
+    InvalidRequestError where it is too deep or too large, or does not fit the model.
+    """
+    return _validated(_loaded(body), model)
+
+
+def parse_batch(body: bytes, most: int) -> BatchRequest:
+    """Read a batch of at most `most` searches. Errors as in `parse`; those of the first bad search are told."""
+    content = _loaded(body)
+    searches = content.get("searches") if isinstance(content, dict) else None
+    if not isinstance(searches, list):
+        return _validated(content, BatchRequest)
+    if len(searches) > most:
+        message = f"a batch has at most {most} searches; send the others in another request"
+        raise InvalidRequestError.of(FieldError("searches", message, len(searches)))
+    read = []
+    for number, search in enumerate(searches):
+        try:
+            read.append(_validated(search, SearchRequest))
+        except InvalidRequestError as error:
+            raise error.within(f"searches.{number}") from error
+    return _validated({**content, "searches": read}, BatchRequest)
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
@@ -79,6 +114,37 @@ def problem_response(
     return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
 
 
+def _loaded(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJsonError(f"The body is not JSON: {error}.") from error
+
+
+def _validated(content: Any, model: type[M]) -> M:
+    _check_size(content)
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise InvalidRequestError.of(*field_errors(error), count=error.error_count()) from error
+
+
+def _check_size(content: Any) -> None:
+    """Raise InvalidRequestError for values that are too many or too deep, level by level, without recursion."""
+    level, count = [content], 0
+    for _ in range(MOST_NESTED + 1):
+        parts = [part for part in level if isinstance(part, dict | list)]
+        if not parts:
+            return
+        count += sum(map(len, parts))
+        if count > MOST_VALUES:
+            message = f"there are more than {MOST_VALUES} values in it; send fewer"
+            raise InvalidRequestError.of(FieldError("body", message))
+        level = [value for part in parts for value in (part.values() if isinstance(part, dict) else part)]
+    message = f"more than {MOST_NESTED} objects and lists stand around a value; nest it less"
+    raise InvalidRequestError.of(FieldError("body", message))
+
+
 def _check_media_type(request: Request) -> None:
     declared = header(request.scope, b"content-type")
     if declared.partition(";")[0].strip().lower() != JSON:
@@ -89,7 +155,7 @@ def _check_media_type(request: Request) -> None:
         raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body without encoding.")
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int) -> bytes:
     announced = header(request.scope, b"content-length")
     # The server has refused anything but digits; a body longer than announced never gets here.
     if announced.isdecimal() and int(announced[:20]) > limit:

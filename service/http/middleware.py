@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lightretriever.service.http.access_log import CLIENT_CLOSED, Exchange, refusal
+from lightretriever.service.http.access_log import CLIENT_CLOSED, RequestRecord, refusal
 from lightretriever.service.http.json import header
 from lightretriever.service.observability.metrics import Metrics
 from starlette.requests import ClientDisconnect
@@ -39,55 +39,55 @@ class Envelope:
         if method == "HEAD":
             # The same answer without its body. A copy, because the server's own scope tells it to send none.
             scope = {**scope, "method": "GET"}
-        exchange = Exchange(method, scope["path"], header(scope, b"x-request-id"))
-        trace = self._begin_trace(scope, method, exchange)
+        record = RequestRecord(method, scope["path"], header(scope, b"x-request-id"))
+        trace = self._begin_trace(scope, method, record)
         # What the engine wants to know of the time.
-        when = {"arrived": exchange.arrived, "marks": None if trace is None else trace.marks}
-        scope.setdefault("state", {}).update(when=when, request_id=exchange.request_id)
+        when = {"arrived": record.arrived, "marks": None if trace is None else trace.marks}
+        scope.setdefault("state", {}).update(when=when, request_id=record.request_id, about=record.about)
         metrics = self._metrics()
         metrics.in_flight.inc()
-        answer = _Answer(exchange, send, bodiless=method == "HEAD")
+        answer = _Answer(record, send, bodiless=method == "HEAD")
         try:
             await self._app(scope, receive, answer)
         except ClientDisconnect:
-            exchange.status = CLIENT_CLOSED
+            record.status = CLIENT_CLOSED
         except asyncio.CancelledError:
-            exchange.status = CLIENT_CLOSED
+            record.status = CLIENT_CLOSED
             raise
         except Exception as error:
-            sorry = exchange.failed(error)
-            if exchange.status:
+            sorry = record.failed(error)
+            if record.status:
                 raise  # half of an answer is out: the server must cut the connection
-            response = refusal(sorry, metrics, scope["path"], exchange.request_id)
+            response = refusal(sorry, metrics, scope["path"], record.request_id)
             await response(scope, receive, answer)
         finally:
             metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "unknown")
-            exchange.close(route, metrics)
+            record.close(route, metrics)
             if trace is not None:
-                trace.end(method, route, exchange.status)
+                trace.end(method, route, record.status)
 
-    def _begin_trace(self, scope: Scope, method: str, exchange: Exchange) -> "Trace | None":
+    def _begin_trace(self, scope: Scope, method: str, record: RequestRecord) -> "Trace | None":
         tracing = self._tracing()
         if tracing is None:
             return None
-        trace = tracing.begin(scope, method, exchange.arrived, exchange.request_id)
-        exchange.trace_id = trace.id
+        trace = tracing.begin(scope, method, record.arrived, record.request_id)
+        record.about["trace_id"] = trace.id
         return trace
 
 
 class _Answer:
     """Passes messages on, adding the headers to the answer's start; without a body if it has to be `bodiless`."""
 
-    def __init__(self, exchange: Exchange, send: Send, *, bodiless: bool) -> None:
-        self._exchange = exchange
+    def __init__(self, record: RequestRecord, send: Send, *, bodiless: bool) -> None:
+        self._record = record
         self._send = send
         self._bodiless = bodiless
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._exchange.begin_answer(message["status"])
-            message = {**message, "headers": self._exchange.headers(message["headers"])}
+            self._record.begin_answer(message["status"])
+            message = {**message, "headers": self._record.headers(message["headers"])}
         elif self._bodiless:
             message = {**message, "body": b""}
         await self._send(message)

@@ -4,19 +4,16 @@ FastAPI describes them (`router`), and Starlette finds them (`served`): they hav
 themselves, so FastAPI's own handling would do nothing for them, and costs as much as everything else together.
 """
 
+import asyncio
 import platform
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from lightretriever.service.execution.jobs import Job
-from lightretriever.service.execution.waiting import Done
 from lightretriever.service.http.api_keys import KeyScope
-from lightretriever.service.http.fastpath.handoff import answer
-from lightretriever.service.http.json import header, json_response, read_model
+from lightretriever.service.http.json import header, json_response, parse, parse_batch, read_body
 from lightretriever.service.http.openapi import (
     ADMIN_ERRORS,
     DOCUMENT_ERRORS,
@@ -26,7 +23,7 @@ from lightretriever.service.http.openapi import (
     describe,
 )
 from lightretriever.service.http.pages import Page
-from lightretriever.service.http.state import Desk
+from lightretriever.service.http.state import AppState
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
@@ -36,6 +33,7 @@ from lightretriever.service.schemas import (
     EncodeRequest,
     EncodeResponse,
     Info,
+    LegFacts,
     Limits,
     Reloaded,
     SearchRequest,
@@ -43,16 +41,15 @@ from lightretriever.service.schemas import (
     Status,
 )
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import Serving
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.versions import package_version
-from pydantic import BaseModel
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 __all__ = ["router", "served"]
 
-M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 class _AnyText(StringConvertor):
@@ -75,10 +72,10 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
 )
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
-    _enter(request, "search")
-    body = await _read(request, SearchRequest)
-    when = _when(request)
-    return await _work(request, lambda engine, done: engine.begin(engine.errands.search(body, **when), done))
+    body, when = await _begin(request), _when(request)
+    return await _work(
+        request, lambda engine: json_response(engine.operations.search(parse(body, SearchRequest), **when))
+    )
 
 
 @router.post(
@@ -88,14 +85,17 @@ async def search(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
-    _enter(request, "search")
-    body = await _read(request, BatchRequest)
-    when = _when(request)
-
-    def begin(engine: SearchEngine, done: Done) -> list[Job[Any]]:
-        return engine.begin_all(engine.errands.search_batch(body.searches, **when), done)
-
-    return await _work(request, begin, lambda results: json_response({"results": results}))
+    body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
+    with _state(request).admission, _holder(request).current as engine:
+        _tell_legs(request, engine)
+        searches = await _in_thread(engine, lambda: engine.operations.batch(parse_batch(body, most).searches, **when))
+        tasks = [asyncio.ensure_future(_in_thread(engine, answer)) for answer in searches]
+        try:
+            results = [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+        return await _in_thread(engine, lambda: json_response({"results": results}))
 
 
 @router.post(
@@ -103,10 +103,10 @@ async def search_batch(request: Request) -> Response:
 )
 async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
-    _enter(request, "search")
-    body = await _read(request, EncodeRequest)
-    when = _when(request)
-    return await _work(request, lambda engine, done: engine.begin(engine.errands.encode(body, **when), done))
+    body, when = await _begin(request), _when(request)
+    return await _work(
+        request, lambda engine: json_response(engine.operations.encode(parse(body, EncodeRequest), **when))
+    )
 
 
 @router.get(
@@ -118,7 +118,7 @@ async def document(request: Request) -> Response:
     """Give a stored document by its id."""
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine, done: engine.begin(engine.errands.document(document_id, **when), done))
+    return await _work(request, lambda engine: json_response(engine.operations.document(document_id, **when)))
 
 
 @router.get(
@@ -133,7 +133,7 @@ async def terms(request: Request) -> Response:
     """
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine, done: engine.begin(engine.errands.terms(document_id, **when), done))
+    return await _work(request, lambda engine: json_response(engine.operations.terms(document_id, **when)))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
@@ -158,7 +158,8 @@ async def info(request: Request) -> Response:
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
 async def metrics(request: Request) -> Response:
     """Give all metrics in Prometheus' text format."""
-    return Response(_serving(request).metrics.text(), media_type=_METRICS_TYPE)
+    text = await asyncio.to_thread(_holder(request).metrics.text)
+    return Response(text, media_type=_METRICS_TYPE)
 
 
 @router.post(
@@ -172,7 +173,7 @@ async def reload(request: Request) -> Response:
     Needs an API key with the scope `admin`. The request names no path: the folder is that of the command line.
     """
     _enter(request, "admin")
-    swapped = await _serving(request).reload()
+    swapped = await _holder(request).reload()
     return json_response(Reloaded(swapped=swapped, bundle=_info(_engine(request)).bundle))
 
 
@@ -206,12 +207,21 @@ def served() -> list[Route]:
 
 
 def _engine(request: Request) -> SearchEngine:
-    return _serving(request).current.engine
+    return _holder(request).current.engine
+
+
+def _holder(request: Request) -> EngineHolder:
+    return _state(request).holder
+
+
+def _state(request: Request) -> AppState:
+    state: AppState = request.app.state
+    return state
 
 
 def _enter(request: Request, scope: KeyScope) -> None:
     host = None if request.client is None else request.client.host
-    _desk(request).gate.enter(scope, header(request.scope, b"authorization"), host)
+    _state(request).access.enter(scope, header(request.scope, b"authorization"), host)
 
 
 def _when(request: Request) -> dict[str, Any]:
@@ -220,31 +230,29 @@ def _when(request: Request) -> dict[str, Any]:
     return when
 
 
-def _serving(request: Request) -> Serving:
-    return _desk(request).serving
+async def _begin(request: Request) -> bytes:
+    """Let the request in, and read its body."""
+    _enter(request, "search")
+    state = _state(request)
+    state.admission.check()  # before the body is read
+    settings = state.settings
+    return await read_body(request, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
-def _desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
+    """Let a thread work, which reads the body and writes the answer too: both may take long."""
+    with _state(request).admission, _holder(request).current as engine:
+        _tell_legs(request, engine)
+        return await _in_thread(engine, lambda: work(engine))
 
 
-async def _read(request: Request, model: type[M]) -> M:
-    desk = _desk(request)
-    desk.admission.check()  # before the body is read
-    settings = desk.settings
-    return await read_model(request, model, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
+async def _in_thread(engine: SearchEngine, work: Callable[[], T]) -> T:
+    return await asyncio.wrap_future(engine.submit(work))
 
 
-async def _work(
-    request: Request,
-    begin: Callable[[SearchEngine, Done], Sequence[Job[Any]]],
-    write: Callable[[Any], Response] = json_response,
-) -> Response:
-    """Let threads work, and write the answer too."""
-    desk = _desk(request)
-    with desk.admission, desk.serving.current as engine:
-        return await answer(partial(begin, engine), write)
+def _tell_legs(request: Request, engine: SearchEngine) -> None:
+    """Let the log line name the legs and their backends."""
+    request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.legs.items()}
 
 
 def _info(engine: SearchEngine) -> Info:
@@ -266,6 +274,7 @@ def _info(engine: SearchEngine) -> Info:
             query_weights=manifest.sparse.query_weights,
             fusion_weights=engine.fusion_weights,
         ),
+        legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         modes=engine.modes,

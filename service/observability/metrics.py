@@ -3,15 +3,18 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final, Literal, get_args
 
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.service.observability.multiprocess import shared_text
-from lightretriever.service.observability.times import Times
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
+from lightretriever.service.execution.executor import Lane
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 __all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 
@@ -40,6 +43,7 @@ _Together = Literal["livemin", "livemax", "livesum"]
 
 # 10 µs to 10 s: the query encoder takes microseconds, a deadline may be seconds.
 _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1.0, 2.5, 5.0)), 10.0)
+_OLDEST: Final = "process_start_time_seconds"
 
 
 class StageClock:
@@ -92,45 +96,31 @@ class Metrics:
         self._folder = Path(folder) if folder else None
         self._states: list[tuple[Gauge, Callable[[], float]]] = []
         self._bundle_labels: tuple[str, ...] = ()
+        self._backends: Mapping[Stage, str] = {}
         self.registry = CollectorRegistry()
         if self._folder is None:
             ProcessCollector(registry=self.registry)
         self._count_states()
-        self._requests = Times(
-            "lightretriever_request_seconds",
-            "Time from a request's arrival to the start of its answer.",
-            ["route", "status"],
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
-        self.request: Callable[[str, int], Times] = cache(
-            lambda route, status: self._requests.labels(route, str(status))
-        )
-        """The histogram of a route and status."""
         self._count_faults()
-        self.swaps = Counter(
-            "lightretriever_swaps",
-            "Other bundles that were taken over while serving, or refused.",
-            ["result"],
-            registry=self.registry,
-        )
-        for result in ("swapped", "refused"):
-            self.swaps.labels(result)
-        self._stages = Times(
-            "lightretriever_stage_seconds", "Time per stage.", ["stage"], buckets=_BUCKETS, registry=self.registry
-        )
-        self._stage = {stage: self._stages.labels(stage) for stage in get_args(Stage)}
-        self._searches = Times(
-            "lightretriever_search_seconds",
-            "Time of a whole search, waiting included, without HTTP.",
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
+        about = "Time from a request's arrival to the start of its answer."
+        requests = self._times("request", about, "route", "status")
+        self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
+        """The histogram of a route and status."""
+        stages = self._times("stage", "Time per stage, and the backend that it took place in.", "stage", "backend")
+        self._stage: Callable[[Stage, str], Histogram] = cache(stages.labels)
+        for stage in get_args(Stage):
+            self._stage(stage, "")
+        self._searches = self._times("search", "Time of a whole search, waiting included, without HTTP.")
 
     def describe(
-        self, manifest: Manifest, ready: Callable[[], float], abandoned: Mapping[str, Callable[[], float]]
+        self,
+        manifest: Manifest,
+        backends: Mapping[Stage, str],
+        ready: Callable[[], float],
+        lanes: Mapping[str, Lane],
     ) -> None:
-        """Tell of another engine: its bundle, whether it is ready, and the calls that each lane gave up."""
+        """Tell of another engine: its bundle, the backend of each stage, whether it is ready, and the calls that each
+        lane gave up."""
         labels = (
             manifest.name,
             manifest.digest,
@@ -146,53 +136,46 @@ class Metrics:
         self._bundle_labels = labels
         self._bundle.labels(*labels).set(1)
         self._documents.set(manifest.documents)
-        self._states = [
-            (self.ready, ready),
-            *((self.abandoned.labels(name), count) for name, count in abandoned.items()),
-        ]
+        self._backends = backends
+        abandoned = [(self.abandoned.labels(name), partial(getattr, lane, "abandoned")) for name, lane in lanes.items()]
+        self._states = [(self.ready, ready), *abandoned]
         if self._folder is None:
             for gauge, value in self._states:
                 gauge.set_function(value)
         self.refresh()
 
     def refresh(self) -> None:
-        """Write down the times and the present state, for other processes to read; one alone is asked when someone
-        wants to know."""
+        """Write down the present state for other processes to read. One process alone is asked when someone wants to
+        know."""
         if self._folder is not None:
-            for times in (self._requests, self._stages, self._searches):
-                times.count()
             for gauge, value in self._states:
                 gauge.set(value())
 
     def observe(self, clock: StageClock) -> None:
         """Take over the times of one search."""
         for stage, seconds in clock.seconds.items():
-            self._stage[stage].observe(seconds)
+            self._stage(stage, self._backends.get(stage, "")).observe(seconds)
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format, those of all processes where there are several."""
+        """All metrics in Prometheus' text format, those of all processes where there are several. Reads files: not for
+        an event loop."""
         if self._folder is None:
             return generate_latest(self.registry)
         self.refresh()
-        return shared_text(self._folder)
+        registry = CollectorRegistry()
+        registry.register(_Counted(self._folder))
+        registry.register(_Processes(self._folder))
+        return generate_latest(registry)
 
     def _count_faults(self) -> None:
-        self.errors = Counter(
-            "lightretriever_errors", "Answers that were errors, by kind.", ["kind"], registry=self.registry
-        )
-        self.degraded = Counter(
-            "lightretriever_degraded",
-            "Searches answered without a leg.",
-            ["leg", "reason"],
-            registry=self.registry,
-        )
-        self.unscored = Counter(
-            "lightretriever_unscored",
-            "Searches in which a leg did not score the candidates of the other one.",
-            ["leg", "reason"],
-            registry=self.registry,
-        )
+        self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
+        self.degraded = self._counter("degraded", "Searches answered without a leg.", "leg", "reason")
+        about = "Searches in which a leg did not score the candidates of the other one."
+        self.unscored = self._counter("unscored", about, "leg", "reason")
+        self.swaps = self._counter("swaps", "Other bundles that were taken over while serving, or refused.", "result")
+        for result in ("swapped", "refused"):
+            self.swaps.labels(result)
 
     def _count_states(self) -> None:
         labels = ("name", "version", "created", "model", "corpus", "query_weights")
@@ -203,6 +186,49 @@ class Metrics:
         abandoned = "Calls that nobody waits for any more and that still hold a thread."
         self.abandoned = self._gauge("abandoned_calls", abandoned, "livesum", ["lane"])
 
+    def _times(self, name: str, about: str, *labels: str) -> Histogram:
+        name = f"lightretriever_{name}_seconds"
+        return Histogram(name, about, labels, buckets=_BUCKETS, registry=self.registry)
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(f"lightretriever_{name}", about, labels, registry=self.registry)
+
     def _gauge(self, name: str, about: str, together: _Together, labels: Sequence[str] = ()) -> Gauge:
         """Make a gauge; `together` is what several processes make of their values."""
         return Gauge(f"lightretriever_{name}", about, labels, registry=self.registry, multiprocess_mode=together)
+
+
+class _Counted(Collector):
+    """What the processes counted. A bundle that no process serves any more is left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in MultiProcessCollector(None, str(self._folder)).collect():
+            if metric.name == "lightretriever_bundle_info":
+                metric.samples = [sample for sample in metric.samples if sample.value]
+            yield metric
+
+
+class _Processes(Collector):
+    """Memory, processor time and files of all living processes together, and the start of the oldest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        found: dict[str, Metric] = {}
+        for file in self._folder.glob("gauge_livesum_*.db"):  # the supervisor removes those of a process that ended
+            pid = file.stem.rpartition("_")[2]
+            for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
+                known = found.setdefault(metric.name, metric)
+                if known is not metric:
+                    pairs = zip(known.samples, metric.samples, strict=True)
+                    known.samples = [_together(one, other) for one, other in pairs]
+        yield from found.values()
+
+
+def _together(one: Sample, other: Sample) -> Sample:
+    value = min(one.value, other.value) if one.name == _OLDEST else one.value + other.value
+    return Sample(one.name, one.labels, value)

@@ -3,13 +3,14 @@
 from typing import Literal
 
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.schemas.base import Mode, Model
+from lightretriever.service.schemas.base import LegName, Mode, Model
 from lightretriever.service.schemas.requests import Weights
 from pydantic import Field
 
 __all__ = [
     "BundleFacts",
     "Info",
+    "LegFacts",
     "Limits",
     "Reloaded",
     "Status",
@@ -58,13 +59,21 @@ class Limits(Model):
     max_candidates: int
     max_query_chars: int
     max_batch: int
+    max_batch_hits: int = Field(description="Most hits of a batch: the sum of its `k`.")
     max_body_bytes: int
+
+
+class LegFacts(Model):
+    """A leg: a way of ranking."""
+
+    backend: str = Field(description="Where it is searched: `faiss`, `lucene` or `compiled`.")
 
 
 class Info(Model):
     """What is served, and within which limits."""
 
     bundle: BundleFacts
+    legs: dict[LegName, LegFacts] = Field(description="The legs that the bundle can be searched by.")
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
     modes: list[Mode] = Field(description="Modes of a search; `bm25` where the bundle has the words of its documents.")

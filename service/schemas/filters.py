@@ -26,13 +26,13 @@ class _Operator(Model):
 class And(_Operator):
     """All of the conditions hold."""
 
-    and_: list["Filter"] = Field(alias="and", min_length=1)
+    and_: list["Filter"] = Field(alias="and", min_length=1, max_length=1000)
 
 
 class Or(_Operator):
     """One of the conditions holds."""
 
-    or_: list["Filter"] = Field(alias="or", min_length=1)
+    or_: list["Filter"] = Field(alias="or", min_length=1, max_length=1000)
 
 
 class Not(_Operator):
@@ -46,7 +46,9 @@ class Condition(_Operator):
 
     field: str = Field(description="Name of a declared field, see `filters` in `/info`.")
     eq: Value | None = Field(default=None, description="This value.")
-    in_: list[Value] | None = Field(default=None, alias="in", min_length=1, description="One of these values.")
+    in_: list[Value] | None = Field(
+        default=None, alias="in", min_length=1, max_length=1000, description="One of these values."
+    )
     gt: Value | None = Field(default=None, description="More than this; numbers and dates.")
     gte: Value | None = Field(default=None, description="This or more.")
     lt: Value | None = Field(default=None, description="Less than this.")

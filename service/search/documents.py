@@ -1,42 +1,27 @@
-"""The stored documents: JSON objects in the Lucene index, found by ordinal or id."""
+"""The stored documents: JSON objects, found by ordinal or id."""
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
+from lightretriever.service.backends.base import DocumentStore
+from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
-__all__ = ["DocumentIndex", "Documents"]
+__all__ = ["Documents", "list_terms"]
 
 _ID_FIELD: Final = "_id"
 _SAMPLE: Final = 1000
 _PROBE_WORDS: Final = 8
 
 
-class DocumentIndex(Protocol):
-    """What holds the documents: `artifacts.sparse.index.ImpactIndex`."""
-
-    count: int
-
-    def documents(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
-        """Give the JSON of documents by ordinal (m,)."""
-
-    def ordinal(self, document_id: str) -> int | None:
-        """Find the ordinal of an id."""
-
-    def counts(self, field: str, ordinals: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
-        """Give the values of a keyword field in documents (m,), and how many have each."""
-
-    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give the terms of a document (n,) and their impacts (n,)."""
-
-
 class Documents:
     """Reads documents. A document's fields are the keys of its JSON object without `_id`."""
 
-    def __init__(self, index: DocumentIndex) -> None:
-        self._index = index
+    def __init__(self, store: DocumentStore) -> None:
+        self.store = store
         sample = self._sample(_SAMPLE)
         self.fields: list[str] = sorted({"title", "text"}.union(*sample) - {_ID_FIELD})
         """Names of the fields: those of up to 1,000 documents spread evenly over the index."""
@@ -44,7 +29,7 @@ class Documents:
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
         """Give id and fields of documents (m,), in this order; `fields` None: all of them."""
         found = []
-        for raw in self._index.documents(ordinals):
+        for raw in self.store.documents(ordinals):
             document = orjson.loads(raw)
             document_id = document.pop(_ID_FIELD)
             if fields is not None:
@@ -54,19 +39,19 @@ class Documents:
 
     def get(self, document_id: str) -> dict[str, Any] | None:
         """Give the fields of one document, or None if no document has this id."""
-        ordinal = self._index.ordinal(document_id)
+        ordinal = self.store.ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
-    def counts(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
+    def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
         """Give, by field, the values in documents (m,) and how many have each, the most frequent first."""
-        return {field: self._index.counts(field, ordinals) for field in fields}
+        return {field: self.store.facets(field, ordinals) for field in fields}
 
     def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
         """Give the impacts of one document by term, and its fields, or None if no document has this id."""
-        ordinal = self._index.ordinal(document_id)
+        ordinal = self.store.ordinal(document_id)
         if ordinal is None:
             return None
-        terms, impacts = self._index.terms(ordinal)
+        terms, impacts = self.store.terms(ordinal)
         fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
         return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
 
@@ -76,6 +61,19 @@ class Documents:
         return [probe for text in texts if (probe := " ".join(text.split()[:_PROBE_WORDS]))]
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
-        size = min(count, self._index.count)
-        ordinals = np.linspace(0, self._index.count - 1, size).astype(np.int64) if size else np.empty(0, np.int64)
-        return [orjson.loads(raw) for raw in self._index.documents(ordinals)]
+        size = min(count, self.store.count)
+        ordinals = np.linspace(0, self.store.count - 1, size).astype(np.int64) if size else np.empty(0, np.int64)
+        return [orjson.loads(raw) for raw in self.store.documents(ordinals)]
+
+
+def list_terms(
+    document_id: str, impacts: Mapping[int, int], fields: Mapping[str, Any], tokenizer: TextTokenizer
+) -> DocumentTerms:
+    """Give the terms of a document by descending impact, and which of them its title and text have."""
+    text = document_text(*(str(fields.get(name) or "") for name in ("title", "text")))
+    own = set(tokenizer.encode(text).tolist())
+    terms = [
+        DocumentTerm(id=term, token=tokenizer.token(term), impact=impacts[term], in_text=term in own)
+        for term in sorted(impacts, key=lambda term: (-impacts[term], term))
+    ]
+    return DocumentTerms(id=document_id, terms=terms)

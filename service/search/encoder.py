@@ -3,7 +3,7 @@
 dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
 
-A further text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
+A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 """
 
 from collections import Counter
@@ -14,53 +14,20 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
+from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["EncodedQueries", "EncodedQuery", "QueryEncoder"]
+__all__ = ["EncodedQueries", "QueryEncoder"]
 
 # A shorter vector is rounding noise; dividing by its length would make a direction out of it.
 _SHORTEST = 1e-12
 _NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
 
 _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
-
-
-@dataclass(slots=True)  # a frozen one takes several times as long to make
-class EncodedQuery:
-    """A query as the two legs need it. Nobody changes it.
-
-    terms: (t,) int32, different tokens ascending. counts: (t,) int64, how often each occurs. factors: (t,) float32,
-    how often it counts: the same, but for tokens of further texts. weights: (t,) float32, what it weighs in the sparse
-    leg. dense: (D,) float32 of length 1, None where it was not asked for. parts: (t, D) float32, what each of the
-    terms adds to it, None where it was not asked for. words: the text itself, where BM25 alone is to search for it.
-    """
-
-    terms: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int64]
-    factors: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32]
-    dense: npt.NDArray[np.float32] | None
-    parts: npt.NDArray[np.float32] | None = None
-    words: str = ""
-
-    @classmethod
-    def of_words(cls, text: str) -> "EncodedQuery":
-        """A text for BM25, which has words of its own: no token is looked for, and there may be none."""
-        none = np.empty(0, np.int32)
-        return cls(none, none.astype(np.int64), none.astype(np.float32), none.astype(np.float32), None, words=text)
-
-    @classmethod
-    def of_model(
-        cls,
-        terms: npt.NDArray[np.int32],
-        weights: npt.NDArray[np.float32],
-        dense: npt.NDArray[np.float32] | None,
-    ) -> "EncodedQuery":
-        """What a model made of a whole text: weights of different terms (t,), and a vector (D,) of length 1, if any."""
-        return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +41,7 @@ class EncodedQueries:
     bounds: npt.NDArray[np.int64]
     terms: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int64]
-    factors: npt.NDArray[np.float32]
+    term_weights: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32] | None
 
@@ -89,7 +56,7 @@ class EncodedQueries:
             raise IndexError(number)
         part = slice(self.bounds[number], self.bounds[number + 1])
         dense = None if self.dense is None else self.dense[number]
-        return EncodedQuery(self.terms[part], self.counts[part], self.factors[part], self.weights[part], dense)
+        return EncodedQuery(self.terms[part], self.counts[part], self.term_weights[part], self.weights[part], dense)
 
 
 class QueryEncoder:
@@ -117,33 +84,32 @@ class QueryEncoder:
         *,
         dense: bool = True,
         field: str = "query",
-        further: Sequence[tuple[str, float]] = (),
+        extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
         """Encode a text for a task (KeyError if there is no such task), without the dense vector if `dense` is false.
 
-        `further`: texts with their weights. NoTokensError for a text without tokens, and where those of negative weight
-        take away all there are; NoDirectionError where the mean of the tokens' rows is zero. Both name the `field` of
-        the request that holds the text.
+        `extra_terms`: texts with their weights. NoTokensError for a text without tokens, and where those of negative
+        weight take away all there are; NoDirectionError where the mean of the tokens' rows is zero. Both name the
+        `field` of the request that holds the text.
         """
         started = perf_counter()
-        ids = self.tokenizer.token_ids(text)
-        _require_tokens(ids, field, text)
+        ids = self._token_ids(text, field)
         if dense:
             started = clock.add("tokenize", started)
         sums = self.tables[task].sums if dense else None
         vector, length = None, 1.0
-        if further:
-            terms, counts, factors, weights = self._joined(ids, further)
+        if extra_terms:
+            terms, counts, term_weights, weights = self._joined(ids, extra_terms)
             if sums is not None:
-                vector, length = sums.direction(terms, factors)
+                vector, length = sums.direction(terms, term_weights)
         elif sums is None:
-            terms, counts, factors, weights = kernels.count(ids, self._idf)
+            terms, counts, term_weights, weights = kernels.count(ids, self._idf)
         else:
-            terms, counts, factors, weights, vector, length = sums.encode(ids, self._idf)
+            terms, counts, term_weights, weights, vector, length = sums.encode(ids, self._idf)
         if length < _SHORTEST:
             raise _no_direction(field, text)
         clock.add("encode" if dense else "tokenize", started)
-        return EncodedQuery(terms, counts, factors, weights, vector)
+        return EncodedQuery(terms, counts, term_weights, weights, vector)
 
     def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
         """Encode many texts, to the same as `encode` makes of each. An error names the first text that has one, as
@@ -155,37 +121,45 @@ class QueryEncoder:
         if dense:
             started = clock.add("tokenize", started)
         bounds, terms, counts = kernels.count_each(ids, lengths)
-        factors = counts.astype(np.float32)
-        weights = factors if self._idf is None else factors * self._idf.take(terms)
+        term_weights = counts.astype(np.float32)
+        weights = term_weights if self._idf is None else term_weights * self._idf.take(terms)
         vectors = None
         if dense:
-            vectors, norms = self.tables[task].sums.directions(bounds, terms, factors)
+            vectors, norms = self.tables[task].sums.directions(bounds, terms, term_weights)
             if (short := np.flatnonzero(norms < _SHORTEST)).size:
                 raise _no_direction(f"queries.{short[0]}", texts[short[0]])
         clock.add("encode" if dense else "tokenize", started)
-        return EncodedQueries(bounds, terms, counts, factors, weights, vectors)
+        return EncodedQueries(bounds, terms, counts, term_weights, weights, vectors)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """The same query with what each of its terms adds to its dense vector."""
-        rows = self.tables[task].rows(query.terms) * query.factors[:, None]
+        rows = self.tables[task].rows(query.terms) * query.term_weights[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
-    def _joined(self, ids: list[int], further: Sequence[tuple[str, float]]) -> _Counted:
-        """As `kernels.count`, of a query and its further texts; the tokens with all they count are left out."""
+    def _token_ids(self, text: str, field: str) -> list[int]:
+        """The token ids of a text, one at least. NoTokensError names the `field` of the request that holds it."""
+        try:
+            ids = self.tokenizer.token_ids(text)
+        except TokenizerError as error:
+            raise NoTokensError.of(FieldError(field, "the tokenizer fails on this text", shortened(text))) from error
+        _require_tokens(ids, field, text)
+        return ids
+
+    def _joined(self, ids: list[int], extra_terms: Sequence[tuple[str, float]]) -> _Counted:
+        """As `kernels.count`, of a query and its extra_terms texts; the tokens with all they count are left out."""
         counts = Counter(ids)
-        factors = {token_id: float(count) for token_id, count in counts.items()}
-        for position, (text, weight) in enumerate(further):
-            found = self.tokenizer.token_ids(f"{self._space}{text.strip()}")
-            _require_tokens(found, f"terms.{position}.text", text)
+        term_weights = {token_id: float(count) for token_id, count in counts.items()}
+        for position, (text, weight) in enumerate(extra_terms):
+            found = self._token_ids(f"{self._space}{text.strip()}", f"terms.{position}.text")
             counts.update(found)
             for token_id in found:
-                factors[token_id] = factors.get(token_id, 0.0) + weight
-        terms = sorted(token_id for token_id, factor in factors.items() if abs(factor) > _NOTHING)
+                term_weights[token_id] = term_weights.get(token_id, 0.0) + weight
+        terms = sorted(token_id for token_id, factor in term_weights.items() if abs(factor) > _NOTHING)
         if not terms:
             reason = "they take away every token of the query: leave one of them out, or change a weight"
             raise NoTokensError.of(FieldError("terms", reason))
-        factor = np.array([factors[term] for term in terms], dtype=np.float32)
+        factor = np.array([term_weights[term] for term in terms], dtype=np.float32)
         return (
             np.array(terms, dtype=np.int32),
             np.array([counts[term] for term in terms], dtype=np.int64),

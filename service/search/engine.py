@@ -1,22 +1,18 @@
-"""The search engine: encode, search both legs at once, fuse, fetch. Knows nothing of HTTP; use it in any process.
+"""The search engine: encode, search the legs at the same time, fuse, fetch. Knows nothing of HTTP.
 
 with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import NotReadyError
-from lightretriever.service.execution.crew import Crew
-from lightretriever.service.execution.jobs import Job, Jobs, Steps
-from lightretriever.service.execution.memory import give_back
-from lightretriever.service.execution.waiting import Done
+from lightretriever.service.execution.memory import trim_heap
 from lightretriever.service.observability.metrics import Mark, Metrics
 from lightretriever.service.schemas import (
     Document,
@@ -27,7 +23,7 @@ from lightretriever.service.schemas import (
     SearchRequest,
     SearchResponse,
 )
-from lightretriever.service.search.operations import Errands
+from lightretriever.service.search.operations import Operations
 from lightretriever.service.search.plan import Parts, modes_of
 from lightretriever.service.settings import Settings
 
@@ -35,7 +31,6 @@ __all__ = ["SearchEngine"]
 
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
 _BM25_EVERY: Final = 10  # searches of the warm-up
-_THREADS: Final = "request"
 _PROBES: Final = 500  # different searches of the warm-up
 T = TypeVar("T")
 
@@ -48,14 +43,15 @@ class SearchEngine:
         self.bundle = bundle
         self.settings = settings
         self.metrics = metrics or Metrics()
-        self._parts = parts
+        self.parts = parts
+        """What searches are made of."""
         self.modes = modes_of(bundle.manifest)
         """Modes in which the bundle can be searched."""
-        self.errands = Errands(bundle.manifest, settings, parts, self.metrics)
-        """What can be asked for, as steps for `begin`."""
-        self.fusion_weights = self.errands.fusion_weights
+        self.operations = Operations(bundle.manifest, settings, parts, self.metrics)
+        """What can be asked for, for who writes answers of plain dictionaries."""
+        self.fusion_weights = self.operations.fusion_weights
         """Weights of a linear fusion that names none."""
-        self._jobs = Jobs(_THREADS, settings.threads())
+        self._requests = ThreadPoolExecutor(settings.threads(), thread_name_prefix="request")
         self._warm = False
         self._closed = False
         if metrics is None:
@@ -84,25 +80,14 @@ class SearchEngine:
             raise
 
     @property
-    def parts(self) -> Parts:
-        """What searches are made of. Others can only be given at the beginning."""
-        return self._parts
-
-    @property
-    def crew(self) -> Crew:
-        """The threads that work on requests."""
-        return self._jobs.crew
-
-    @property
     def fields(self) -> list[str]:
         """Names of the document fields that a request may ask for."""
         return self.parts.documents.fields
 
     def publish(self) -> None:
         """Let the metrics tell the state of this engine."""
-        lanes = self.parts.lanes.items()
-        abandoned = {name: partial(getattr, lane, "abandoned") for name, lane in lanes}
-        self.metrics.describe(self.bundle.manifest, self._ready, abandoned)
+        lanes = self.parts.executor.lanes
+        self.metrics.describe(self.bundle.manifest, self.parts.backends(), self._ready, lanes)
 
     def search(
         self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
@@ -113,7 +98,8 @@ class SearchEngine:
         InvalidRequestError for a request out of limits, NoTokensError and NoDirectionError for a query that can't be
         encoded, DeadlineError and SearchFailedError where there is no answer to give.
         """
-        return SearchResponse.model_validate(self._do(self.errands.search(request, arrived=arrived, marks=marks)))
+        self._require_open()
+        return SearchResponse.model_validate(self.operations.search(request, arrived=arrived, marks=marks))
 
     def search_batch(
         self,
@@ -126,35 +112,36 @@ class SearchEngine:
 
         The batch is answered as a whole: an error of one search, which it names, is the error of all.
         """
-        self._require_open()
-        answers = self._jobs.do_all(self.errands.search_batch(requests, arrived=arrived, marks=marks))
-        return list(map(SearchResponse.model_validate, answers))
+        futures = [self.submit(search) for search in self.operations.batch(requests, arrived=arrived, marks=marks)]
+        try:
+            return [SearchResponse.model_validate(future.result()) for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
 
     def encode(
         self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> EncodeResponse:
         """Encode a text as a query. Errors as in `search`."""
-        return self._do(self.errands.encode(request, arrived=arrived, marks=marks))
+        self._require_open()
+        return self.operations.encode(request, arrived=arrived, marks=marks)
 
     def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
         """Read a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
-        return self._do(self.errands.document(document_id, arrived=arrived, marks=marks))
+        self._require_open()
+        return self.operations.document(document_id, arrived=arrived, marks=marks)
 
     def terms(
         self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> DocumentTerms:
         """Give what the sparse side has of a document, by descending impact. Errors as in `document`."""
-        return self._do(self.errands.terms(document_id, arrived=arrived, marks=marks))
-
-    def begin(self, steps: Steps[Any], done: Done) -> list[Job[Any]]:
-        """Begin what `errands` describes, without waiting: `done` gets its value or error in some thread."""
         self._require_open()
-        return [self._jobs.begin(steps, done)]
+        return self.operations.terms(document_id, arrived=arrived, marks=marks)
 
-    def begin_all(self, works: Sequence[Steps[Any]], done: Done) -> list[Job[Any]]:
-        """Begin several, which end as one: `done` gets the list of their values, or the first one's error."""
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """Let one of the threads for requests do some work when its turn comes. NotReadyError if closed."""
         self._require_open()
-        return self._jobs.begin_all(works, done)
+        return self._requests.submit(work)
 
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
         """Search with words of the documents, sometimes by BM25 if there is, until the JVM is fast; the engine is ready
@@ -179,10 +166,10 @@ class SearchEngine:
             self._require_open()
             mode: Mode = "bm25" if number % _BM25_EVERY == 1 and "bm25" in self.modes else "hybrid"
             request = SearchRequest(query=probes[number % len(probes)], mode=mode, allow_partial=False, k=1)
-            self._do(self.errands.probe(request, _WARM_UP_DEADLINE_MS))
+            self.operations.probe(request, _WARM_UP_DEADLINE_MS)
             if share < 1.0:
                 stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
-        give_back()
+        trim_heap()
         self._warm = not stop.is_set()
 
     def require_ready(self) -> None:
@@ -190,29 +177,22 @@ class SearchEngine:
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
-        stuck = [name for name, lane in self.parts.lanes.items() if lane.stuck]
-        if stuck:
-            raise NotReadyError(f"All places are held by calls that don't end, in: {', '.join(stuck)}.")
+        if stuck := self.parts.executor.stuck:
+            raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
 
     def close(self) -> None:
-        """Finish what was begun, end the threads and close the index; a second time does nothing."""
+        """Finish the requests that were begun, and close the backends; a second time does nothing."""
         if self._closed:
             return
         self._closed = True
-        self._jobs.close()
+        self._requests.shutdown()
         self.parts.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _do(self, steps: Steps[T]) -> T:
-        self._require_open()
-        return self._jobs.do(steps)
 
     def _ready(self) -> float:
         try:

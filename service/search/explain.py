@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import Explanation, FusionShares, LegName, TokenShares
-from lightretriever.service.search.encoder import EncodedQuery
 from lightretriever.service.search.hits import Plain
 
 __all__ = ["explained"]

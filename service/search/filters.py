@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind, keyword, milliseconds, number
-from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
+from lightretriever.service.backends.base import DocumentFilter, DocumentStore
 from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 
@@ -37,14 +37,14 @@ class Filters:
     """The sets of documents that conditions hold for; those of the last 64 conditions are kept, or fewer where they
     would take more than 64 MiB. For any thread."""
 
-    def __init__(self, index: ImpactIndex) -> None:
-        self._index = index
-        set_bytes = 2 * (index.count // 8 + 8)  # in Java and in Python
+    def __init__(self, store: DocumentStore) -> None:
+        self._store = store
+        set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
         self._most = max(1, min(_KEPT, _KEPT_BYTES // set_bytes))
-        self._sets: OrderedDict[tuple[str, ...], DocumentSet] = OrderedDict()
+        self._sets: OrderedDict[tuple[str, ...], DocumentFilter] = OrderedDict()
         self._lock = Lock()
 
-    def known(self, condition: tuple[str, ...]) -> DocumentSet | None:
+    def known(self, condition: tuple[str, ...]) -> DocumentFilter | None:
         """The set of a condition, if it is kept."""
         with self._lock:
             found = self._sets.get(condition)
@@ -52,9 +52,9 @@ class Filters:
                 self._sets.move_to_end(condition)
             return found
 
-    def where(self, condition: tuple[str, ...]) -> DocumentSet:
+    def where(self, condition: tuple[str, ...]) -> DocumentFilter:
         """Look a condition up in the index, and keep its set."""
-        found = self._index.where(condition)
+        found = self._store.where(condition)
         with self._lock:
             self._sets[condition] = found
             while len(self._sets) > self._most:

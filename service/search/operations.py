@@ -1,13 +1,13 @@
-"""What an engine can be asked for, as the steps of jobs (see `service.execution.jobs`)."""
+"""What an engine can be asked for. Each operation runs in the thread that calls it, and ends with its deadline."""
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.service.errors import DeadlineError, ServiceError
-from lightretriever.service.execution.jobs import Steps
+from lightretriever.service.errors import DeadlineError, DocumentNotFoundError, SearchFailedError, ServiceError
 from lightretriever.service.observability.metrics import Mark, Metrics, StageClock
 from lightretriever.service.schemas import (
     Document,
@@ -18,23 +18,26 @@ from lightretriever.service.schemas import (
     SearchRequest,
     TokenCount,
 )
+from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
-from lightretriever.service.search.lookup import list_terms, read_one
 from lightretriever.service.search.pipeline import Search
-from lightretriever.service.search.plan import Parts, Plan, fusion_weights, modes_of
+from lightretriever.service.search.plan import DOCUMENTS, Parts, Plan, fusion_weights, modes_of
 from lightretriever.service.search.request import RequestLimits
 from lightretriever.service.settings import Settings
 
-__all__ = ["Errands"]
+__all__ = ["Operations"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Errands:
-    """The steps of every kind of request. `arrived` is the `perf_counter` time that a deadline counts from, default the
-    first step's; `marks` gets the times of the stages. Errors are those of `SearchEngine`, and come with the steps."""
+class Operations:
+    """Every kind of request.
+
+    `arrived` is the `perf_counter` time in seconds that a deadline counts from, default now; `marks` gets the times of
+    the stages. Errors are those of `SearchEngine`.
+    """
 
     def __init__(self, manifest: Manifest, settings: Settings, parts: Parts, metrics: Metrics) -> None:
         self._manifest = manifest
@@ -51,27 +54,24 @@ class Errands:
             modes=modes_of(manifest),
         )
 
-    def search(
-        self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> Steps[Plain]:
+    def search(self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Plain:
         """Answer one search, with what `SearchResponse` describes."""
         self._limits.check_search(request)
-        return (yield from self._search(request, arrived, marks))
+        return self._search(request, arrived, marks)
 
-    def search_batch(
+    def batch(
         self, requests: Sequence[SearchRequest], *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> list[Steps[Plain]]:
-        """Answer several searches, as `search` does, a job each, with errors that say which one it was.
-        InvalidRequestError at once."""
+    ) -> list[Callable[[], Plain]]:
+        """Check several searches, and give for each the function that answers it as `search` does. An error says which
+        search it is of."""
         self._limits.check_batch(requests)
         since = perf_counter() if arrived is None else arrived
-        return [_of_batch(number, self._search(request, since, marks)) for number, request in enumerate(requests)]
+        return [partial(self._of_batch, number, request, since, marks) for number, request in enumerate(requests)]
 
     def encode(
         self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> Steps[EncodeResponse]:
+    ) -> EncodeResponse:
         """Encode a text as a query."""
-        yield from ()  # no call is needed
         self._limits.check_encode(request)
         clock = StageClock(arrived, marks)
         self._require_time(clock)
@@ -88,38 +88,28 @@ class Errands:
         timings = EncodeTimings(**clock.milliseconds())
         return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
 
-    def document(
-        self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> Steps[Document]:
+    def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
         """Read a document."""
-        clock = StageClock(arrived, marks)
-        fields = yield from self._read(self._parts.documents.get, document_id, clock)
+        fields = self._read(self._parts.documents.get, document_id, StageClock(arrived, marks))
         return Document(id=document_id, fields=fields)
 
     def terms(
         self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> Steps[DocumentTerms]:
+    ) -> DocumentTerms:
         """Read the terms of a document, by descending impact."""
-        clock = StageClock(arrived, marks)
-        impacts, fields = yield from self._read(self._parts.documents.terms, document_id, clock)
+        impacts, fields = self._read(self._parts.documents.terms, document_id, StageClock(arrived, marks))
         return list_terms(document_id, impacts, fields, self._parts.encoder.tokenizer)
 
-    def probe(self, request: SearchRequest, deadline_ms: float) -> Steps[Plain]:
+    def probe(self, request: SearchRequest, deadline_ms: float) -> Plain:
         """Answer a search without limits or metrics."""
-        plan = Plan(
-            request,
-            self._manifest.default_task,
-            self.fusion_weights,
-            self._settings.candidates,
-            deadline_ms,
-            condition=None,
-        )
-        return Search(self._parts, plan, StageClock()).steps()
+        task, weights = self._manifest.default_task, self.fusion_weights
+        plan = Plan(request, task, weights, self._settings.candidates, deadline_ms, condition=None)
+        return Search(self._parts, plan, StageClock()).run()
 
-    def _search(self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None) -> Steps[Plain]:
+    def _search(self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None) -> Plain:
         search = Search(self._parts, self._plan(request), StageClock(arrived, marks))
         try:
-            answer = yield from search.steps()
+            answer = search.run()
             for leg, reason in search.missing.items():
                 self._metrics.degraded.labels(leg, reason).inc()
             return answer
@@ -127,7 +117,14 @@ class Errands:
             self._metrics.observe(search.clock)
             for leg, reason in search.unscored.items():
                 self._metrics.unscored.labels(leg, reason).inc()
-                _log.warning("candidates not scored", extra={"leg": leg, "reason": reason})
+                about = {"leg": leg, "backend": self._parts.legs[leg].backend, "reason": reason}
+                _log.warning("candidates not scored", extra=about)
+
+    def _of_batch(self, number: int, request: SearchRequest, arrived: float, marks: list[Mark] | None) -> Plain:
+        try:
+            return self._search(request, arrived, marks)
+        except ServiceError as error:
+            raise error.within(f"searches.{number}") from error
 
     def _plan(self, request: SearchRequest) -> Plan:
         settings, manifest = self._settings, self._manifest
@@ -140,9 +137,22 @@ class Errands:
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
         )
 
-    def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> Steps[T]:
+    def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
+        """Read something of a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
         self._require_time(clock)
-        return read_one(self._parts.lanes["documents"], read, document_id, clock, self._until(clock))
+        outcome = self._parts.executor.call(DOCUMENTS, partial(read, document_id), self._until(clock))
+        if outcome.reason == "stuck":
+            raise DeadlineError("The document can't be read: all threads for it are held. Try later.")
+        if outcome.reason == "late":
+            raise DeadlineError(f"The document was not read within {self._settings.deadline_ms:g} ms.")
+        if outcome.error is not None:
+            _log.error("document failed", exc_info=outcome.error)
+            raise SearchFailedError("The document could not be read. The reason is in the log.") from outcome.error
+        clock.took("fetch", outcome.started, outcome.ended)
+        found = outcome.get()
+        if found is None:
+            raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
+        return found
 
     def _until(self, clock: StageClock) -> float:
         return clock.arrived + self._settings.deadline_ms / 1e3
@@ -150,10 +160,3 @@ class Errands:
     def _require_time(self, clock: StageClock) -> None:
         if perf_counter() >= self._until(clock):
             raise DeadlineError(f"The turn of the request did not come within {self._settings.deadline_ms:g} ms.")
-
-
-def _of_batch(number: int, steps: Steps[T]) -> Steps[T]:
-    try:
-        return (yield from steps)
-    except ServiceError as error:
-        raise error.within(f"searches.{number}") from error

@@ -1,40 +1,34 @@
-"""One search from the query to the answer, as the steps of a job."""
+"""One search from the query to the answer: encode, search the legs at the same time, fuse, read the documents."""
 
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.legs import Found
+from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, ScoredDocuments
 from lightretriever.service.errors import DeadlineError, SearchFailedError
-from lightretriever.service.execution.jobs import Steps
-from lightretriever.service.execution.lanes import Call, LateError, StuckError
+from lightretriever.service.execution.executor import Outcome, Reason
 from lightretriever.service.observability.metrics import Stage, StageClock
-from lightretriever.service.schemas import LegName, LinearFusion, Snippet, SnippetRequest
-from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from lightretriever.service.search.hits import Counts, Fetched, Plain, list_facets, list_hits
-from lightretriever.service.search.plan import Parts, Plan
-from lightretriever.service.search.snippets import Snippets
+from lightretriever.service.search.hits import Fetched, Plain, list_facets, list_hits
+from lightretriever.service.search.plan import DOCUMENTS, Parts, Plan
+from lightretriever.service.search.snippets import add_snippets
 
-__all__ = ["Reason", "Search"]
+__all__ = ["Search"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
+T = TypeVar("T")
 
-Reason = Literal["late", "stuck", "failed"]
-"""Why a leg is missing: too slow, without a free thread, or with an error."""
-
-# Shares of the deadline, from the arrival: what comes later keeps its time.
+# Shares of the deadline, counted from the arrival: what comes later keeps its time.
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
 
-# The times that every answer tells.
+# The times that every answer has.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
 
 
@@ -46,235 +40,177 @@ class Search:
         self.missing: dict[LegName, Reason] = {}
         """Legs that should have answered and did not."""
         self.unscored: dict[LegName, Reason] = {}
-        """Legs that answered, but did not score the other one's candidates."""
+        """Legs that answered, but did not score the other legs' candidates."""
         self._parts = parts
         self._plan = plan
         self._weights = plan.legs()
-        self._query: EncodedQuery
 
-    def steps(self) -> Steps[Plain]:
-        """Encode, search, fuse, fetch; gives what `SearchResponse` describes. NoTokensError or NoDirectionError if the
-        query can't be encoded, DeadlineError or SearchFailedError if there is no answer to give."""
+    def run(self) -> Plain:
+        """Give what `SearchResponse` describes.
+
+        NoTokensError or NoDirectionError if the query can't be encoded, DeadlineError or SearchFailedError if there is
+        no answer to give.
+        """
         if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
                 f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
-        self._query = self._encoded()
-        found = yield from self._find()
-        names = list(found)
+        query = self._encoded()
+        found = self._found(query)
+        legs = list(found)
         with self.clock.measure("fuse"):
             table = align(list(found.values()))
-        rescoring = self._rescoring(table, names)
-        if self._ranks_by_all_scores():
-            yield list(rescoring.values())
-            self._fill(table, names, rescoring)
-            rescoring = {}
+        self._rescore(query, table, legs)
         with self.clock.measure("fuse"):
-            fused = self._fuse(table, names)
-        page = fused.order[self._plan.request.offset :][: self._plan.request.k]
-        fetching, counting = self._fetching(table.ordinals[page]), self._counting(table.ordinals)
-        explaining = self._explaining(table.ordinals[page], names)
-        reading = [call for call in (fetching, counting) if call is not None]
-        yield [*rescoring.values(), *reading, *explaining.values()]
-        self._fill(table, names, rescoring)
-        fetched = self._read("fetch", fetching) or []
-        hits = self._with_snippets(list_hits(table, names, fused, page, fetched, self._plan.request.offset))
-        if self._plan.request.explain:
-            shares = self._shares(explaining)
-            hits = explained(hits, self._query, self._parts.encoder.tokenizer, fused.shares[:, page], names, shares)
-        return self._answer(table, hits, self._read("facets", counting))
-
-    def _find(self) -> Steps[dict[LegName, Found]]:
-        """What the legs find. DeadlineError or SearchFailedError if it is not enough for an answer."""
-        searches: dict[LegName, tuple[Callable[..., Found], object]] = {
-            name: (self._parts.legs[name].search, self._plan.candidates) for name in self._weights
-        }
-        if self._plan.condition is not None:
-            among = yield from self._where(self._plan.condition)
-            searches = {name: (partial(search, among=among), count) for name, (search, count) in searches.items()}
-        calls = self._ask(searches, _LEGS_UNTIL, self.missing)
-        yield list(calls.values())
-        found: dict[LegName, Found] = {}
-        for name, (value, started, ended) in self._answered(calls, self.missing).items():
-            found[name] = value
-            self.clock.took(name, started, ended)
-        if not found or (self.missing and not self._plan.request.allow_partial):
-            self._give_up()
-        return found
+            fused = self._fused(table, legs)
+        request = self._plan.request
+        page = fused.order[request.offset :][: request.k]
+        return self._answer(query, table, legs, fused, page)
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
         if request.mode == "bm25":
-            return EncodedQuery.of_words(request.query)
+            return EncodedQuery.of_text(request.query)
         return self._parts.encoder.encode(
             request.query,
             self._plan.task,
             self.clock,
             dense="dense" in self._weights,
-            further=[(term.text, term.weight) for term in request.terms],
+            extra_terms=[(term.text, term.weight) for term in request.terms],
         )
 
-    def _where(self, condition: tuple[str, ...]) -> Steps[DocumentSet]:
-        """The documents that the filter leaves. DeadlineError or SearchFailedError if that can't be said."""
-        filters = self._parts.filters
+    def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
+        """What the legs find, searched at the same time. DeadlineError or SearchFailedError if it is too little."""
+        among = self._among()
+        calls: dict[LegName, Callable[[], ScoredDocuments]] = {
+            name: partial(self._parts.legs[name].search, query, self._plan.candidates, among) for name in self._weights
+        }
+        found = self._gather(calls, _LEGS_UNTIL, self.missing)
+        if not found or (self.missing and not self._plan.request.allow_partial):
+            self._give_up()
+        return found
+
+    def _among(self) -> DocumentFilter | None:
+        """The documents that the request's filter leaves, None if it has none."""
+        condition = self._plan.condition
+        if condition is None:
+            return None
         with self.clock.measure("filter"):
-            kept = filters.known(condition)
-            if kept is None:
-                call = self._reading(_LEGS_UNTIL, filters.where, condition)
-                yield [call]
-                kept = self._result(call, _LEGS_UNTIL)[0]
-        return kept
+            kept = self._parts.filters.known(condition)
+        if kept is not None:
+            return kept
+        outcome = self._parts.executor.call(
+            DOCUMENTS, partial(self._parts.filters.where, condition), self._until(_LEGS_UNTIL)
+        )
+        return self._read("filter", outcome, _LEGS_UNTIL)
 
-    def _until(self, share: float) -> float:
-        return self.clock.arrived + share * self._plan.deadline_ms / 1e3
+    def _rescore(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
+        """Fill in each leg's true score of the documents that only other legs proposed. Scores that don't come in time
+        stay unknown; the leg is not missing for that."""
+        unknown = {name: table.missing(row) for row, name in enumerate(legs)}
+        legs_of = self._parts.legs
+        calls = {name: partial(legs_of[name].scores, query, which) for name, which in unknown.items() if which.size}
+        if calls:
+            for name, scores in self._gather(calls, _RESCORE_UNTIL, self.unscored, stage="rescore").items():
+                table.fill(legs.index(name), scores)
 
-    def _ask(
-        self,
-        questions: Mapping[LegName, tuple[Callable[..., _T], object]],
-        share: float,
-        missing: dict[LegName, Reason],
-    ) -> dict[LegName, Call[_T]]:
-        """The calls that ask each leg a question, to be answered by this share of the deadline; `missing` gets the legs
-        whose lane is stuck."""
-        calls: dict[LegName, Call[_T]] = {}
-        for name, (do, what) in questions.items():
-            try:
-                calls[name] = self._parts.lanes[name].call(self._until(share), do, self._query, what)
-            except StuckError:
-                missing[name] = "stuck"
-        return calls
-
-    def _answered(
-        self, calls: Mapping[LegName, Call[_T]], missing: dict[LegName, Reason]
-    ) -> dict[LegName, tuple[_T, float, float]]:
-        """Give what the legs answered, and from when to when they worked on it; `missing` gets the others."""
-        results: dict[LegName, tuple[_T, float, float]] = {}
-        for name, call in calls.items():
-            try:
-                results[name] = call.result()
-            except LateError:
-                missing[name] = "late"
-            except Exception:
-                _log.exception("leg failed", extra={"leg": name})
-                missing[name] = "failed"
-        return results
-
-    def _ranks_by_all_scores(self) -> bool:
-        """Tell whether the ranking depends on a leg's scores of the other one's candidates."""
-        fusion = self._plan.request.fusion
-        return isinstance(fusion, LinearFusion) and fusion.normalization == "range"
-
-    def _rescoring(self, table: CandidateTable, names: list[LegName]) -> dict[LegName, Call[Any]]:
-        """Ask each leg for its true score of the documents that only the other one proposed."""
-        missing = {name: table.missing(row) for row, name in enumerate(names)}
-        questions = {name: (self._parts.legs[name].scores, which) for name, which in missing.items() if which.size}
-        calls = self._ask(questions, _RESCORE_UNTIL, self.unscored)
-        for call in calls.values():
-            call.brief = True  # a hundred inner products, a hundred times a dozen lists
-        return calls
-
-    def _fill(self, table: CandidateTable, names: list[LegName], calls: Mapping[LegName, Call[Any]]) -> None:
-        """Take over the scores there are; the others stay unknown, and the leg is not missing for that."""
-        for name, (scores, started, ended) in self._answered(calls, self.unscored).items():
-            table.fill(names.index(name), scores)
-            self.clock.took("rescore", started, ended)
-
-    def _fuse(self, table: CandidateTable, names: list[LegName]) -> Fused:
+    def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
         request = self._plan.request
         if request.mode != "hybrid":
             return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
-        weights = [self._weights[name] for name in names]
+        weights = [self._weights[name] for name in legs]
         if isinstance(request.fusion, LinearFusion):
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
-    def _fetching(self, ordinals: npt.NDArray[np.int64]) -> Call[Fetched] | None:
-        if ordinals.size == 0:
-            return None
-        request = self._plan.request
-        fields = request.fields
-        if fields is not None and request.snippets is not None:
-            fields = [*fields, *request.snippets.fields]
-        return self._reading(1.0, self._parts.documents.fetch, ordinals, fields)
-
-    def _counting(self, ordinals: npt.NDArray[np.int64]) -> Call[Counts] | None:
-        fields = self._plan.request.facets
-        return self._reading(1.0, self._parts.documents.counts, fields, ordinals) if fields else None
-
-    def _reading(self, share: float, read: Callable[..., _T], *arguments: object) -> Call[_T]:
-        """A call that reads, by this share of the deadline, what is needed for any answer."""
-        try:
-            return self._parts.lanes["documents"].call(self._until(share), read, *arguments)
-        except StuckError as error:
-            raise DeadlineError("The documents can't be read: all threads for it are held. Try later.") from error
-
-    def _result(self, call: Call[_T], share: float) -> tuple[_T, float, float]:
-        """What was read by a share of the deadline. DeadlineError, SearchFailedError."""
-        try:
-            return call.result()
-        except LateError as error:
-            late = share * self._plan.deadline_ms
-            raise DeadlineError(f"The documents were not read within {late:g} ms.") from error
-        except Exception as error:
-            _log.exception("documents failed")
-            raise SearchFailedError("The documents found could not be read. The reason is in the log.") from error
-
-    def _read(self, stage: Stage, call: Call[_T] | None) -> _T | None:
-        if call is None:
-            return None
-        value, started, ended = self._result(call, 1.0)
-        self.clock.took(stage, started, ended)
-        return value
-
-    def _explaining(self, ordinals: npt.NDArray[np.int64], names: list[LegName]) -> dict[LegName, Call[Any]]:
-        if not self._plan.request.explain or ordinals.size == 0:
-            return {}
-        if "dense" in names:
-            self._query = self._parts.encoder.with_parts(self._query, self._plan.task)
-        return self._ask({name: (self._parts.legs[name].shares, ordinals) for name in names}, 1.0, {})
-
-    def _with_snippets(self, hits: list[Plain]) -> list[Plain]:
-        request = self._plan.request
-        if request.snippets is None or not hits:
-            return hits
-        with self.clock.measure("snippets"):
-            texts = [request.query, *(term.text for term in request.terms if term.weight > 0)]
-            snippets = Snippets(self._parts.encoder.tokenizer, self._query, texts)
-            return [self._with_snippet(hit, snippets, request.snippets) for hit in hits]
-
-    def _with_snippet(self, hit: Plain, snippets: Snippets, asked: SnippetRequest) -> Plain:
-        found: dict[str, Snippet] = {}
-        fields: dict[str, Any] = hit["fields"]
-        for name in asked.fields:
-            if perf_counter() >= self._until(1.0):
-                late = f"The snippets were not made within {self._plan.deadline_ms:g} ms."
-                raise DeadlineError(f"{late} Ask for fewer hits or fields.")
-            if isinstance(text := fields.get(name), str):
-                found[name] = snippets.one(text, asked.length)
-        wanted = self._plan.request.fields
-        if wanted is not None:
-            fields = {name: fields[name] for name in wanted if name in fields}
-        return hit | {"fields": fields, "snippets": found}
-
-    def _shares(self, calls: Mapping[LegName, Call[Any]]) -> dict[LegName, npt.NDArray[np.float32]]:
-        """What each leg's scores of the hits are made of; a leg that does not say so in time is left out."""
-        shares: dict[LegName, npt.NDArray[np.float32]] = {}
-        for name, (value, started, ended) in self._answered(calls, {}).items():
-            shares[name] = value
-            self.clock.took("explain", started, ended)
-        return shares
-
-    def _answer(self, table: CandidateTable, hits: list[Plain], counts: Counts | None) -> Plain:
+    def _answer(
+        self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], fused: Fused, page: npt.NDArray[np.intp]
+    ) -> Plain:
+        """Read the documents of the page, their facets and what explains them, and make the answer."""
+        request, parts, ordinals = self._plan.request, self._parts, table.ordinals[page]
+        reads: dict[str, tuple[str, Callable[[], Any]]] = {}
+        if ordinals.size:
+            reads["fetch"] = DOCUMENTS, partial(parts.documents.fetch, ordinals, self._fields())
+        if request.facets:
+            reads["facets"] = DOCUMENTS, partial(parts.documents.facets, request.facets, table.ordinals)
+        if request.explain and ordinals.size:
+            if "dense" in legs:
+                query = parts.encoder.with_parts(query, self._plan.task)
+            reads |= {name: (name, partial(parts.legs[name].shares, query, ordinals)) for name in legs}
+        outcomes = parts.executor.gather(reads, self._until(1.0)) if reads else {}
+        fetched: Fetched = self._read("fetch", outcomes["fetch"], 1.0) if "fetch" in outcomes else []
+        hits = list_hits(table, legs, fused, page, fetched, request.offset)
+        if request.snippets is not None and hits:
+            with self.clock.measure("snippets"):
+                arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
+                hits = add_snippets(hits, parts.encoder.tokenizer, query, request, arrived, deadline_ms)
+        if request.explain and hits:
+            shares = self._values({name: outcomes[name] for name in legs}, {}, "explain")
+            hits = explained(hits, query, parts.encoder.tokenizer, fused.shares[:, page], legs, shares)
+        facets = list_facets(self._read("facets", outcomes["facets"], 1.0)) if "facets" in outcomes else None
         return {
             "hits": hits,
             "degraded": sorted(self.missing),
-            "mode": self._plan.request.mode,
+            "mode": request.mode,
             "task": self._plan.task,
             "candidates": table.ordinals.size,
-            **({} if counts is None else {"facets": list_facets(counts)}),
+            **({} if facets is None else {"facets": facets}),
             "timings_ms": _UNTIMED | self.clock.milliseconds(),
         }
+
+    def _fields(self) -> list[str] | None:
+        """The fields to read: those to return, and those that snippets are made of."""
+        request = self._plan.request
+        if request.fields is None or request.snippets is None:
+            return request.fields
+        return [*request.fields, *request.snippets.fields]
+
+    def _until(self, share: float) -> float:
+        return self.clock.arrived + share * self._plan.deadline_ms / 1e3
+
+    def _gather(
+        self,
+        calls: Mapping[LegName, Callable[[], T]],
+        share: float,
+        missing: dict[LegName, Reason],
+        stage: Stage | None = None,
+    ) -> dict[LegName, T]:
+        """What legs answer until this share of the deadline; `missing` gets the reasons of the others."""
+        in_lanes = {name: (name, function) for name, function in calls.items()}
+        return self._values(self._parts.executor.gather(in_lanes, self._until(share)), missing, stage)
+
+    def _values(
+        self, outcomes: Mapping[Any, Outcome[T]], missing: dict[LegName, Reason], stage: Stage | None
+    ) -> dict[LegName, T]:
+        """The values of the legs' outcomes, whose times count for `stage`, or else for the leg's own."""
+        values: dict[LegName, T] = {}
+        for name, outcome in outcomes.items():
+            if outcome.reason is None:
+                values[name] = outcome.get()
+                self.clock.took(stage or name, outcome.started, outcome.ended)
+            else:
+                missing[name] = outcome.reason
+                if outcome.error is not None:
+                    _log.error("leg failed", exc_info=outcome.error, extra=self._about(name))
+        return values
+
+    def _about(self, name: LegName) -> dict[str, str]:
+        return {"leg": name, "backend": self._parts.legs[name].backend}
+
+    def _read(self, stage: Stage, outcome: Outcome[T], share: float) -> T:
+        """What was read for the answer, which needs it. DeadlineError, SearchFailedError."""
+        if outcome.reason == "stuck":
+            raise DeadlineError("The documents can't be read: all threads for it are held. Try later.")
+        if outcome.reason == "late":
+            raise DeadlineError(f"The documents were not read within {share * self._plan.deadline_ms:g} ms.")
+        if outcome.error is not None:
+            _log.error("documents failed", exc_info=outcome.error)
+            raise SearchFailedError(
+                "The documents found could not be read. The reason is in the log."
+            ) from outcome.error
+        self.clock.took(stage, outcome.started, outcome.ended)
+        return outcome.get()
 
     def _give_up(self) -> None:
         failed = _named(self.missing, "failed")

@@ -1,24 +1,25 @@
 """What a search is made of, and what it is to do with every default filled in."""
 
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Self, get_args
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.bm25 import WordSearch
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.jvm import start_jvm
-from lightretriever.service.backends.legs import DenseLeg, Leg, SparseLeg, WordLeg
-from lightretriever.service.execution.lanes import Lane
+from lightretriever.service.backends.base import Leg
+from lightretriever.service.backends.local import Backends
+from lightretriever.service.execution.executor import Executor
+from lightretriever.service.observability.metrics import Stage
 from lightretriever.service.schemas import LegName, Mode, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters
 from lightretriever.service.settings import Settings
 
-__all__ = ["Parts", "Plan", "fusion_weights", "modes_of"]
+__all__ = ["DOCUMENTS", "Parts", "Plan", "fusion_weights", "modes_of"]
+
+DOCUMENTS: Final = "documents"
+"""The lane of calls that read documents; the other lanes are named like the legs."""
 
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 
@@ -35,55 +36,48 @@ def modes_of(manifest: Manifest) -> list[Mode]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What searches are made of, over one open Lucene index. Lanes are named like the legs, and "documents"."""
+    """What searches are made of: the query encoder, the legs and documents in their backends, and the executor that
+    makes the calls into them."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
     documents: Documents
     filters: Filters
-    lanes: Mapping[str, Lane]
-    index: ImpactIndex
+    executor: Executor
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
         """Open what searches in a bundle are made of. BundleError, JavaError.
 
-        Unless its files were `hashed` already, that is done before an index is opened.
+        Unless its files were `hashed` already, they are hashed before an index is opened.
         """
-        # Reading the vocabulary is Python's work; Java starts, opens its index and reads a sample of it meanwhile.
-        with ThreadPoolExecutor(2) as threads:
-            encoder = threads.submit(_encoder, bundle)
-            if not hashed:
-                read = threads.submit(bundle.check_hashes)
-                start_jvm()
-                read.result()
-            index = bundle.sparse()
+        with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
+            encoder = thread.submit(_encoder, bundle)
+            backends = Backends.open(bundle, hashed=hashed)
             try:
-                return cls._of(bundle, settings, index, encoder)
+                return cls(
+                    encoder=encoder.result(),
+                    legs=backends.legs,
+                    documents=Documents(backends.documents),
+                    filters=Filters(backends.documents),
+                    executor=Executor(
+                        [*backends.legs, DOCUMENTS], settings.threads(), patience_s=settings.deadline_ms / 1e3
+                    ),
+                )
             except BaseException:
-                index.close()
+                backends.close()
                 raise
 
-    @classmethod
-    def _of(cls, bundle: Bundle, settings: Settings, index: ImpactIndex, encoder: Future[QueryEncoder]) -> Self:
-        manifest, patience = bundle.manifest, settings.deadline_ms / 1e3
-        documents = Documents(index)
-        legs: dict[LegName, Leg] = {"dense": DenseLeg(bundle.dense()), "sparse": SparseLeg(index)}
-        if manifest.sparse.words:
-            legs["bm25"] = WordLeg(WordSearch(index))
-        lanes = (*get_args(LegName), "documents")
-        return cls(
-            encoder=encoder.result(),
-            legs=legs,
-            documents=documents,
-            filters=Filters(index),
-            lanes={name: Lane(name, settings.threads(), patience=patience) for name in lanes},
-            index=index,
-        )
+    def backends(self) -> dict[Stage, str]:
+        """The backend of each stage that has one."""
+        documents = self.documents.store.backend
+        legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
+        return {**legs, "filter": documents, "fetch": documents, "facets": documents}
 
     def close(self) -> None:
-        """Close the index."""
-        self.index.close()
+        """Refuse calls and close the backends. Calls that still run end in their threads."""
+        self.executor.close()
+        Backends(self.legs, self.documents.store).close()
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:
@@ -93,7 +87,7 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
-    from the arrival, and the filter's condition as the index reads it."""
+    from the arrival, and the filter's condition as the backends read it."""
 
     request: SearchRequest
     task: str

@@ -23,10 +23,10 @@ from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.service.errors import BundleRefusedError, NotReadyError
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.engine_lease import Tenure
+from lightretriever.service.search.engine_lease import EngineLease
 from lightretriever.service.settings import Settings
 
-__all__ = ["Serving"]
+__all__ = ["EngineHolder"]
 
 _log = logging.getLogger(__name__)
 _TURN_S: Final = 10.0
@@ -37,21 +37,21 @@ _Identity = tuple[int, int]
 _Signature = tuple[tuple[str, int, int, int], ...]
 
 
-class Serving:
+class EngineHolder:
     """The engine that answers now. With a folder, its engines are opened, replaced and closed here."""
 
     def __init__(self, engine: SearchEngine, folder: Path | None = None) -> None:
         """Serve an engine, which stays its owner's. Use `open` for a folder."""
         self.settings = engine.settings
         self.metrics = engine.metrics
-        self.current = Tenure(engine)
+        self.current = EngineLease(engine)
         """Read it once per request."""
         self.on_reload: Callable[[], None] = lambda: None
         """Called when a reload was asked for, to tell other processes."""
         self.on_closed: Callable[[], None] = lambda: None
         """Called when an engine that was replaced is closed."""
         self._folder = folder
-        self._jobs: SimpleQueue[Future[bool] | None] = SimpleQueue()
+        self._asked: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
         self._thread: Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,13 +89,13 @@ class Serving:
     def ask(self) -> "Future[bool]":
         """Ask from any thread for what `reload` does."""
         asked: Future[bool] = Future()
-        self._jobs.put(asked)
+        self._asked.put(asked)
         return asked
 
     def stop(self) -> None:
         """Replace nothing any more. What is served stays open."""
         self._stop.set()
-        self._jobs.put(None)
+        self._asked.put(None)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
@@ -120,13 +120,13 @@ class Serving:
                 self._turn()
             except Exception:  # whatever it was, the next version must be found
                 _log.exception("swapping bundles failed")
-        while not self._jobs.empty():
-            if (left := self._jobs.get()) is not None:
+        while not self._asked.empty():
+            if (left := self._asked.get()) is not None:
                 left.cancel()
 
     def _turn(self) -> None:
         try:
-            asked = self._jobs.get(timeout=self.settings.watch_s or None)
+            asked = self._asked.get(timeout=self.settings.watch_s or None)
         except Empty:
             self._look()
         else:
@@ -204,10 +204,9 @@ class Serving:
         done = Event()
 
         def exchange() -> None:
-            old, self.current = self.current, Tenure(engine)
+            old, self.current = self.current, EngineLease(engine)
             old.end()
             try:
-                old.engine.crew.let_go()
                 engine.publish()
                 self.metrics.swaps.labels("swapped").inc()
             finally:  # were the metrics' disk full, the engines have changed places all the same

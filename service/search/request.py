@@ -43,6 +43,10 @@ class RequestLimits:
         if len(requests) > most:
             message = f"a batch has at most {most} searches; send the others in another request"
             raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
+        hits, limit = sum(request.k for request in requests), self._settings.max_batch_hits
+        if hits > limit:
+            message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
+            raise InvalidRequestError.of(FieldError("searches", message, hits))
         _raise_all(
             FieldError(f"searches.{position}.{error.field}", error.message, error.value)
             for position, request in enumerate(requests)

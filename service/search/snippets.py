@@ -8,14 +8,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from time import perf_counter
+from typing import Any, Final
 
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.schemas import Snippet
-from lightretriever.service.search.encoder import EncodedQuery
+from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.errors import DeadlineError
+from lightretriever.service.schemas import SearchRequest, Snippet
+from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.word_pattern import WORD
 
-__all__ = ["LONGEST_READ", "Snippets"]
+__all__ = ["LONGEST_READ", "Snippets", "add_snippets"]
 
 LONGEST_READ: Final = 20_000
 """Characters of a field that are looked at."""
@@ -100,6 +103,38 @@ class Snippets:
             inside[first.word] -= 1
             weight -= 0.0 if inside[first.word] else self._weights[first.word]
         return best
+
+
+def add_snippets(
+    hits: Sequence[Plain],
+    tokenizer: TextTokenizer,
+    query: EncodedQuery,
+    request: SearchRequest,
+    arrived: float,
+    deadline_ms: float,
+) -> list[Plain]:
+    """Give the hits with the snippets that a request asks for, and the fields that it asks for alone.
+
+    DeadlineError if `deadline_ms` milliseconds after the `perf_counter` time `arrived` not all are made.
+    """
+    if request.snippets is None:
+        return list(hits)
+    texts = [request.query, *(term.text for term in request.terms if term.weight > 0)]
+    snippets = Snippets(tokenizer, query, texts)
+    found = []
+    for hit in hits:
+        fields: dict[str, Any] = hit["fields"]
+        made: dict[str, Snippet] = {}
+        for name in request.snippets.fields:
+            if perf_counter() >= arrived + deadline_ms / 1e3:
+                late = f"The snippets were not made within {deadline_ms:g} ms."
+                raise DeadlineError(f"{late} Ask for fewer hits or fields.")
+            if isinstance(text := fields.get(name), str):
+                made[name] = snippets.one(text, request.snippets.length)
+        if request.fields is not None:
+            fields = {name: fields[name] for name in request.fields if name in fields}
+        found.append(hit | {"fields": fields, "snippets": made})
+    return found
 
 
 def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:

@@ -1,23 +1,31 @@
-"""The web server of one process: uvicorn over what is served, until a signal ends it."""
+"""The web server of one process: uvicorn over an engine, until a signal ends it."""
 
-import asyncio
 import logging
+import os
 import signal
+import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from socket import socket
 from types import FrameType
 from typing import Final
 
 import uvicorn
-from lightretriever.service.execution.memory import settle
+from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
-from lightretriever.service.http.fastpath.connection import Connection
-from lightretriever.service.http.fastpath.shortcut import Shortcut
-from lightretriever.service.search.reload import Serving
-from lightretriever.service.serving.acceptor import Door, Share
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.settings import Settings
 
-__all__ = ["BACKLOG", "EXIT_ERROR", "announce", "make_server", "ready_line", "serve"]
+__all__ = [
+    "BACKLOG",
+    "EXIT_ERROR",
+    "announce",
+    "bound_writes",
+    "leave_hanging_calls",
+    "make_server",
+    "ready_line",
+    "serve",
+]
 
 BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
@@ -26,9 +34,9 @@ _KEEP_ALIVE_S: Final = 5
 _log = logging.getLogger(__name__)
 
 
-def ready_line(serving: Serving) -> str:
+def ready_line(holder: EngineHolder) -> str:
     """Say what is served."""
-    manifest = serving.current.engine.bundle.manifest
+    manifest = holder.current.engine.bundle.manifest
     return f"Ready: {manifest.documents} documents of {manifest.name!r}"
 
 
@@ -38,36 +46,52 @@ def announce(line: str) -> None:
         print(line, flush=True)
 
 
-def serve(serving: Serving, listener: socket, on_ready: Callable[[], None], share: Share | None = None) -> None:
-    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up; `share` is this process's of the
-    connections, where several listen. Errors as in `create_app`."""
+def bound_writes(listener: socket.socket, settings: Settings) -> None:
+    """Let the kernel close a connection to this socket whose client reads nothing for `write_timeout_s`.
+
+    The server keeps what it could not send yet, and waits for the client. On Linux; elsewhere nothing happens.
+    """
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None:
+        listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))
+
+
+def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`."""
 
     def begin() -> None:
-        settle()
+        freeze_gc()
         on_ready()
 
-    serving.on_closed = settle
-    server = make_server(create_app(serving, on_ready=begin), listener, share)
+    holder.on_closed = freeze_gc
+    server = make_server(create_app(holder, on_ready=begin), listener)
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
     before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        server.run(sockets=[])
+        server.run(sockets=[listener])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     _log.info("stopped")
 
 
-def make_server(
-    app: Application, listener: socket, share: Share | None = None, *, keep_alive_s: int = _KEEP_ALIVE_S
-) -> uvicorn.Server:
-    """The server of an application at a listening socket, to be run once with `sockets=[]`. Connections without a
-    request are kept for `keep_alive_s`."""
-    settings = app.state.desk.settings
+def leave_hanging_calls(holder: EngineHolder) -> None:
+    """End the process now if a call into a backend hangs: Python would wait for its thread."""
+    if holder.current.engine.parts.executor.abandoned:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int = _KEEP_ALIVE_S) -> uvicorn.Server:
+    """The server of an application, to be run once with a listening socket. Connections without a request are kept for
+    `keep_alive_s` seconds."""
+    settings = app.state.settings
+    bound_writes(listener, settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        # Parses one request at a time and bounds its head: clients that pipeline, or never end a head, fill no memory.
+        http="h11",
         ws="none",
         lifespan="on",
         log_config=None,
@@ -78,52 +102,7 @@ def make_server(
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_grace_s,
     )
-    # First, because duplicates share this flag, also those of other processes, and `dup` sets it as it is here: a
-    # worker would hang in accept() when another one was faster.
-    listener.setblocking(False)
-    return _Server(config, Shortcut(app.state.desk), listener, share)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server behind a door of our own.
-
-    uvloop takes one connection of a socket in each turn of its event loop: under load hundreds of new ones would wait
-    for seconds before their deadlines even begin. And it leaves it to chance which process takes how many.
-    """
-
-    def __init__(self, config: uvicorn.Config, shortcut: Shortcut, listener: socket, share: Share | None) -> None:
-        super().__init__(config)
-        self._shortcut = shortcut
-        self._listener = listener
-        self._share = share
-        self._door: Door | None = None
-
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._door = Door(self._listener, self._protocol, lambda: len(self.server_state.connections), self._share)
-
-    async def on_tick(self, counter: int) -> bool:
-        self._shortcut.look()
-        self._tell()
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        if self._door is not None:
-            await self._door.close()
-        self._listener.close()
-        await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):  # whose searches took longer than may be waited for
-            if isinstance(connection, Connection):
-                connection.abandon()
-
-    def _protocol(self) -> asyncio.Protocol:
-        return Connection(
-            self.config, self.server_state, self.lifespan.state, shortcut=self._shortcut, ended=self._tell
-        )
-
-    def _tell(self) -> None:
-        if self._door is not None:
-            self._door.tell()
+    return uvicorn.Server(config)
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.files.workdir import read_array
+from lightretriever.artifacts.files.arrays import read_array
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from lightretriever.artifacts.bundle import checks
+from lightretriever.artifacts.bundle import hashes
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -158,29 +158,8 @@ def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> 
     assert dense.recall >= 0.95
     assert verify_bundle(bundle.path) == []
     assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
-    assert dense.spreads in bundle.manifest.files
-    flip_bit(bundle.path / "dense.spreads.npz")
-    assert [problem.file for problem in verify_bundle(bundle.path)] == ["dense.spreads.npz"]
     with pytest.raises(RecipeError, match="needs a sample of queries"):
         make_tiny_bundle(tmp_path / "none", documents=90, factory=factory)
-
-
-def test_spreads_of_another_index_are_found(tmp_path: Path) -> None:
-    queries = ["plays music", "a library", "in the terminal", "for numbers"] * 10
-    sound, other = (
-        make_tiny_bundle(tmp_path / str(lists), documents=documents, factory=factory, queries=queries).path
-        for lists, documents, factory in (
-            (1, 90, "Queries,IVF1,PQ8x4fsr,Refine(SQ8)"),
-            (2, 90, "Queries,IVF2,PQ8x4fsr,Refine(SQ8)"),
-        )
-    )
-    (other / "dense.spreads.npz").write_bytes((sound / "dense.spreads.npz").read_bytes())
-    resign(other)
-    (problem,) = verify_bundle(other)
-    assert problem.file == "dense.faiss"
-    assert "every list has directions" in problem.found
-    with pytest.raises(BundleError, match="don't fit the dense index"):
-        Bundle.open(other).dense()
 
 
 def test_the_same_input_gives_the_same_tables_and_vectors(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -410,11 +389,33 @@ def test_parts_are_checked_when_they_are_opened(tiny_path: Path, tmp_path: Path)
         bundle.sparse()
 
 
+def test_the_accelerator_is_there_on_request_and_answers_as_lucene(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "b", accelerate=True)
+    assert (bundle.manifest.sparse.accelerate, tiny_bundle.manifest.sparse.accelerate) == (True, False)
+    assert b"accelerate" not in tiny_bundle.manifest.to_bytes()
+    assert tiny_bundle.accelerator() is None
+    accelerator = bundle.accelerator()
+    assert accelerator is not None
+    terms, weights = np.arange(40, dtype=np.int32), np.linspace(-0.5, 2, 40, dtype=np.float32)
+    with bundle.sparse() as index:
+        ours, lucenes = accelerator.search(terms, weights, 50), index.search(terms, weights, 50)
+    assert len(lucenes[0]) == 50
+    np.testing.assert_array_equal(ours[0], lucenes[0])
+    np.testing.assert_array_equal(ours[1], lucenes[1])
+    accelerator.close()
+
+
+def test_a_manifest_that_promises_an_accelerator_without_its_file_is_refused(tiny_path: Path, tmp_path: Path) -> None:
+    path = copy_of(tiny_path, tmp_path)
+    edit_manifest(path, lambda record: record["sparse"].update(accelerate=True))
+    assert "lucene/impacts.plain is used but not listed in files" in opening_fails(path)
+
+
 @pytest.mark.parametrize("buffer", [7, 2**23])
 def test_damage_is_found_by_the_fast_hash_and_in_older_bundles_by_the_other(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int
 ) -> None:
-    monkeypatch.setattr(checks, "_BUFFER", buffer)
+    monkeypatch.setattr(hashes, "_BUFFER", buffer)
     path = copy_of(tiny_path, tmp_path)
     files = Bundle.open(path).manifest.files
     assert {file: info.xxh3 for file, info in files.items()} == {

@@ -171,7 +171,7 @@ def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factor
     try:
         for threads in (1, 2, 4):
             faiss.omp_set_num_threads(threads)
-            built.append(faiss.serialize_index(build_dense_index(vectors, factory).index).tobytes())
+            built.append(faiss.serialize_index(build_dense_index(vectors, factory)).tobytes())
     finally:
         faiss.omp_set_num_threads(before)
     assert built[0] == built[1] == built[2]
@@ -247,7 +247,7 @@ def test_the_factory_follows_the_size(count: int, dimension: int, factory: str) 
 
 
 def test_graphs_are_built_wider_than_faiss_does_by_itself(vectors: Vectors) -> None:
-    assert build_dense_index(vectors, "HNSW32,SQ8").index.hnsw.efConstruction == 200
+    assert build_dense_index(vectors, "HNSW32,SQ8").hnsw.efConstruction == 200
 
 
 def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.query_sample import QuerySample
 from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.tuning import LEAST_RECALL, QuerySample, choose_parameters
+from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 
 Vectors = npt.NDArray[np.float32]

@@ -5,8 +5,10 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -15,14 +17,16 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.summary import EvaluateSummary
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.evaluate import Evaluation, evaluate_bundle, fusion_of
+from lightretriever.artifacts.evaluation.evaluate import Evaluation, fusion_of
 from lightretriever.artifacts.evaluation.quality import queries_file, read_rows
 from lightretriever.artifacts.evaluation.report import print_report
+from lightretriever.artifacts.evaluation.searching import SearchMode
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
 from rich.console import Console
 
 from tests.artifacts.signals import signal_after
+from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import tiny_batches, tiny_documents
 
@@ -207,26 +211,71 @@ def test_weights_of_one_leg_give_that_leg(
     tiny_bundle: Bundle, evaluated: tuple[Evaluation, Path], tmp_path: Path
 ) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
-    weights = LinearFusion(weights=Weights(dense=1.0, sparse=0.0))
-    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", fusion=weights)
+    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", weights=(1.0, 0.0))
     assert found.metrics["hybrid"] == evaluated[0].metrics["dense"]
-    rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", fusion=RrfFusion(method="rrf"))
+    rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", method="rrf")
     assert rrf.report["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
     assert rrf.metrics["bm25"] == evaluated[0].metrics["bm25"]
 
 
-def test_fusion_by_name() -> None:
-    assert fusion_of("linear") == LinearFusion()
-    assert fusion_of("rrf") == RrfFusion(method="rrf")
-    assert fusion_of("rrf", (2.0, 0.5)) == RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))
+@pytest.mark.parametrize(
+    ("method", "weights", "expected"),
+    [
+        ("linear", None, LinearFusion(weights=Weights(dense=0.7, sparse=0.3))),
+        ("linear", (1.0, 0.0), LinearFusion(weights=Weights(dense=1.0, sparse=0.0))),
+        ("rrf", None, RrfFusion(method="rrf")),
+        ("rrf", (2.0, 0.5), RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))),
+    ],
+)
+def test_a_fusion_is_that_of_a_request(
+    tiny_bundle: Bundle, method: str, weights: tuple[float, float] | None, expected: LinearFusion | RrfFusion
+) -> None:
+    assert fusion_of(method, weights, tiny_bundle.manifest).request() == expected.model_dump()
+
+
+def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
     with pytest.raises(RecipeError, match=r"fusion is 'best'\. Use one of: linear, rrf\."):
-        fusion_of("best")
+        fusion_of("best", None, tiny_bundle.manifest)
 
 
-@pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
-def test_fusion_weights_that_the_service_does_not_take(weights: tuple[float, float]) -> None:
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf")), (1001.0, 1.0)])
+def test_fusion_weights_that_the_service_does_not_take(tiny_bundle: Bundle, weights: tuple[float, float]) -> None:
     with pytest.raises(RecipeError, match="fusion weights are"):
-        fusion_of("linear", weights)
+        fusion_of("linear", weights, tiny_bundle.manifest)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
+@pytest.mark.parametrize(("method", "weights"), [("linear", (0.7, 0.3)), ("rrf", (1.0, 2.0)), ("linear", (1.0, 0.0))])
+def test_given_vectors_are_searched_as_the_service_searches_a_text(
+    tiny_bundle: Bundle, mode: SearchMode, method: str, weights: tuple[float, float]
+) -> None:
+    """The vectors of the bundle itself: documents, their order and scores are those of a search for the text."""
+    fusion, tokenizer = fusion_of(method, weights, tiny_bundle.manifest), tiny_bundle.tokenizer()
+    with open_searcher(tiny_bundle) as searcher:
+        for text in QUERIES.values():
+            sparse = searcher.terms(text, "default")
+            assert sparse is not None
+            dense = tiny_bundle.table("default").rows(tokenizer.encode(text)).mean(axis=0, dtype=np.float64)
+            query = replace(sparse, dense=(dense / np.linalg.norm(dense)).astype(np.float32))
+            asked: Any = {"task": "default", "mode": mode, "k": 20, "candidates": 30, "fusion": fusion}
+            found = searcher.with_vectors({text: query}).search(text, **asked)
+            expected = searcher.search(text, **asked)
+            assert found is not None
+            assert expected is not None
+            assert [hit.id for hit in found] == [hit.id for hit in expected]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+
+
+def test_a_query_without_a_vector_has_no_answer(tiny_bundle: Bundle) -> None:
+    asked: Any = {"task": "default", "k": 5, "candidates": 5, "fusion": fusion_of("linear", None, tiny_bundle.manifest)}
+    with open_searcher(tiny_bundle) as searcher:
+        sparse = searcher.terms("play music", "default")
+        assert sparse is not None
+        given = searcher.with_vectors({"play music": sparse})
+        assert given.search("play music", mode="dense", **asked) is None
+        assert given.search("play music", mode="hybrid", **asked) is None
+        assert given.search("play music", mode="sparse", **asked)
+        assert searcher.terms("", "default") is None
 
 
 def test_another_task_gives_another_dense_ranking(

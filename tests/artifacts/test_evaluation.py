@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.evaluation.dataset import JudgedQueries, read_judged, relevant_but_missing
-from lightretriever.artifacts.evaluation.runs import measure, ranking, write_run
+from lightretriever.artifacts.evaluation.runs import (
+    JudgedQueries,
+    measure,
+    ranking,
+    read_judged,
+    relevant_but_missing,
+    write_run,
+)
 
 LOG2_3 = np.log2(3)
 

@@ -154,29 +154,6 @@ def test_every_float16_is_summed_as_it_is(tmp_path: Path) -> None:
         np.testing.assert_allclose(vector * length, row, rtol=2e-7, atol=0)
 
 
-def test_codes_are_scored_like_what_they_stand_for() -> None:
-    generator = np.random.default_rng(1)
-    codes = generator.integers(0, 256, (500, D), np.uint8)
-    low, step, query = generator.normal(size=(3, D)).astype(np.float32)
-    ordinals = generator.integers(0, 500, 77)
-    expected = (low + step * (codes[ordinals] + 0.5)).astype(np.float64) @ query
-    scored = kernels.ByteCodes(codes, low, step)
-    found = scored.scores(query, ordinals)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-2)
-    alone = [scored.scores(query, ordinals[i : i + 1])[0] for i in range(ordinals.size)]
-    np.testing.assert_array_equal(found, alone)
-    assert scored.scores(query, ordinals[:0]).shape == (0,)
-    for outside in (-1, 500):
-        with pytest.raises(ValueError, match=f"document {outside} is outside 0..499"):
-            scored.scores(query, np.array([3, outside]))
-    with pytest.raises(ValueError, match="dimension"):
-        scored.scores(query[1:], ordinals)
-    for bad in ((codes[0], low, step), (codes, low[1:], step), (codes, low, step[1:])):
-        with pytest.raises(ValueError, match=r"shape|dimension"):
-            kernels.ByteCodes(*bad)
-
-
 @given(scores=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), max_size=40), count=st.integers(0, 50))
 def test_the_best_come_first(scores: list[float], count: int) -> None:
     ordinals = np.random.default_rng(2).permutation(len(scores))
@@ -188,93 +165,6 @@ def test_the_best_come_first(scores: list[float], count: int) -> None:
 def test_a_score_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="document 9 has a score that is no number"):
         kernels.best_first(np.array([4, 9]), np.array([1.0, np.nan], np.float32), 2)
-
-
-class Speller:
-    """Ids of a text: the codes of its characters. Notes what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __call__(self, text: str) -> list[int]:
-        self.asked.append(text)
-        return [ord(character) for character in text]
-
-
-def words(speller: Speller, most: int = 100) -> kernels.Words:
-    return kernels.Words(speller, "abcdefghijklmnopqrstuvwxyzé".encode("latin-1"), most)
-
-
-def test_words_are_asked_for_once_at_the_beginning_and_once_behind_a_space() -> None:
-    speller = Speller()
-    known = words(speller)
-    for text in ("some café", "some some café", "café some"):
-        assert known.ids(text) == [ord(character) for character in text]
-    assert speller.asked == ["some", " café", " some", "café"]
-
-
-@pytest.mark.parametrize("text", ["", " ", "two  spaces", " before", "behind ", "UPPER", "a-b", "日本", "x" * 41])
-def test_other_texts_are_not_taken(text: str) -> None:
-    assert words(Speller()).ids(text) is None
-
-
-def test_words_not_asked_for_lately_are_forgotten() -> None:
-    speller = Speller()
-    known = words(speller, most=10)
-    for number in range(300):
-        one = f"x{chr(97 + number // 26)}{chr(97 + number % 26)}"
-        assert known.ids(f"often {one}") == [ord(character) for character in f"often {one}"]
-    assert speller.asked.count("often") == 1  # it was asked for all the time
-    known.ids("xaa")
-    known.ids("xaa")
-    assert speller.asked.count("xaa") == 1
-    assert known.ids("z xaa") is not None
-    assert speller.asked.count(" xaa") == 2  # met at the start, and forgotten since
-
-
-def test_words_made_to_collide_are_answered_all_the_same() -> None:
-    """Words whose hashes, FNV-1a with the high half folded in, all lead to the same few of 8,192 slots."""
-    letters = np.arange(97, 123, dtype=np.uint32)
-    signs = np.stack([axis.ravel() for axis in np.meshgrid(*[letters] * 4)])
-    hashes = np.full(signs.shape[1], 1966136261, np.uint32)
-    for sign in signs:
-        hashes = (hashes ^ sign) * np.uint32(16777619)
-    chosen = signs[:, ((hashes ^ hashes >> np.uint32(15)) & 8191) < 4]
-    colliding = ["".join(map(chr, word)) for word in chosen.T.tolist()]
-    assert len(colliding) > 150
-    speller = Speller()
-    known = words(speller, most=4096)
-    for _ in range(2):
-        for word in colliding:
-            assert known.ids(word) == [ord(character) for character in word]
-    again = len(speller.asked) - len(colliding)
-    assert len(colliding) - 70 <= again < len(colliding)  # some 64 had room
-
-
-@pytest.mark.parametrize("most", [0, 2**20 + 1])
-def test_so_few_or_many_words_are_refused(most: int) -> None:
-    with pytest.raises(ValueError, match="words are remembered"):
-        words(Speller(), most)
-
-
-def test_a_word_of_very_many_ids_is_asked_for_again() -> None:
-    asked: list[str] = []
-
-    def encode(text: str) -> list[int]:
-        asked.append(text)
-        return [7] * 256
-
-    known = kernels.Words(encode, b"a", 10)
-    assert known.ids("a") == known.ids("a") == [7] * 256
-    assert asked == ["a", "a"]
-
-
-def test_an_error_of_the_encoder_is_passed_on() -> None:
-    def encode(text: str) -> list[int]:
-        raise KeyError(text)
-
-    with pytest.raises(KeyError, match="a"):
-        kernels.Words(encode, b"a", 10).ids("a")
 
 
 def test_unknown_scores_are_found_and_filled() -> None:

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightretriever.artifacts.corpus.passages import passages
+from lightretriever.artifacts.corpus.folder import passages
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.!# \n\t"), max_size=200)
 

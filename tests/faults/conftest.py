@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.loadtest.promises import PROMISES
-from lightretriever.loadtest.record import record
+from lightretriever.loadtest.results.record import record
+from lightretriever.loadtest.results.slo_table import OBJECTIVES
 
 from tests.faults.commands import Commands
 from tests.faults.place import DOCUMENTS, Place
@@ -34,20 +34,20 @@ def commands() -> Iterator[Commands]:
 def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
     """Take figures of a test: `figure(key, value, unit)`. They are recorded when the test has passed at full length.
 
-    A key of `PROMISES` is a row of the table; other words of a figure are kept with it.
+    A key of `OBJECTIVES` is a row of the table; other words of a figure are kept with it.
     """
     rows: list[dict[str, Any]] = []
 
     def take(key: str, value: float, unit: str, **more: object) -> None:
-        if key not in PROMISES:
-            raise KeyError(f"{key}: put it into loadtest/promises.py")
+        if key not in OBJECTIVES:
+            raise KeyError(f"{key}: put it into loadtest/results/slo_table.py")
         rows.append({"key": key, "value": value, "unit": unit, **more})
 
     failed = request.session.testsfailed
     yield take
     file: Path | None = request.config.getoption("record_faults")
     if file is not None and rows and request.session.testsfailed == failed:
-        record(file, rows, COMMAND, PROMISES)
+        record(file, rows, COMMAND, OBJECTIVES)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.errors import ServiceError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import Serving
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 from tests.support.tiny import tiny_documents
@@ -65,7 +65,7 @@ def outcome(how: str, path: Path) -> dict[str, str]:
     """What comes of opening a bundle, warming it up, and asking it."""
     try:
         if how == "served":
-            with Serving.open(path, SETTINGS) as serving:
+            with EngineHolder.open(path, SETTINGS) as serving:
                 serving.current.engine.warm_up()
                 return {"answers": answers(serving.current.engine)}
         with SearchEngine.open(Bundle.open(path), SETTINGS) as engine:

@@ -1,6 +1,5 @@
 """What is fuzzed: functions of bytes that let no exception out unless it is a finding."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -8,12 +7,10 @@ from typing import Any, Final, get_args
 from lightretriever.artifacts.bundle.manifest import parse_manifest
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import ServiceError
-from lightretriever.service.http.json import problem_response, read_model
+from lightretriever.service.http.json import parse, parse_batch, problem_response
 from lightretriever.service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest
 from lightretriever.service.search.request import RequestLimits
 from lightretriever.service.settings import Settings
-from starlette.requests import Request
-from starlette.types import Message
 
 from tests.support.tampering import sign
 
@@ -30,7 +27,6 @@ _LIMITS: Final = RequestLimits(
 )
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000
-_loop: asyncio.AbstractEventLoop | None = None
 
 
 class FindingError(Exception):
@@ -47,16 +43,7 @@ def body(data: bytes) -> None:
 
 
 def _read(data: bytes, model: type[Any]) -> Any:
-    global _loop
-    if _loop is None:
-        _loop = asyncio.new_event_loop()
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": data, "more_body": False}
-
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
-    request = Request(scope, receive)
-    return _loop.run_until_complete(read_model(request, model, max_body_bytes=1 << 20, deadline_ms=60_000))
+    return parse_batch(data, _SETTINGS.max_batch) if model is BatchRequest else parse(data, model)
 
 
 def _check(request: Any) -> None:

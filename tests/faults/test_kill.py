@@ -15,6 +15,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 import httpx2
+import pytest
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
@@ -23,6 +24,8 @@ from tests.faults.traffic import ask, clients
 from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.service.test_workers import children, gone, wait_until
+
+pytestmark = pytest.mark.slow
 
 BODIES = searches(12)
 LINES = 12

@@ -11,8 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.process import ROOT, python
-from lightretriever.service.backends.legs import DenseLeg, Leg
+from lightretriever.loadtest.comparison.process import ROOT, python
+from lightretriever.service.backends.base import Leg
+from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine
@@ -27,11 +28,11 @@ BODY = {"query": "play music from the terminal", "k": 20}
 
 
 def out_of_memory(engine: SearchEngine) -> Leg:
-    return OutOfMemory(engine.parts.index)
+    return OutOfMemory(engine.bundle.sparse())
 
 
 def endless_recursion(engine: SearchEngine) -> Leg:
-    return EndlessRecursion(engine.parts.index)
+    return EndlessRecursion(engine.bundle.sparse())
 
 
 def closed(engine: SearchEngine) -> Leg:
@@ -111,7 +112,7 @@ def test_an_error_in_the_dense_leg_and_then_in_both(engine: SearchEngine, tmp_pa
     with live(create_app(engine)) as url:
         before = search(url)
         healthy = dict(engine.parts.legs)
-        engine.parts.legs["dense"] = DenseLeg(other.dense())
+        engine.parts.legs["dense"] = FaissDense(other.dense())
         assert_does_without(url, "dense", "sparse")
         engine.parts.legs["sparse"] = closed(engine)
         for answer in (search(url), search(url, allow_partial=False), search(url, mode="dense")):
@@ -125,7 +126,7 @@ def test_an_error_in_the_dense_leg_and_then_in_both(engine: SearchEngine, tmp_pa
 def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
     """Neither the sparse leg nor the documents can be read: nothing is answered with 200 any more."""
     with live(create_app(engine)) as url:
-        engine.parts.index.close()
+        engine.parts.documents.store.close()
         for answer in (search(url), *(search(url, mode=mode) for mode in ("dense", "sparse", "bm25"))):
             assert problem(answer) == (500, "search_failed")
         assert problem(httpx2.get(f"{url}/documents/music", timeout=90)) == (500, "search_failed")
@@ -136,11 +137,11 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
     with live(create_app(hasty)) as url:
         before = search(url)
         healthy = hasty.parts.legs["sparse"]
-        hasty.parts.legs["sparse"] = hanging = Hanging(hasty.parts.index)
+        hasty.parts.legs["sparse"] = hanging = Hanging(hasty.bundle.sparse())
         try:
             late = search(url)
             assert (late.status_code, late.json()["degraded"]) == (200, ["sparse"])
-            while not hasty.parts.lanes["sparse"].stuck:
+            while not hasty.parts.executor.lanes["sparse"].stuck:
                 assert search(url).json()["degraded"] == ["sparse"]
             unready = httpx2.get(f"{url}/readyz", timeout=90)
             assert problem(unready) == (503, "not_ready")
@@ -153,7 +154,7 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
         finally:
             hasty.parts.legs["sparse"] = healthy
             hanging.release()
-        while hasty.parts.lanes["sparse"].stuck:
+        while hasty.parts.executor.lanes["sparse"].stuck:
             sleep(0.01)
         assert status(url, "readyz") == 200
         while (after := search(url)).json()["degraded"]:  # on a busy machine, once more

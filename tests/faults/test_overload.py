@@ -12,9 +12,10 @@ from threading import Event, Thread
 from time import monotonic
 
 import numpy as np
+import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.search.reload import Serving
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 
@@ -23,6 +24,8 @@ from tests.faults.mix import searches
 from tests.faults.place import Place
 from tests.faults.test_soak import capacity
 from tests.faults.traffic import Answer, ask, clients, constant_rate, elsewhere
+
+pytestmark = pytest.mark.slow
 
 TIMES = 5
 # The deadline counts from when the service has read the head of a request. Before that the request waits in the kernel;
@@ -124,7 +127,8 @@ def test_new_connections_are_taken_many_at_a_time(tiny_bundle: Bundle) -> None:
         turn()
 
     settings = Settings(deadline_ms=60_000, warm_up_queries=1)
-    with Serving.open(tiny_bundle.path, settings) as serving, socket.create_server(("127.0.0.1", 0), backlog=1024) as s:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    with EngineHolder.open(tiny_bundle.path, settings) as serving, listener as s:
         address.append(s.getsockname())
         serve(serving, s, on_ready)
     assert 1 < turns < count / 10

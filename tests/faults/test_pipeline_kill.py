@@ -20,6 +20,8 @@ from tests.faults.commands import Command, Commands, finished, lasted
 from tests.faults.conftest import Figure
 from tests.support.tiny import make_tiny_bundle
 
+pytestmark = pytest.mark.slow
+
 SEED = 20_261
 BUILD = ("begin", "table", "encode", "tables of the bundle", "lucene", "dense", "manifest")
 KILLED = -9

@@ -15,6 +15,8 @@ from tests.faults.mix import mix
 from tests.faults.place import Held, Place, held
 from tests.faults.traffic import Answer, Ask, clients, constant_rate, elsewhere
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 16
 LEAST_SWAPS = 2
 LATE_S = 1.0
@@ -83,7 +85,6 @@ def wrong(
     return found
 
 
-@pytest.mark.slow
 def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place: Place) -> None:
     asks = mix(place.key, 400 if full else 200)
     # Other processes may take the processors from the short form at any time, so it asks for less and waits for longer.

@@ -1,4 +1,4 @@
-"""scripts/ablations.py: what a variant changes, and two of them trained, evaluated and recorded on a toy set."""
+"""recipes/ablations.py: what a variant changes, and two of them trained, evaluated and recorded on a toy set."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ import yaml
 from lightretriever.artifacts.evaluation.quality import read_rows
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
-from scripts import ablations, quality
+from recipes import ablations, quality
 from tests.support.toy import save_toy_model, write_toy_set
 
 RECIPE: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import demo
+from demo import demo
 
 
 @pytest.fixture

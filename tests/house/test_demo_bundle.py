@@ -12,7 +12,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from scripts import demo
+from demo import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 

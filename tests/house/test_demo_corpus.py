@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scripts import demo_corpus
+from demo import demo_corpus
 
 PACKAGES = """\
 Package: mpv

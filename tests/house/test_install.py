@@ -1,4 +1,4 @@
-"""scripts/install in a copy of the checkout: what it does without touching the network."""
+"""deploy/install/install in a copy of the checkout: what it does without touching the network."""
 
 import os
 import shutil
@@ -10,23 +10,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPILED = "artifacts/kernels/native.cpython-311-x86_64-linux-gnu.so"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     copy = tmp_path / "checkout"
-    for folder in ("scripts", "requirements"):
+    for folder in ("deploy/install", "deploy/requirements", "artifacts/kernels/cpp"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "artifacts" / "cpp", copy / "artifacts" / "cpp")
-    for name in ("pyproject.toml", "setup.py"):
-        shutil.copy(ROOT / name, copy)
+    shutil.copy(ROOT / "pyproject.toml", copy)
     return copy
 
 
 def install(checkout: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run it with a pip that has no package index, so that whatever it wants to install fails at once."""
     offline = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", **environment}
-    command = [str(checkout / "scripts" / "install"), *arguments]
+    command = [str(checkout / "deploy" / "install" / "install"), *arguments]
     return subprocess.run(command, env={**os.environ, **offline}, capture_output=True, text=True)
 
 
@@ -64,11 +63,11 @@ def make_installed(checkout: Path, use: str = "runtime") -> None:
     """Let `checkout` look as after an installation: a real environment and the stamp of the lists."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(checkout / ".venv")], check=True)
     (checkout / ".venv" / "checkout").write_text(f"{checkout}\n")
-    lists = ["pyproject.toml", "requirements/build.txt", f"requirements/{use}.txt"]
+    lists = ["pyproject.toml", "deploy/requirements/build.txt", f"deploy/requirements/{use}.txt"]
     stamp = subprocess.run(["sha256sum", *lists], cwd=checkout, check=True, capture_output=True, text=True).stdout
     (checkout / ".venv" / f"installed-{use}").write_text(stamp)
-    (checkout / "artifacts" / "kernels.so").touch()
-    compiled = "sha256sum setup.py artifacts/cpp/* artifacts/kernels.so >.venv/compiled"
+    (checkout / COMPILED).touch()
+    compiled = "sha256sum pyproject.toml artifacts/kernels/cpp/* artifacts/kernels/native.*.so >.venv/compiled"
     subprocess.run(["bash", "-c", compiled], cwd=checkout, check=True)
 
 
@@ -78,10 +77,10 @@ def test_nothing_to_do(checkout: Path) -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", ["setup.py", "artifacts/cpp/table.hpp", "artifacts/kernels.so"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "artifacts/kernels/cpp/table.hpp", COMPILED])
 def test_what_is_not_what_was_compiled_is_compiled(checkout: Path, name: str) -> None:
     make_installed(checkout)
-    (checkout / name).write_text("// changed\n")
+    (checkout / name).write_text("# changed\n")
     run = install(checkout, "runtime")
     assert run.returncode != 0
     assert (checkout / ".venv" / "incomplete").exists()
@@ -89,7 +88,7 @@ def test_what_is_not_what_was_compiled_is_compiled(checkout: Path, name: str) ->
 
 def test_a_changed_list_is_installed(checkout: Path) -> None:
     make_installed(checkout)
-    with (checkout / "requirements" / "runtime.txt").open("a") as file:
+    with (checkout / "deploy" / "requirements" / "runtime.txt").open("a") as file:
         file.write("# changed\n")
     run = install(checkout, "runtime")
     assert run.returncode != 0
@@ -118,7 +117,7 @@ def test_two_at_once_take_turns(checkout: Path) -> None:
         assert holder.stdout is not None
         holder.stdin.write(b"\n")
         assert holder.stdout.readline() == b"\n"  # it has the lock
-        waiting = subprocess.Popen([checkout / "scripts" / "install", "runtime"])
+        waiting = subprocess.Popen([checkout / "deploy" / "install" / "install", "runtime"])
         time.sleep(0.5)
         assert waiting.poll() is None
         holder.stdin.close()

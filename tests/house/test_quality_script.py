@@ -1,4 +1,4 @@
-"""scripts/quality.py on a tiny collection with a tiny model: builds, evaluates, records, and does nothing twice."""
+"""recipes/quality.py on a tiny collection with a tiny model: builds, evaluates, records, and does nothing twice."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import yaml
 from lightretriever.artifacts.evaluation.quality import read_rows
 
-from scripts import judged_part, quality
+from recipes import judged_part, quality
 from tests.support.models import save_model, write_corpus
 
 RECIPE = {

@@ -9,12 +9,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from scripts import lock
+from deploy.install import lock
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DIRECT: dict[str, list[str]] = {"runtime": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
-# What scripts/install takes for each use.
+# What deploy/install/install takes for each use.
 CHAINS = {
     "runtime": ("build", "runtime"),
     "pipeline": ("build", "runtime", "tracing", "pipeline"),
@@ -27,7 +27,7 @@ CHAINS = {
 
 
 def pins(name: str) -> dict[str, Version]:
-    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    lines = (ROOT / "deploy" / "requirements" / f"{name}.txt").read_text().splitlines()
     requirements = [Requirement(line) for line in lines if not line.startswith("#")]
     found: dict[str, Version] = {}
     for requirement in requirements:
@@ -40,7 +40,7 @@ def pins(name: str) -> dict[str, Version]:
 
 def test_every_extra_has_a_list() -> None:
     assert set(DIRECT) == set(CHAINS)
-    assert {path.stem for path in (ROOT / "requirements").iterdir()} == set(DIRECT) | {"build"}
+    assert {path.stem for path in (ROOT / "deploy" / "requirements").iterdir()} == set(DIRECT) | {"build"}
 
 
 @pytest.mark.parametrize("use", CHAINS)
@@ -104,7 +104,7 @@ def test_held_back_versions_are_those_pinned() -> None:
 def test_a_pin_has_the_marker_of_its_requirement() -> None:
     wanted = ["a-b>=1; python_version >= '3.12'", "c>=2"]
     assert lock.marked({"a-b": "1.5", "c": "2.0"}, wanted) == {"a-b": "1.5; python_version >= '3.12'", "c": "2.0"}
-    lines = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
+    lines = (ROOT / "deploy" / "requirements" / "dev.txt").read_text().splitlines()
     markers = {requirement.name: requirement.marker for requirement in map(Requirement, DIRECT["dev"])}
     for pin in (Requirement(line) for line in lines if not line.startswith("#")):
         assert pin.marker == markers.get(pin.name, pin.marker)

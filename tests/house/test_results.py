@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lightretriever.artifacts.evaluation.quality import record
 
-from scripts import result_tables, results
+from docs.generate import result_tables, results
 
 REPORT: dict[str, Any] = {
     "dataset": {"name": "scifact", "split": "test", "queries": 300},
@@ -27,7 +27,7 @@ def test_the_documentation_is_up_to_date() -> None:
 def test_a_table() -> None:
     assert results.render(REPORT, "scifact.json").splitlines() == [
         "**scifact** (test: 300 queries, 5,183 documents), SomeLM, not trained for retrieval; "
-        "[docs/results/scifact.json](docs/results/scifact.json), 2026-11-21, Some CPU.",
+        "[scifact.json](results/scifact.json), 2026-11-21, Some CPU.",
         "",
         "| | nDCG@10 | R@100 |",
         "|---|---:|---:|",
@@ -68,7 +68,7 @@ def fill(root: Path, values: dict[str, dict[str, float]]) -> None:
 def test_check_names_the_remedy(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (root / "README.md").read_text()
     assert results.main(["--check"]) == 1
-    assert "README.md: differs from docs/results/; run: python -m scripts.results" in capsys.readouterr().err
+    assert "README.md: differs from docs/results/; run: python -m docs.generate.results" in capsys.readouterr().err
     assert (root / "README.md").read_text() == before
     assert results.main([]) == 0
     assert results.main(["--check"]) == 0
@@ -78,17 +78,15 @@ def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
     fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "lightretriever hybrid": {"scifact": 0.75, "cacm": 0.5}})
     fill(root, {"lightretriever dense": {"scifact": 0.25, "cacm": 0.5}, "new thing": {"scifact": 0.125}})
     assert results.main([]) == 0
-    readme = (root / "README.md").read_text()
-    assert "| | scifact | cacm | average |" in readme
-    assert "| BM25 | 0.500 | 0.400 | 0.450 |" in readme
-    assert "| LightRetriever, hybrid | **0.750** | **0.500** | **0.625** |" in readme
-    assert readme.index("| BM25 |") < readme.index("| LightRetriever, dense |") < readme.index("hybrid | **0.750**")
-    assert "**Recall@100**" in readme
-    assert "![Average nDCG@10 of the systems](docs/results/quality.svg)" in readme
-    details = (root / "docs" / "evaluation.md").read_text()
-    assert "| new thing | 0.125 |" in details
-    assert "new thing" not in readme
-    assert "| lightretriever hybrid − bm25 | **+0.250 (p < 0.001)** | **+0.100 (p < 0.001)** |" in details
+    page = (root / "docs" / "evaluation.md").read_text()
+    assert "| | scifact | cacm | average |" in page
+    assert "| BM25 | 0.500 | 0.400 | 0.450 |" in page
+    assert "| LightRetriever, hybrid | **0.750** | **0.500** | **0.625** |" in page
+    assert page.index("| BM25 |") < page.index("| LightRetriever, dense |") < page.index("hybrid | **0.750**")
+    assert "### Every system, Recall@100" in page
+    assert "![Average nDCG@10 of the systems](results/quality.svg)" in page
+    assert "| new thing | 0.125 |" in page
+    assert "| lightretriever hybrid − bm25 | **+0.250 (p < 0.001)** | **+0.100 (p < 0.001)** |" in page
     (first, *_) = json.loads((root / "docs" / "results" / "significance.json").read_text())["tests"]
     assert first == {
         "system": "lightretriever hybrid",
@@ -100,6 +98,42 @@ def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
     }
     assert "LightRetriever, hybrid" in (root / "docs" / "results" / "quality.svg").read_text()
     assert results.main(["--check"]) == 0
+
+
+def test_the_readme_has_the_short_table_of_systems_that_have_every_set(root: Path) -> None:
+    sets = result_tables.DATASETS
+    fill(root, {"bm25": dict.fromkeys(sets, 0.5), "mpnet hybrid": {**dict.fromkeys(sets, 0.5), "wikiqa": 0.85}})
+    fill(root, {"minilm hybrid": {"scifact": 0.9}, "mpnet full-hybrid": dict.fromkeys(sets, 0.75)})
+    assert results.main([]) == 0
+    readme = (root / "README.md").read_text()
+    assert readme.splitlines()[2:] == [
+        "| nDCG@10 | model per query | average of 7 sets | scifact | wikiqa |",
+        "|---|---|---:|---:|---:|",
+        "| BM25 | no | 0.500 | 0.500 | 0.500 |",
+        "| **recommended: mpnet's table + BM25 impacts** | no | 0.550 | 0.500 | 0.850 |",
+        "| mpnet + BM25 impacts | yes | 0.750 | 0.750 | 0.750 |",
+        results.PART.end,
+        "after",
+    ]
+
+
+def test_the_readme_has_four_lines_of_speed_with_their_ratios(root: Path) -> None:
+    folder = root / "docs" / "results"
+    rows = [{"key": "encode_65536_s", "value": 0.5}, {"key": "encode_vs_llm", "value": 20000.0}]
+    facts = {"unit": "s", "goal": "?", "machine": "Some CPU", "date": "2026-11-21", "commit": "abc"}
+    (folder / "speed.json").write_text(json.dumps({"rows": [{**row, **facts} for row in rows]}))
+    load = {"machine": "Some CPU", "date": "2026-11-21T03:00:00+00:00", "commit": "abc", "bundle": {"documents": 1000}}
+    saturated = {"processes": 1200.0, "llm": 10.0, "biencoder": 100.0, "bm25": 1000.0}
+    (folder / "load.json").write_text(json.dumps({**load, "systems": [], "open": [], "saturated": saturated}))
+    assert results.main([]) == 0
+    lines = [line for line in (root / "README.md").read_text().splitlines() if "×" in line]
+    assert lines == [
+        "| encoding 65,536 queries | 0.50 s | 20,000 × | SmolLM2-135M on the same CPU |",
+        "| answers a second | 1,200 | 120.0 × | SmolLM2-135M in the query path |",
+        "| answers a second | 1,200 | 12.0 × | MiniLM in the query path |",
+        "| answers a second | 1,200 | 1.2 × | BM25 by Lucene behind the same HTTP server |",
+    ]
+    assert "\n1,000 documents, Some CPU, 2026-11-21, commit abc.\n" in (root / "README.md").read_text()
 
 
 @pytest.mark.parametrize("file", ["quality.svg", "significance.json"])
@@ -115,8 +149,8 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     (root / "docs" / "results" / "scifact.json").write_text(json.dumps(REPORT))
     fill(root, {"bm25": {"scifact": 0.5}, "lightretriever hybrid": {"scifact": 0.75}})
     assert results.main([]) == 0
-    readme = (root / "README.md").read_text()
-    assert readme.index("| LightRetriever, hybrid |") < readme.index("| hybrid, as served | 0.123 | 0.500 |")
+    page = (root / "docs" / "evaluation.md").read_text()
+    assert page.index("| LightRetriever, hybrid |") < page.index("| hybrid, as served | 0.123 | 0.500 |")
     assert results.main(["--check"]) == 0
 
 
@@ -133,13 +167,14 @@ def test_further_engines_under_load_stand_in_the_page_of_speed(root: Path) -> No
     (root / "docs" / "results" / "engines" / "load.json").write_text(json.dumps(load))
     assert results.main([]) == 0
     page = (root / "docs" / "speed.md").read_text()
-    assert "(100,000 documents, Some CPU, 2026-11-21; [all figures](results/engines/load.md)):" in page
+    assert "100,000 documents, Some CPU, 2026-11-21; [all figures](results/engines/load.md). A dash" in page
     assert "| Some engine | 12.5 | 3 | 9 | 6.25 |" in page
     assert "Some engine" not in (root / "README.md").read_text()
 
 
 def test_every_label_is_given_once_in_a_table() -> None:
-    for systems in (result_tables.MAIN, result_tables.POSTINGS, *result_tables.ABLATIONS.values()):
+    short = [(system, label) for system, label, _ in result_tables.SHORT]
+    for systems in (short, result_tables.MAIN, result_tables.POSTINGS, *result_tables.ABLATIONS.values()):
         names, labels = zip(*systems, strict=True)
         assert len(set(names)) == len(names)
         assert len(set(labels)) == len(labels)

@@ -1,22 +1,32 @@
 """The house rules of CONTRIBUTING.md that a machine can check."""
 
 import ast
+import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
     path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for package in ("artifacts", "service", "loadtest", "scripts")
-    for path in sorted((ROOT / package).rglob("*.py"))
+    for folder in ("artifacts", "service", "loadtest", "demo", "deploy", "docs/generate", "recipes")
+    for path in sorted((ROOT / folder).rglob("*.py"))
 }
-OWN = {"artifacts", "service", "loadtest", "scripts", "tests"}
+PACKAGES = ("artifacts", "service", "loadtest")
+OWN = {"lightretriever", "demo", "deploy", "docs", "recipes", "tests"}
+TOP_LEVEL = {
+    *("artifacts", "service", "loadtest", "deploy", "demo", "docs", "recipes", "tests"),
+    *("Dockerfile", "Makefile", "pyproject.toml"),
+    *("README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md"),
+}
+"""The only entries of the repository's top level, besides those whose names begin with a dot."""
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -42,8 +52,83 @@ def importers(*packages: str) -> Iterator[str]:
             yield name
 
 
+def floors() -> dict[str, int]:
+    """The rooms of docs/architecture.md, such as service/http, by their place from top to bottom."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return {room: place for place, room in enumerate(re.findall(r"^### `([a-z_/]+)`$", page, flags=re.MULTILINE))}
+
+
+def room_of(name: str) -> str | None:
+    """The room of a module of ours, named as a file or as an import; None for one at the root of its package."""
+    parts = re.split(r"[./]", name.removeprefix("lightretriever."))
+    if parts[0] == "loadtest":
+        return parts[0]
+    room = "/".join(parts[:2])
+    return room if len(parts) > 1 and (ROOT / room).is_dir() else None
+
+
+def own_imports(name: str) -> set[str]:
+    """The modules and names of ours that a module imports, without `lightretriever.`."""
+    prefix = "lightretriever."
+    return {what.removeprefix(prefix) for what in imports(MODULES[name]) if what.startswith(prefix)}
+
+
 def test_the_rules_see_the_packages() -> None:
-    assert {"artifacts/text.py", "service/engine.py", "scripts/lock.py"} <= set(MODULES)
+    assert {"artifacts/errors.py", "service/search/engine.py", "deploy/install/lock.py"} <= set(MODULES)
+
+
+def test_the_top_level_holds_what_it_may() -> None:
+    command = ["git", "ls-tree", "--name-only", "HEAD"]
+    entries = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in entries if not name.startswith(".")} <= TOP_LEVEL
+
+
+@pytest.mark.parametrize("package", ["service", "artifacts"])
+def test_few_modules_stand_at_a_root(package: str) -> None:
+    assert len(list((ROOT / package).glob("*.py"))) <= 8
+
+
+def test_the_architecture_lists_every_room() -> None:
+    rooms = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in ("artifacts", "service")
+        for path in (ROOT / package).glob("*/__init__.py")
+    }
+    assert set(floors()) == (rooms - {"service/lightretriever"}) | {"loadtest"}
+
+
+def test_imports_only_point_down() -> None:
+    floor = floors()
+    wrong = []
+    for name in MODULES:
+        room = room_of(name) if name.startswith(PACKAGES) else None
+        for what in own_imports(name) if room else ():
+            other = room_of(what)
+            if room in floor and other in floor and floor[room] > floor[other]:
+                wrong.append(f"{name} imports {what}")
+    assert sorted(wrong) == []
+
+
+def test_a_root_imports_no_room_of_its_package() -> None:
+    """But the command line, which is above all of them, and the package's own file, which imports when asked."""
+    roots = [name for name in MODULES if name.startswith(("artifacts/", "service/")) and name.count("/") == 1]
+    wrong = []
+    for name in set(roots) - {"service/cli.py", "service/terminal.py"}:
+        package = name.partition("/")[0]
+        wrong += [f"{name} imports {what}" for what in own_imports(name) if (room_of(what) or "").startswith(package)]
+    assert sorted(wrong) == []
+
+
+def test_artifacts_import_nothing_of_the_service() -> None:
+    above = ("service", "loadtest")
+    wrong = [
+        f"{name} imports {what}"
+        for name in MODULES
+        if name.startswith("artifacts/")
+        for what in own_imports(name)
+        if what.startswith(above)
+    ]
+    assert sorted(wrong) == []
 
 
 def test_modules_are_short() -> None:
@@ -73,7 +158,7 @@ def test_public_names_are_listed() -> None:
         return []
 
     for name, module in MODULES.items():
-        if name.startswith("scripts/"):
+        if not name.startswith(PACKAGES):
             continue
         public = [
             node.name for node in module.body if isinstance(node, Function | ast.ClassDef) and node.name[0] != "_"
@@ -85,12 +170,6 @@ def test_public_names_are_listed() -> None:
 def test_only_the_pipeline_imports_model_software() -> None:
     allowed = ("artifacts/pipeline/", "artifacts/training/")
     assert [name for name in importers(*MODEL_SOFTWARE) if not name.startswith(allowed)] == []
-
-
-def test_only_evaluation_and_training_import_the_service() -> None:
-    found = [name for name in importers("service") if name.startswith("artifacts/")]
-    allowed = ("artifacts/evaluat", "artifacts/training/")
-    assert [name for name in found if not name.startswith(allowed)] == []
 
 
 def test_the_service_imports_no_pipeline() -> None:
@@ -120,15 +199,18 @@ def test_asserts_check_no_input() -> None:
 
 def test_imported_distributions_are_declared() -> None:
     """Each as a direct dependency, or in the extra that the importing part needs."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = content["project"]
+    extras = {**project["optional-dependencies"], "build": content["build-system"]["requires"]}
     needs = {
+        "artifacts/kernels/build.py": ["build"],
         "artifacts/pipeline/": ["pipeline"],
         "artifacts/training/": ["pipeline"],
-        "artifacts/evaluat": ["pipeline"],
-        "scripts/static_model.py": ["pipeline"],
+        "artifacts/evaluation/": ["pipeline"],
+        "docs/generate/": ["pipeline"],
+        "recipes/static_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],
-        "service/tracing.py": ["tracing"],
+        "service/http/tracing.py": ["tracing"],
         "service/client/adapters/": ["client", "dev"],
         "service/client/": ["client"],
         "tests/": list(extras),

@@ -12,7 +12,7 @@ from peft import LoraConfig
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-ADAPTER = ROOT / "adapters" / "smollm2-135m"
+ADAPTER = ROOT / "recipes" / "adapters" / "smollm2-135m"
 RECIPE = ROOT / "recipes" / "train-smollm2-open-cpu.yaml"
 VOCABULARY = 49_152
 NOT_FOR_SHIPPING = ("non-commercial", "research only", "CC-BY-NC")

@@ -1,4 +1,4 @@
-"""scripts/static_model.py on a package of the same layout with a tiny embedding."""
+"""recipes/static_model.py on a package of the same layout with a tiny embedding."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
-from scripts import static_model
+from recipes import static_model
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 

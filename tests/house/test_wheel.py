@@ -1,54 +1,128 @@
-"""The distribution: a wheel of the project holds every file of its packages, and nothing else."""
+"""The distribution: one name, every file of its packages, and it works where there is no checkout."""
 
+import os
 import shutil
 import subprocess
 import sys
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("artifacts", "service", "loadtest")
+SETUPTOOLS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
+# The package's own file lies in a folder of one of its rooms.
+OWN = Path(FOLDERS["lightretriever"])
+ROOMS = {name: folder for name, folder in FOLDERS.items() if name != "lightretriever"}
+
+
+def packages_in(root: Path) -> set[str]:
+    """The names of the packages that the folders of a checkout hold."""
+    found = {"lightretriever"}
+    for name, folder in ROOMS.items():
+        for init in (root / folder).rglob("__init__.py"):
+            if init.parent != root / OWN:
+                found.add(".".join([name, *init.parent.relative_to(root / folder).parts]))
+    return found
+
+
+def test_every_package_is_listed() -> None:
+    assert packages_in(ROOT) == set(SETUPTOOLS["packages"])
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built offline from a copy, so that nothing is left behind in the checkout."""
     copy = tmp_path_factory.mktemp("wheel") / "source"
     copy.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy)
-    for package in PACKAGES:
-        if (ROOT / package).is_dir():
-            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for folder in ROOMS.values():
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--wheel-dir", str(copy / "dist"), str(copy)], check=True, capture_output=True)
     (built,) = (copy / "dist").glob("lightretriever_search-*.whl")
-    return zipfile.ZipFile(built)
+    return built
 
 
-def test_every_file_of_the_packages_is_in_it(wheel: zipfile.ZipFile) -> None:
-    expected = {
-        path.relative_to(ROOT).as_posix()
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert found == expected
+@pytest.fixture(scope="module")
+def members(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
 
 
-def test_it_brings_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:
-    parts = {name.partition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
-    assert "lightretriever = service.cli:main" in wheel.read(parts["entry_points.txt"]).decode()
-    assert wheel.read(parts["licenses/LICENSE"]) == (ROOT / "LICENSE").read_bytes()
+def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
+    expected = {f"lightretriever/{file.name}" for file in (ROOT / OWN).iterdir() if file.is_file()}
+    for name, folder in ROOMS.items():
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts and not path.is_relative_to(ROOT / OWN):
+                expected.add(f"{name.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}")
+    assert {name for name in members if ".dist-info/" not in name} == expected
+
+
+def test_it_brings_the_command_and_the_licence(members: dict[str, bytes]) -> None:
+    parts = {name.partition(".dist-info/")[2]: data for name, data in members.items() if ".dist-info/" in name}
+    assert "lightretriever = lightretriever.service.cli:main" in parts["entry_points.txt"].decode()
+    assert parts["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     assert "licenses/NOTICE" in parts
 
 
-def test_its_dependencies_are_light(wheel: zipfile.ZipFile) -> None:
-    (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-    lines = wheel.read(metadata).decode().splitlines()
+def test_its_dependencies_are_light(members: dict[str, bytes]) -> None:
+    (metadata,) = (name for name in members if name.endswith(".dist-info/METADATA"))
+    lines = members[metadata].decode().splitlines()
     needed = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert needed
     assert not [line for line in needed if any(heavy in line for heavy in ("torch", "transformers", "pyserini"))]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands of a new environment that has the wheel and sees the packages of this one.
+
+    What a .pth file adds to the path has its own .pth files ignored, so this checkout's editable installation stays
+    out of sight.
+    """
+    place = tmp_path_factory.mktemp("installed") / "environment"
+    venv.create(place, with_pip=False, symlinks=True)
+    commands = place / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-index", str(wheel)], check=True, capture_output=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    seen = [folder for folder in sys.path if Path(folder).name in {"site-packages", "dist-packages"}]
+    (packages / "visible.pth").write_text("".join(f"{folder}\n" for folder in seen), encoding="utf-8")
+    return commands
+
+
+def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)], cwd=place, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True
+    )
+
+
+def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -> None:
+    lines = [
+        "import lightretriever",
+        "from lightretriever import AsyncSearchClient, Bundle, SearchClient, SearchEngine",
+        "print(lightretriever.__file__, Bundle.open.__name__, SearchClient.search.__name__)",
+    ]
+    done = run(installed / "python", "-c", "\n".join(lines), place=tmp_path)
+    assert done.returncode == 0, done.stderr
+    file, *names = done.stdout.split()
+    assert Path(file).is_relative_to(installed.parent)
+    assert names == ["open", "search"]
+
+
+def test_an_installation_has_the_command(installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "lightretriever", "--help", place=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"serve", "build", "search"} <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ROOMS.values())
+def test_an_installation_owns_no_other_name(name: str, installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "python", "-c", f"import {name}", place=tmp_path)
+    assert f"ModuleNotFoundError: No module named '{name}'" in done.stderr

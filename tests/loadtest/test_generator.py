@@ -9,15 +9,15 @@ from pathlib import Path
 
 import orjson
 import pytest
+from lightretriever.loadtest.client.connection import LoadError, Ticket, search_requests
+from lightretriever.loadtest.client.counters import Counters, median_of
 from lightretriever.loadtest.generator import closed_loop, main, open_loop, run_loop
-from lightretriever.loadtest.tally import Tally, median_of
-from lightretriever.loadtest.wire import LoadError, Target, Ticket, anserini_form, search_form
 
 from tests.loadtest.server import answer, serving
 
 
 def requests(url: str, count: int = 50) -> list[bytes]:
-    return [search_form(Target.of(url), f"query {number}", 5) for number in range(count)]
+    return search_requests(url, [f"query {number}" for number in range(count)], 5)
 
 
 def test_requests_come_at_the_rate_that_was_asked_for() -> None:
@@ -137,15 +137,10 @@ def test_no_queries_are_refused() -> None:
         run_loop(open_loop("http://127.0.0.1:1", [], rate=1, seconds=1))
 
 
-def test_anserini_is_asked_its_own_way() -> None:
-    request = anserini_form("/an/index")(Target("localhost", 80), "what & why?", 7)
-    assert request.startswith(b"GET /v1/%2Fan%2Findex/search?query=what%20%26%20why%3F&hits=7 HTTP/1.1\r\n")
-
-
 def test_a_tally_counts_from_when_a_request_was_due() -> None:
-    tally = Tally()
-    tally.answer(Ticket(0, due=time.perf_counter() - 2, sent=time.perf_counter() - 1), 200, b"{}")
-    summary = tally.summary(wall_s=4)
+    counters = Counters()
+    counters.answer(Ticket(0, due=time.perf_counter() - 2, sent=time.perf_counter() - 1), 200, b"{}")
+    summary = counters.summary(wall_s=4)
     assert summary["p50_ms"] >= 2000
     assert 1000 <= summary["lag_p99_ms"] < 2000
     assert summary["qps"] == 0.25

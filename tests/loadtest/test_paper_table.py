@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest import paper_table
-from lightretriever.loadtest.paper_table import PAPER, encode_light, repeated, rows_of
-
-
-def test_queries_are_repeated_until_there_are_enough() -> None:
-    texts = [f"q{number}" for number in range(7)]
-    many = repeated(texts, 20, seed=3)
-    assert many[:7] == many[7:14] != texts
-    assert sorted(many[:7]) == texts
-    assert many[14:] == many[:6]
-    assert repeated(texts, 20, seed=3) == many != repeated(texts, 20, seed=4)
+from lightretriever.loadtest.paper_table import PAPER, encode_light, rows_of
 
 
 def test_the_papers_ratios() -> None:
@@ -29,6 +20,7 @@ def test_two_processes_share_the_queries(tiny_bundle: Bundle) -> None:
     assert times["both_s"] >= (times["tokenize_s"] + times["encode_s"]) / 2 * 0.5
 
 
+@pytest.mark.slow
 def test_one_command_fills_the_table(
     real_bundle: tuple[Path, Path], queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.full import QueryModel
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.bm25 import WordIndex
+from lightretriever.loadtest.client.connection import LoadError, search_requests
+from lightretriever.loadtest.comparison.process import Server, finish, python
+from lightretriever.loadtest.comparison.systems import NAMES, Given, LeftOut, System, systems
 from lightretriever.loadtest.generator import open_loop, run_loop
-from lightretriever.loadtest.process import Server, finish, memory_mb, python
-from lightretriever.loadtest.servers.documents import document_texts, read_postings, stored_documents
+from lightretriever.loadtest.servers.bundle_documents import read_postings, stored_documents, word_index
 from lightretriever.loadtest.servers.model import open_engine
-from lightretriever.loadtest.systems import NAMES, Given, LeftOut, System, systems
-from lightretriever.loadtest.wire import LoadError, Target
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -56,34 +56,39 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     return ready
 
 
-@pytest.mark.parametrize("name", NAMES)
+SLOW = ("processes", "llm", "biencoder", "static", "seekdb")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
+)
 def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
     system = found[name]
     if system.prepare:
         finish(system.prepare)
     with Server([*system.command, "--port", "0"], environment=FAST) as server:
         assert server.ready_s > 0
-        requests = [system.form(Target.of(server.url), text, 5) for text in ("music player", "terminal")]
+        requests = search_requests(server.url, ["music player", "terminal"], 5)
         before = server.cpu_s()
         result = run_loop(open_loop(server.url, requests, rate=20, seconds=0.5, limit_s=60))
         assert result["answered"] == result["sent"] == 10
         assert result["degraded"] == 0
         assert server.cpu_s() > before
-        memory = memory_mb(server.pid)
+        memory = server.memory_mb()
         assert 10 < memory["private"] <= memory["pss"] <= memory["rss"]
-        if system.posts:
-            hits = ask(server.url, {"query": "music player", "k": 2})["hits"]
-            assert isinstance(hits, list)
-            assert [hit["rank"] for hit in hits] == [1, 2]
-            assert hits[0]["score"] >= hits[1]["score"]
-            assert "_id" not in hits[0]["fields"]
-            assert {"title", "text", "year"} == set(hits[0]["fields"])
+        hits = ask(server.url, {"query": "music player", "k": 2})["hits"]
+        assert isinstance(hits, list)
+        assert [hit["rank"] for hit in hits] == [1, 2]
+        assert hits[0]["score"] >= hits[1]["score"]
+        assert "_id" not in hits[0]["fields"]
+        assert {"title", "text", "year"} == set(hits[0]["fields"])
         if name in ("lightretriever", "llm", "biencoder"):
             encoded = ask(server.url, {"text": "music player"}, "encode")
             assert encoded["dimension"] == 16
             assert encoded["tokens"]
 
 
+@pytest.mark.slow
 def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
     with Server([*found["llm"].command, "--port", "0"], environment=FAST) as server:
         for further, named in (({"explain": True}, "explain"), ({"terms": [{"text": "new", "weight": 1}]}, "terms")):
@@ -94,10 +99,11 @@ def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
                 assert [error["field"] for error in json.load(refused.value)["errors"]] == [named]
 
 
-@pytest.mark.parametrize("name", ["milvus", "seekdb"])
-def test_an_engine_fuses_the_same_rankings(name: str, found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
+@pytest.mark.slow
+def test_an_engine_fuses_the_same_rankings(found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
+    finish(found["seekdb"].prepare)
     with (
-        Server([*found[name].command, "--port", "0"]) as server,
+        Server([*found["seekdb"].command, "--port", "0"]) as server,
         SearchEngine.open(Bundle.open(real_bundle[0]), SETTINGS) as engine,
     ):
         for text in ("music player", "text editor with plugins", "terminal"):
@@ -133,8 +139,6 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
         )
     with pytest.raises(LoadError, match="can't be started"):
         Server([str(tmp_path / "no-program")])
-    with pytest.raises(LoadError, match="process 999999999"):
-        memory_mb(999_999_999)
 
 
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path) -> None:
@@ -167,9 +171,7 @@ def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_path: Pat
 
 @pytest.fixture
 def words(tiny_bundle: Bundle, tmp_path: Path) -> Iterator[WordIndex]:
-    with tiny_bundle.sparse() as index:
-        build_word_index(tmp_path / "words", index.ids(), document_texts(index))
-    with WordIndex.open(tmp_path / "words") as words:
+    with WordIndex.open(word_index(tiny_bundle, tmp_path)) as words:
         yield words
 
 

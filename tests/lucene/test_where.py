@@ -109,6 +109,11 @@ def test_a_condition_that_makes_no_sense_is_refused(index: ImpactIndex, conditio
         index.where(condition)
 
 
+def test_a_condition_of_thousands_of_parts(index: ImpactIndex) -> None:
+    parts = [text for year in range(3000) for text in ("number", "year", f"{year}.0", f"{year}.0")]
+    assert index.where(["or", "3000", *parts]).count == index.where(["number", "year", "1990.0", "2999.0"]).count
+
+
 def test_values_are_counted(index: ImpactIndex) -> None:
     ordinals = np.random.default_rng(3).permutation(COUNT)[:500]
     made = records()

@@ -16,7 +16,6 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.states import token_states_naive
 from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.tokens.tokenizer import document_text
@@ -27,6 +26,7 @@ from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
 from tests.support.models import save_model, write_corpus
+from tests.support.states import token_states_naive
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
@@ -154,6 +154,18 @@ def test_declared_fields_come_from_the_recipe_and_filter_the_bundle(recipe: Path
         file.write('{"_id": "odd", "text": "odd", "year": "last"}\n')
     with pytest.raises(CorpusError, match=r'corpus\.jsonl, line 31: field "year": expected a number, found \'last\''):
         run("build", recipe, "--overwrite")
+
+
+def test_the_accelerator_comes_from_the_recipe(recipe: Path, tmp_path: Path) -> None:
+    run("build", recipe)
+    first = Bundle.open(tmp_path / "bundle")
+    content = yaml.safe_load(recipe.read_text())
+    content["index"] = {**content.get("index", {}), "accelerate": True}
+    recipe.write_text(yaml.safe_dump(content))
+    run("index", recipe, "--overwrite")  # nothing is encoded again
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (first.accelerator(), bundle.accelerator() is None) == (None, False)
+    assert verify_bundle(bundle.path) == []
 
 
 def test_words_come_from_the_recipe_and_answer_as_the_evaluations_bm25(recipe: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from lightretriever.artifacts.pipeline.distil import (
     table_queries,
     train_table,
 )
-from lightretriever.artifacts.pipeline.distil_texts import corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.distil_stages import corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest

@@ -10,12 +10,13 @@ import pytest
 import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_corpus, encode_documents
+from lightretriever.artifacts.pipeline.encode import encode_corpus, encode_documents
 from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 
 from tests.support.models import write_corpus
 
-SETTINGS = EncodeSettings(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
+SETTINGS = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -57,11 +58,12 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
     corpus = write_corpus(tmp_path / "corpus.jsonl", 60)
     script = (
         "import sys; from pathlib import Path\n"
-        "from artifacts.corpus import Corpus\n"
-        "from artifacts.pipeline.encode import EncodeSettings, encode_corpus\n"
-        "from artifacts.pipeline.model import load_backbone\n"
+        "from lightretriever.artifacts.corpus.beir import Corpus\n"
+        "from lightretriever.artifacts.pipeline.encode import encode_corpus\n"
+        "from lightretriever.artifacts.pipeline.recipe import EncodeRecipe\n"
+        "from lightretriever.artifacts.pipeline.model import load_backbone\n"
         "backbone = load_backbone(sys.argv[1], work=Path(sys.argv[3]), device='cpu')\n"
-        "settings = EncodeSettings(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
+        "settings = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
         "encode_corpus(backbone, Corpus(Path(sys.argv[2])), settings, Path(sys.argv[3]) / 'encode')\n"
     )
 
@@ -102,7 +104,7 @@ def test_other_inputs_are_refused_in_a_begun_directory(backbone: Backbone, tmp_p
     if change == "corpus":
         corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 21))
     else:
-        settings = replace(SETTINGS, top_k=21)
+        settings = SETTINGS.model_copy(update={"top_k": 21})
     expected = r"top_k: 20 there, 21 now" if change == "setting" else "corpus_sha256"
     with pytest.raises(ResumeError, match=expected):
         encode_corpus(backbone, corpus, settings, tmp_path / "work")

@@ -8,7 +8,7 @@ import torch
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.evaluation.evaluate import Evaluation, evaluate_bundle
+from lightretriever.artifacts.evaluation.evaluate import Evaluation
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
@@ -22,6 +22,7 @@ from tests.artifacts.test_evaluate import QRELS, QUERIES, write_dataset
 from tests.pipeline.test_build import run
 from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
+from tests.support.searching import evaluate_bundle
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages"

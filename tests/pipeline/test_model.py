@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.model import Backbone, ModelDtype, load_backbone
-from lightretriever.artifacts.pipeline.table import TableJob, instruction_prefix, make_table
+from lightretriever.artifacts.pipeline.table import instruction_prefix, make_table
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
@@ -90,7 +90,7 @@ def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tm
     tokenizer.save_pretrained(folder)
     backbone = load_backbone(str(folder), work=tmp_path, device="cpu")
     assert backbone.vocab_size == backbone.embedded + 1
-    rows = np.load(make_table(backbone, TableJob("Find it"), tmp_path / "table"))
+    rows = np.load(make_table(backbone, "Find it", tmp_path / "table"))
     assert rows.shape == (backbone.vocab_size, 32)
     assert not rows[-1].any()
     assert rows[:-1].any(axis=1).all()

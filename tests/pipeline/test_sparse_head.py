@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.pipeline import sparse_head
-from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
+from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.support.states import padded_weights
 
 
 def naive(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -28,7 +30,7 @@ def test_values_and_gradients_equal_the_formula(slice_elements: int, monkeypatch
     lengths = torch.tensor([9, 1, 4, 7])
     upstream = torch.randn(4, 50, generator=generator, dtype=torch.float64)
     results = []
-    for function in (naive, sparse_weights):
+    for function in (naive, padded_weights):
         weights = function(hidden, head, lengths)
         gradients = torch.autograd.grad((weights.double() * upstream).sum(), (hidden, head))
         results.append((weights.double(), *gradients))
@@ -53,7 +55,7 @@ def test_no_tensor_of_all_positions_and_terms_is_built() -> None:
 
     watch: Callable[[], TorchDispatchMode] = Watch
     with torch.inference_mode(), watch():
-        sparse_weights(hidden, head, torch.full((4,), 500))
+        padded_weights(hidden, head, torch.full((4,), 500))
     assert 0 < largest <= sparse_head.SLICE_ELEMENTS < hidden.shape[0] * hidden.shape[1] * head.shape[0]
 
 

@@ -5,13 +5,14 @@ import torch
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.pipeline.states import (
     PrefixCache,
-    block_mask,
     block_positions,
+    block_visible,
     token_states_cached,
-    token_states_naive,
     token_states_packed,
 )
 from lightretriever.artifacts.pipeline.table import instruction_prefix
+
+from tests.support.states import token_states_naive
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 TOKENS = torch.tensor([5, 17, 17, 200, 3, 96, 41])
@@ -49,7 +50,7 @@ def test_without_the_mask_the_states_would_differ(backbone: Backbone) -> None:
 
 
 def test_mask_and_positions_by_hand() -> None:
-    seen = (block_mask(2, 2, torch.float32, torch.device("cpu"))[0, 0] == 0).int().tolist()
+    seen = block_visible(2, 2, torch.device("cpu")).int().tolist()
     assert seen == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import AGAIN
-from lightretriever.artifacts.cli.summary import SUMMARIES, ErrorInfo, ErrorObject, TrainSummary
+from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary, TrainSummary
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.service.cli import app
@@ -21,6 +21,12 @@ from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 from tests.support.toy import save_toy_model, write_toy_set
 
+SUMMARIES: dict[str, type[Summary]] = {
+    command: kind
+    for command in AGAIN
+    for kind in Summary.__subclasses__()
+    if command in get_args(kind.model_fields["command"].annotation)
+}
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
@@ -224,4 +230,3 @@ def test_every_command_says_what_a_second_run_does() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|", text[: text.index("## The summary as JSON")], flags=re.MULTILINE)
     assert rows == list(SUMMARIES)
-    assert list(AGAIN) == list(SUMMARIES)

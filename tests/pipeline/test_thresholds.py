@@ -8,15 +8,15 @@ import pytest
 import torch
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.encode import encode_documents
 from lightretriever.artifacts.pipeline.full_query import full_query_vectors
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
-from lightretriever.artifacts.pipeline.thresholds import term_thresholds
-from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.training.adapter import Adapter, term_thresholds
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 
 from tests.support.models import save_model
+from tests.support.states import padded_weights
 from tests.support.tiny import tiny_documents
 
 TEXTS = [document.full_text for document in tiny_documents(40)]
@@ -46,12 +46,12 @@ def test_weights_are_taken_above_the_threshold() -> None:
     hidden, head = torch.randn(2, 5, 8), torch.randn(30, 8)
     thresholds = torch.rand(30) * 2
     lengths = torch.tensor([5, 3])
-    found = sparse_weights(hidden, head, lengths, thresholds)
+    found = padded_weights(hidden, head, lengths, thresholds)
     for row, length in enumerate(lengths.tolist()):
         pooled = (hidden[row, :length] @ head.T).amax(dim=0)
         expected = [np.log1p(max(0.0, float(value - limit))) for value, limit in zip(pooled, thresholds, strict=True)]
         np.testing.assert_allclose(found[row].numpy(), expected, rtol=1e-5, atol=1e-6)
-    assert (found > 0).sum() < (sparse_weights(hidden, head, lengths) > 0).sum()
+    assert (found > 0).sum() < (padded_weights(hidden, head, lengths) > 0).sum()
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_an_adapter_brings_its_thresholds_along(adapter: Path) -> None:
     backbone = load(adapter)
     thresholds = np.load(adapter / "thresholds.npy")
     documents = [Document("a", "", TEXTS[3], b""), Document("b", "", TEXTS[5], b"")]
-    shard = encode_documents(backbone, documents, EncodeSettings(max_length=LENGTH, top_k=None))
+    shard = encode_documents(backbone, documents, EncodeRecipe(max_length=LENGTH, top_k=None))
     for row, document in enumerate(documents):
         weights = np.log1p(np.maximum(naive_logits(backbone, document.text).numpy() - thresholds, 0))
         found = np.zeros(backbone.embedded)

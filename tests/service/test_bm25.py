@@ -12,13 +12,13 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
-from lightretriever.service.search.encoder import EncodedQuery
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.support.legs import WrappedLeg
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 QUERIES = ["play music from the terminal", "searching documents", "Zażółć 🎵", "ελληνικά", "chess OR (games)", "music"]
@@ -140,13 +140,14 @@ def test_a_bundle_without_words_says_so(bare: TestClient) -> None:
     assert bare.post("/search", json={"query": "music"}).json()["hits"]
 
 
-class Broken:
+class Broken(WrappedLeg):
     """Waits for the gate, and fails then."""
 
-    def __init__(self, gate: threading.Event) -> None:
+    def __init__(self, leg: Leg, gate: threading.Event) -> None:
+        super().__init__(leg)
         self._gate = gate
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> ScoredDocuments:
         self._gate.wait()
         raise OSError("broken leg")
 
@@ -159,8 +160,7 @@ class Broken:
 def test_a_failure_is_an_error_and_the_other_modes_go_on(fresh_engine: SearchEngine) -> None:
     gate = threading.Event()
     fresh_engine.warm_up()
-    broken: Leg = Broken(gate)
-    fresh_engine.parts.legs["bm25"] = broken
+    fresh_engine.parts.legs["bm25"] = Broken(fresh_engine.parts.legs["bm25"], gate)
     with TestClient(create_app(fresh_engine)) as client:
         assert problem(client, deadline_ms=200)[:2] == (504, "deadline_exceeded")
         assert problem(client, deadline_ms=200, allow_partial=False)[:2] == (504, "deadline_exceeded")
@@ -168,7 +168,7 @@ def test_a_failure_is_an_error_and_the_other_modes_go_on(fresh_engine: SearchEng
         for mode in ("hybrid", *others):  # all of its threads are held
             answer = client.post("/search", json={"query": "music", "mode": mode}).json()
             assert (len(answer["hits"]), answer["degraded"]) == (10, [])
-        assert fresh_engine.parts.lanes["bm25"].abandoned == 2
+        assert fresh_engine.parts.executor.lanes["bm25"].abandoned == 2
         gate.set()
         assert problem(client)[:2] == (500, "search_failed")
 
@@ -177,13 +177,13 @@ def test_its_time_is_a_stage_of_the_metrics(fresh_engine: SearchEngine) -> None:
     with TestClient(create_app(fresh_engine)) as client:
         ask(client)
     value = fresh_engine.metrics.registry.get_sample_value
-    assert value("lightretriever_stage_seconds_count", {"stage": "bm25"}) == 1
-    assert value("lightretriever_stage_seconds_count", {"stage": "sparse"}) == 0
+    assert value("lightretriever_stage_seconds_count", {"stage": "bm25", "backend": "lucene"}) == 1
+    assert value("lightretriever_stage_seconds_count", {"stage": "sparse", "backend": "lucene"}) is None
 
 
 def test_the_warm_up_searches_it_too(tiny_bundle: Bundle) -> None:
     with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.parts.legs["bm25"] = Broken(gate := threading.Event())
+        engine.parts.legs["bm25"] = Broken(engine.parts.legs["bm25"], gate := threading.Event())
         gate.set()
         with pytest.raises(Exception, match="The leg bm25 failed"):
             engine.warm_up()

@@ -30,7 +30,7 @@ def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncode
     query = encoder.encode("p m UM", "task", clock)
     assert query.terms.tolist() == [0, 1, 3]
     assert query.counts.tolist() == [2, 1, 1]
-    assert query.factors.tolist() == [2.0, 1.0, 1.0]
+    assert query.term_weights.tolist() == [2.0, 1.0, 1.0]
     assert query.weights.tolist() == [2.0, 1.0, 1.0]
     mean = ROWS[[3, 0, 1, 0]].mean(axis=0)
     assert query.dense == pytest.approx(mean / np.linalg.norm(mean))
@@ -42,8 +42,9 @@ def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncode
 def test_many_tokens_are_counted_like_few(encoder: QueryEncoder) -> None:
     query = encoder.encode("mupp" * 500 + " p", "task", StageClock())
     assert query.terms.tolist() == [0, 1, 3]
-    assert query.counts.tolist() == query.factors.tolist() == [500, 500, 1001]
-    assert [array.dtype.name for array in (query.terms, query.counts, query.factors)] == ["int32", "int64", "float32"]
+    assert query.counts.tolist() == query.term_weights.tolist() == [500, 500, 1001]
+    dtypes = [array.dtype.name for array in (query.terms, query.counts, query.term_weights)]
+    assert dtypes == ["int32", "int64", "float32"]
 
 
 def test_with_idf_a_token_weighs_count_times_idf(encoder: QueryEncoder) -> None:
@@ -97,7 +98,7 @@ def test_a_batch_is_encoded_to_the_same(encoder: QueryEncoder, idf: np.ndarray |
     assert len(batch) == len(list(batch)) == len(texts)
     for text, found in zip(texts, batch, strict=True):
         expected = encoder.encode(text, "task", StageClock(), dense=dense)
-        for name in ("terms", "counts", "factors", "weights", "dense"):
+        for name in ("terms", "counts", "term_weights", "weights", "dense"):
             ours, theirs = getattr(found, name), getattr(expected, name)
             np.testing.assert_array_equal(ours, theirs, err_msg=name, strict=dense or name != "dense")
     with pytest.raises(IndexError):

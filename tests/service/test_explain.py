@@ -8,13 +8,13 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.backends.legs import Leg
+from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import Explanation, Hit, LinearFusion, Mode, RrfFusion, SearchRequest, Weights
-from lightretriever.service.search.encoder import EncodedQuery
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus
+from tests.support.legs import WrappedLeg
 
 WORDS = st.lists(
     st.sampled_from(
@@ -135,12 +135,8 @@ def test_a_document_that_is_not_there_has_no_terms(client: TestClient) -> None:
     assert (answer.status_code, answer.json()["kind"]) == (404, "document_not_found")
 
 
-class Silent:
+class Silent(WrappedLeg):
     """A real leg that can't say what its scores are made of."""
-
-    def __init__(self, leg: Leg) -> None:
-        self.search = leg.search
-        self.scores = leg.scores
 
     def shares(self, query: EncodedQuery, ordinals: np.ndarray) -> np.ndarray:
         raise OSError("broken leg")

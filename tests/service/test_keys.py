@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.cli import app as commands
 from lightretriever.service.errors import SettingsError, UnauthorizedError
-from lightretriever.service.http.access import Gate
+from lightretriever.service.http.access import Access
 from lightretriever.service.http.api_keys import ApiKeys, KeyEntry, KeyFile, new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.operations import Errands
+from lightretriever.service.search.operations import Operations
 from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
@@ -170,7 +170,7 @@ def test_no_key_is_ever_told(
                 for method, path, body in GUARDED:
                     told.append(httpx2.request(method, url + path, json=body, headers=headers, timeout=60))
             with monkeypatch.context() as patched:
-                patched.setattr(Errands, "search", lambda *_, **__: 1 / 0)
+                patched.setattr(Operations, "search", lambda *_, **__: 1 / 0)
                 told.append(httpx2.post(f"{url}/search", json={"query": "a"}, headers=bearer(BOTH), timeout=60))
                 assert told[-1].status_code == 500
             told += [httpx2.get(f"{url}/{path}") for path in ("metrics", "info", "openapi.json")]
@@ -315,4 +315,4 @@ def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundl
 
 
 def test_an_open_gate_needs_no_address() -> None:
-    assert Gate.open(Settings())._wide_open  # the way every request takes that nobody guards
+    assert Access.open(Settings())._wide_open  # the way every request takes that nobody guards

@@ -9,7 +9,6 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import NotReadyError, SearchFailedError
-from lightretriever.service.execution.jobs import Steps
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.hits import Plain
@@ -93,13 +92,13 @@ def test_stopping_while_it_warms_up(tiny_bundle: Bundle) -> None:
 
 def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[int] = []
-    steps = Search.steps
+    run = Search.run
 
-    def count(search: Search) -> Steps[Plain]:
+    def count(search: Search) -> Plain:
         searches.append(1)
-        return steps(search)
+        return run(search)
 
-    monkeypatch.setattr(Search, "steps", count)
+    monkeypatch.setattr(Search, "run", count)
     for settings, most in (
         (Settings(warm_up_queries=7, warm_up_s=600), 7),
         (Settings(warm_up_queries=1_000_000, warm_up_s=1e-6), 1),

@@ -10,8 +10,8 @@ from socket import create_server
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.execution.memory import give_back, settle
-from lightretriever.service.search.reload import Serving
+from lightretriever.service.execution.memory import freeze_gc, trim_heap
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 
@@ -33,7 +33,7 @@ def test_freed_memory_is_given_back() -> None:
         if number % 100 != 99:
             c.free(piece)
     before = resident_bytes()
-    give_back()
+    trim_heap()
     assert before - resident_bytes() > PIECES * PIECE / 2
     for piece in pieces[99::100]:
         c.free(piece)
@@ -41,7 +41,7 @@ def test_freed_memory_is_given_back() -> None:
 
 def test_a_c_library_that_can_not_is_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    give_back()
+    trim_heap()
 
 
 class Knot:
@@ -54,13 +54,13 @@ class Knot:
 def test_what_stays_is_not_looked_through_again_and_what_is_gone_is_freed() -> None:
     kept, gone = Knot(), Knot()
     end = weakref.ref(gone)
-    settle()
+    freeze_gc()
     assert not any(one is kept for one in gc.get_objects())
     assert end() is gone
     del gone
     gc.collect()
     assert end() is not None  # it was settled
-    settle()
+    freeze_gc()
     assert end() is None
     later = Knot()
     assert any(one is later for one in gc.get_objects())
@@ -74,7 +74,7 @@ def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle)
         os.kill(os.getpid(), signal.SIGTERM)
 
     settings = Settings(deadline_ms=60_000, warm_up_queries=1)
-    with closing(create_server(("127.0.0.1", 0))) as listener, Serving.open(tiny_bundle.path, settings) as serving:
+    with closing(create_server(("127.0.0.1", 0))) as listener, EngineHolder.open(tiny_bundle.path, settings) as serving:
         serve(serving, listener, ready)
-        assert serving.on_closed is settle
+        assert serving.on_closed is freeze_gc
     assert seen[0] > 10_000

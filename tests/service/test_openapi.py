@@ -26,6 +26,7 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))
 CONFIG = {
     "checks": {
         "positive_data_acceptance": {"expected-statuses": ["2xx", "404", "422", "504"]},
+        "negative_data_rejection": {"expected-statuses": ["400", "404", "406", "413", "415", "422", "429"]},
         "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},
     }
 }

@@ -7,44 +7,37 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter, sleep
 
 import httpx2
-import numpy as np
-import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.errors import DeadlineError, OverloadedError
 from lightretriever.service.http.admission import Admission
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.encoder import EncodedQuery
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live
+from tests.support.legs import WrappedLeg
 
 WORKING, WAITING, CLIENTS = 2, 3, 24
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=WORKING, max_waiting=WAITING)
 
 
-class Gated:
+class Gated(WrappedLeg):
     """A real leg that answers when the gate opens, and counts who came."""
 
     def __init__(self, leg: Leg, gate: threading.Event) -> None:
+        super().__init__(leg)
         self.entered = threading.Semaphore(0)
         self.calls = 0
-        self._leg, self._gate = leg, gate
+        self._gate = gate
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> ScoredDocuments:
         self.calls += 1
         self.entered.release()
         self._gate.wait()
-        return self._leg.search(query, count, among)
-
-    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return self._leg.scores(query, ordinals)
-
-    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return self._leg.shares(query, ordinals)
+        return super().search(query, count, among)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.routes import router
 from playwright.sync_api import Browser, Page, Route, expect
@@ -35,6 +36,7 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
         page.screenshot(path=Path(folder) / "page-phone.png")
 
 
+@pytest.mark.slow
 def test_the_mode_is_chosen_and_kept_in_the_address(page: Page, browser: Browser, site: str) -> None:
     search_for(page, "music player")
     with page.expect_response("**/search") as caught:
@@ -50,6 +52,7 @@ def test_the_mode_is_chosen_and_kept_in_the_address(page: Page, browser: Browser
     other.close()
 
 
+@pytest.mark.slow
 def test_the_address_is_followed_and_a_bogus_mode_is_the_hybrid_one(page: Page, messages: list[str]) -> None:
     for address, mode in (("#q=music&mode=bogus", "Hybrid"), ("#q=player&mode=dense", "Dense")):
         with page.expect_response("**/search"):
@@ -60,6 +63,7 @@ def test_the_address_is_followed_and_a_bogus_mode_is_the_hybrid_one(page: Page, 
     assert messages == []
 
 
+@pytest.mark.slow
 def test_a_browser_that_refuses_the_address_still_searches(page: Page) -> None:
     refuse = "throw new DOMException('too many', 'SecurityError')"
     page.evaluate(f"() => {{ history.replaceState = history.pushState = () => {{ {refuse}; }}; }}")
@@ -67,11 +71,13 @@ def test_a_browser_that_refuses_the_address_still_searches(page: Page) -> None:
     expect(page.locator("li.hit")).to_have_count(10)
 
 
+@pytest.mark.slow
 def test_links_work_below_a_prefix(page: Page) -> None:
     links = page.locator("footer a")
     assert [link.get_attribute("href") for link in links.all()] == ["docs", "info", "metrics"]
 
 
+@pytest.mark.slow
 def test_emptying_the_box_empties_the_list(page: Page) -> None:
     search_for(page, "music")
     page.get_by_role("searchbox").fill("   ")
@@ -79,6 +85,7 @@ def test_emptying_the_box_empties_the_list(page: Page) -> None:
     expect(page.get_by_role("status")).to_be_empty()
 
 
+@pytest.mark.slow
 def test_emptying_the_box_ends_the_search_under_way(page: Page) -> None:
     page.route("**/search", lambda route: None)
     with page.expect_request("**/search"):
@@ -88,6 +95,7 @@ def test_emptying_the_box_ends_the_search_under_way(page: Page) -> None:
     expect(page.locator("body")).not_to_have_class(re.compile("busy"))
 
 
+@pytest.mark.slow
 def test_text_of_documents_stays_text(page: Page, messages: list[str]) -> None:
     search_for(page, "hostile")
     with page.expect_response("**/search"):
@@ -111,6 +119,7 @@ def test_injected_script_and_style_never_run(page: Page, messages: list[str]) ->
     assert any("Content Security Policy" in message for message in messages)
 
 
+@pytest.mark.slow
 def test_a_stale_answer_does_not_overwrite_a_newer_one(page: Page) -> None:
     held: list[Route] = []
 
@@ -131,6 +140,7 @@ def test_a_stale_answer_does_not_overwrite_a_newer_one(page: Page) -> None:
     assert page.locator("#hits").inner_text() == shown
 
 
+@pytest.mark.slow
 def test_a_slash_leads_to_the_box(page: Page) -> None:
     page.get_by_role("searchbox").blur()
     page.keyboard.press("/")
@@ -138,11 +148,13 @@ def test_a_slash_leads_to_the_box(page: Page) -> None:
     expect(page.get_by_role("searchbox")).to_have_value("")
 
 
+@pytest.mark.slow
 def test_a_slash_in_a_box_is_a_slash(page: Page) -> None:
     page.get_by_role("searchbox").press_sequentially("a/b")
     expect(page.get_by_role("searchbox")).to_have_value("a/b")
 
 
+@pytest.mark.slow
 def test_the_page_says_how_it_works_until_someone_types(page: Page) -> None:
     welcome = page.get_by_role("region", name="How it works")
     expect(welcome).to_be_visible()
@@ -152,6 +164,7 @@ def test_the_page_says_how_it_works_until_someone_types(page: Page) -> None:
     expect(welcome).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messages: list[str]) -> None:
     page.goto("/docs#error-invalid_request")
     expect(page.get_by_role("heading", level=1)).to_contain_text("LightRetriever Search")
@@ -165,6 +178,7 @@ def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messa
         page.screenshot(path=Path(folder) / "docs.png")
 
 
+@pytest.mark.slow
 def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     key, entry = new_key("page", ["search"])
     file = tmp_path / "keys.json"
@@ -201,6 +215,7 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
         other.close()
 
 
+@pytest.mark.slow
 def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     key, entry = new_key("page", ["search"])
     file = tmp_path / "keys.json"
@@ -224,6 +239,7 @@ def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path,
         page.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(browser: Browser, site: str) -> None:
     page = browser.new_page(base_url=site)
     requested: list[str] = []

@@ -1,8 +1,11 @@
 """The address of a search: a link has all of it, and back and forward lead through the searches made."""
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.service.browsing import answer_of, ids, search_for, shown_ids
+
+pytestmark = pytest.mark.slow
 
 
 def finish(page: Page, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
@@ -12,6 +13,8 @@ from tests.service.browsing import search_for
 from tests.service.live import live
 from tests.service.process import Server, serving
 from tests.service.test_faults import FailingLeg
+
+pytestmark = pytest.mark.slow
 
 QUIET = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
 
@@ -66,7 +69,7 @@ def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -
             page = browser.new_page(base_url=url)
             page.goto("/")
             search_for(page, "music")
-            with app.state.desk.admission:
+            with app.state.admission:
                 page.get_by_role("searchbox").fill("player")
                 expect(status(page)).to_contain_text("requests wait already")
                 expect(page.locator("li.hit")).to_have_count(0)

@@ -20,6 +20,8 @@ from tests.service.browsing import ATTACK, answer_of, asked, ids, search_for, sh
 from tests.service.process import serving
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
+pytestmark = pytest.mark.slow
+
 COUNT, CANDIDATES, QUERY = 90, 30, "play music from the terminal"
 PATIENCE_S = 30
 BOUNDS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}

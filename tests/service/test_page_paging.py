@@ -10,6 +10,8 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from tests.service.browsing import answer_of, asked, ids, search_for, shown_ids
 from tests.service.process import serving
 
+pytestmark = pytest.mark.slow
+
 QUERY = "play music from the terminal"
 
 

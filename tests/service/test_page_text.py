@@ -10,6 +10,8 @@ from tests.service.browsing import ATTACK, answer_of, search_for
 from tests.service.process import serving
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 320
 LONG = " ".join(f"Sentence {number} is about many things 🎵 and more." for number in range(40))
 NEEDLES = [

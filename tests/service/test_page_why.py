@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.service.browsing import answer_of, asked, ids, search_for
 
+pytestmark = pytest.mark.slow
+
 QUERY = "play music from the terminal"
 SERIOUS = {"serious", "critical"}
 

@@ -151,7 +151,7 @@ def test_serving_loads_no_offline_command() -> None:
     script = """
 import sys
 sys.argv = ["lightretriever", "serve"]
-import lightretriever.service.cli, service.server
+import lightretriever.service.cli, lightretriever.service.serving.command
 assert not {"lightretriever.artifacts.pipeline.build", "lightretriever.artifacts.pipeline.recipe"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -16,6 +16,7 @@ DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("u
 UNITS = {
     "rate_limit_per_s",
     "watch_s",
+    "write_timeout_s",
     "warm_up_s",
     "deadline_ms",
     "max_body_bytes",

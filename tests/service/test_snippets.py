@@ -27,7 +27,7 @@ TEXTS = st.lists(st.sampled_from([*WORDS, "of", "engine", "(music)", "Music,", "
 
 def snippets(engine: SearchEngine, query: str, *further: tuple[str, float]) -> Snippets:
     encoder: QueryEncoder = engine.parts.encoder
-    encoded = encoder.encode(query, "default", StageClock(), further=further)
+    encoded = encoder.encode(query, "default", StageClock(), extra_terms=further)
     return Snippets(encoder.tokenizer, encoded, [query, *(text for text, weight in further if weight > 0)])
 
 
@@ -212,7 +212,7 @@ def test_no_field_is_begun_after_the_deadline(engine: SearchEngine, monkeypatch:
 
     monkeypatch.setattr(Snippets, "one", slow)
     monkeypatch.setattr(
-        "lightretriever.service.search.pipeline.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
+        "lightretriever.service.search.snippets.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
     )
     asked = {"query": "music", "k": 1, "snippets": {"fields": ["title", "text"]}}
     with pytest.raises(DeadlineError, match=r"The snippets were not made within 60000 ms\."):

@@ -11,21 +11,19 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.legs import Found, Leg
+from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
-from lightretriever.service.execution.memory import settle
+from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.encoder import EncodedQuery
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import Serving
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
+from tests.support.legs import WrappedLeg
 from tests.support.tampering import edit_manifest
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 
@@ -61,7 +59,7 @@ def flip(link: Path, target: Path) -> None:
 
 def reload(client: TestClient) -> bool:
     """What `POST /admin/reload` does, without its key."""
-    serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
+    serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
     assert client.portal is not None
     return client.portal.call(serving.reload)
 
@@ -80,7 +78,7 @@ def served(client: TestClient) -> str:
 
 def swaps(client: TestClient) -> tuple[float, float]:
     """How many were taken over, and how many refused."""
-    registry = client.app.state.desk.serving.metrics.registry  # type: ignore[attr-defined]
+    registry = client.app.state.holder.metrics.registry  # type: ignore[attr-defined]
     return tuple(registry.get_sample_value("lightretriever_swaps_total", {"result": r}) for r in ("swapped", "refused"))
 
 
@@ -142,13 +140,13 @@ def test_swaps_under_load_fail_nothing_and_leave_nothing(
 def test_an_engine_that_was_there_when_the_process_settled_is_freed(
     client: TestClient, current: Path, versions: dict[str, Path]
 ) -> None:
-    serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
-    serving.on_closed = settle
+    serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+    serving.on_closed = freeze_gc
     engine = serving.current.engine
     engine.itself = engine  # type: ignore[attr-defined]  # only the collector can end it
     first = weakref.ref(engine)
     del engine
-    settle()
+    freeze_gc()
     flip(current, versions["two"])
     assert reload(client)
     assert not reload(client)  # it waits until the old one is closed
@@ -161,7 +159,7 @@ def test_metrics_that_can_not_be_written_hold_up_no_swap(
     def full(engine: SearchEngine) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
+    serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(SearchEngine, "publish", full)
         flip(current, versions["two"])
@@ -186,28 +184,23 @@ def test_metrics_go_on_over_a_swap(client: TestClient, current: Path, versions: 
     assert client.get("/info").json()["bundle"]["version"] == digest
 
 
-class GatedLeg:
+class GatedLeg(WrappedLeg):
     """A real leg that waits at a gate."""
 
     def __init__(self, leg: Leg, gate: threading.Event, entered: threading.Event) -> None:
-        self._leg, self._gate, self._entered = leg, gate, entered
+        super().__init__(leg)
+        self._gate, self._entered = gate, entered
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> Found:
+    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> ScoredDocuments:
         self._entered.set()
         self._gate.wait()
-        return self._leg.search(query, count, among)
-
-    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return self._leg.scores(query, ordinals)
-
-    def shares(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return self._leg.shares(query, ordinals)
+        return super().search(query, count, among)
 
 
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     client: TestClient, current: Path, versions: dict[str, Path]
 ) -> None:
-    engine: SearchEngine = client.app.state.desk.serving.current.engine  # type: ignore[attr-defined]
+    engine: SearchEngine = client.app.state.holder.current.engine  # type: ignore[attr-defined]
     gate, entered = threading.Event(), threading.Event()
     while client.get("/readyz").status_code != 200:
         sleep(0.01)
@@ -376,7 +369,7 @@ def test_it_stops_while_a_bundle_warms_up(
 
     monkeypatch.setattr(SearchEngine, "warm_up", slow)
     with TestClient(create_app(current, SETTINGS)) as client:
-        serving: Serving = client.app.state.desk.serving  # type: ignore[attr-defined]
+        serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
         flip(current, versions["two"])
         assert client.portal is not None
         asked = client.portal.start_task_soon(serving.reload)

@@ -115,10 +115,10 @@ def test_a_term_has_the_tokens_that_it_has_within_a_text(make: Callable[[list[st
     encoder = QueryEncoder(tokenizer, {})
     for query, text in (("play", "music"), ("music files", " from the terminal "), ("a", "a")):
         joined = encoder.encode(f"{query} {text.strip()}", "default", StageClock(), dense=False)
-        apart = encoder.encode(query, "default", StageClock(), dense=False, further=[(text, 1.0)])
+        apart = encoder.encode(query, "default", StageClock(), dense=False, extra_terms=[(text, 1.0)])
         assert apart.terms.tolist() == joined.terms.tolist()
         assert apart.counts.tolist() == joined.counts.tolist()
-        assert apart.factors.tolist() == joined.factors.tolist()
+        assert apart.term_weights.tolist() == joined.term_weights.tolist()
 
 
 def test_a_weight_of_one_is_as_if_the_words_stood_in_the_query(engine: SearchEngine) -> None:

@@ -146,12 +146,14 @@ def make_tiny_bundle(
     weights: tuple[float, float] | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     words: bool = False,
+    accelerate: bool = False,
     queries: Sequence[str] = (),
     seed: int = 7,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
-    the same vectors. With `idf`, query tokens are weighted by `tiny_idf`; with `words`, BM25 can be searched."""
+    the same vectors. With `idf`, query tokens are weighted by `tiny_idf`; with `words`, BM25 can be searched; with
+    `accelerate`, the bundle has an accelerator."""
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,6 +180,7 @@ def make_tiny_bundle(
         weights=weights,
         fields=fields,
         words=words,
+        accelerate=accelerate,
         queries=queries,
         overwrite=overwrite,
     )

@@ -10,12 +10,11 @@ import pytest
 import torch
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.pipeline.encode import EncodeSettings, encode_documents
+from lightretriever.artifacts.pipeline.encode import encode_documents
 from lightretriever.artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.packing import pack, packed_states
-from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
-from lightretriever.artifacts.pipeline.states import token_states_naive
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.states import pack, packed_states
 from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
@@ -39,6 +38,7 @@ from lightretriever.artifacts.training.recipe import (
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 from tests.support.models import CONFIGS, save_model
+from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents
 
 DATA = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="find")], max_query_length=12, max_document_length=60)
@@ -195,7 +195,7 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
             ids = backbone.frame(backbone.tokenizer.encode(batch.set.documents[name])[:58].tolist())
             hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0]
             dense.append(hidden[0, -1])
-            sparse.append(sparse_weights(hidden, backbone.head, torch.tensor([len(ids)]))[0])
+            sparse.append(padded_weights(hidden, backbone.head, torch.tensor([len(ids)]))[0])
         queries = [torch.tensor(backbone.tokenizer.encode(one.query)).long() for one in batch.examples]
         means = torch.stack([token_states_naive(backbone, prefix, query).mean(dim=0) for query in queries])
         positives = torch.tensor([names.index(row[0]) for row in batch.candidates])
@@ -273,7 +273,7 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
             hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0]
             expected = torch.nn.functional.normalize(hidden[0, -1], dim=0).numpy()
             tail = hidden[:, len(prefix) :]
-            weights = sparse_weights(tail, backbone.head, torch.tensor([tail.shape[1]]))[0].numpy()
+            weights = padded_weights(tail, backbone.head, torch.tensor([tail.shape[1]]))[0].numpy()
         np.testing.assert_allclose(dense[row], expected, atol=1e-5)
         terms, values = sparse[row]
         assert len(terms) == min(FULL_QUERY_TERMS, np.count_nonzero(weights))
@@ -285,7 +285,7 @@ def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> Non
     """Training and `encode` must agree on what a document's vector is."""
     documents = [Document(one.id, one.title, one.text, one.raw) for one in tiny_documents(6)]
     with torch.inference_mode():
-        shard = encode_documents(backbone, documents, EncodeSettings(max_length=60))
+        shard = encode_documents(backbone, documents, EncodeRecipe(max_length=60))
     sequences = [
         backbone.frame(ids[:58].tolist())
         for ids in backbone.tokenizer.encode_batch([document.full_text for document in documents])

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
-from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, prepare, print_data_report
+from lightretriever.artifacts.training import data
+from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
 from lightretriever.artifacts.training.negatives import Source, pick_negatives
 from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
@@ -18,8 +20,10 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from rich.console import Console
 
+from tests.support.searching import open_searcher
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
+prepare = partial(data.prepare, open_searcher=open_searcher)
 INSTRUMENTS = ("violin", "trumpet", "piano", "drum", "flute", "harp", "guitar", "cello", "oboe", "organ")
 MAKERS = ("Amati", "Bach", "Cavaille", "Dowd", "Erard", "Fazioli", "Gagliano", "Hemsch", "Ibach", "Jacquot")
 CORPUS = {
@@ -47,13 +51,13 @@ def write_set(
     return folder
 
 
-def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **data: Any) -> TrainRecipe:
+def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **settings: Any) -> TrainRecipe:
     return TrainRecipe.model_validate(
         {
             "name": "test",
             "model": {"path": "none"},
             "seed": seed,
-            "data": {"sets": [{"instruction": "find it", **one} for one in sets], **data},
+            "data": {"sets": [{"instruction": "find it", **one} for one in sets], **settings},
             "stages": [{"kind": "query_likelihood", "steps": 1}],
             "work": work,
             "output": work / "output",

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightretriever.artifacts.training.distillation import distillation_loss, ensemble
+from lightretriever.artifacts.training.losses import distillation_loss, ensemble
 
 NAN = math.nan
 

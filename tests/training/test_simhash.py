@@ -103,7 +103,7 @@ def test_lookup_equals_brute_force(data: st.DataObject, most: int) -> None:
 
 
 def test_lookup_among_many_equal_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.training.simhash._MOST_CANDIDATES", 7)
+    monkeypatch.setattr("lightretriever.artifacts.training.simhash._COMPARED", 700)
     random = np.random.default_rng(1)
     references = random.integers(0, 2**20, size=300).astype(np.uint64)  # the upper blocks are all alike
     hashes = np.concatenate([references[:50], random.integers(0, 2**20, size=100).astype(np.uint64)])

@@ -212,7 +212,7 @@ def test_a_second_call_reads(biencoder: Path, tmp_path: Path, monkeypatch: pytes
     files = sorted(path for path in (tmp_path / "teachers").rglob("*") if path.is_file())
     assert sorted(path.name for path in files) == ["plan.json"] * 2 + ["scores.npy"] * 2
     monkeypatch.setattr("lightretriever.artifacts.training.teachers.load_teacher", None)  # can't be called
-    monkeypatch.setattr("lightretriever.artifacts.training.teachers.build_word_index", None)
+    monkeypatch.setattr("lightretriever.artifacts.training.teachers.word_index", None)
     heavier = [teacher.model_copy(update={"weight": 5.0}) for teacher in reversed(teachers)]
     second = teacher_scores(recipe, [one], a_stage(*heavier))["first"]
     np.testing.assert_array_equal(second[::-1], first)
@@ -223,15 +223,20 @@ def test_a_killed_call_goes_on(biencoder: Path, tmp_path: Path, monkeypatch: pyt
     one, recipe = a_set(), a_recipe(tmp_path)
     stage = a_stage(TeacherRecipe(kind="biencoder", path=str(biencoder)))
     whole = teacher_scores(a_recipe(tmp_path / "whole"), [one], stage)["first"]
-    encode, calls = vectors._BiencoderTeacher.documents, []
+    load, calls = vectors.load_teacher, []
 
-    def killed(self: vectors._BiencoderTeacher, texts: list[str]) -> EncodedShard:
-        calls.append(texts)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return encode(self, texts)
+    def killed(given: TeacherRecipe, of: TrainRecipe) -> vectors.VectorTeacher:
+        teacher = load(given, of)
 
-    monkeypatch.setattr(vectors._BiencoderTeacher, "documents", killed)
+        def documents(texts: list[str]) -> EncodedShard:
+            calls.append(texts)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return teacher.documents(texts)
+
+        return replace(teacher, documents=documents)
+
+    monkeypatch.setattr("lightretriever.artifacts.training.teachers.load_teacher", killed)
     with pytest.raises(KeyboardInterrupt):
         teacher_scores(recipe, [one], stage)
     shards = list((tmp_path / "teachers" / "first").glob("*/documents/shard-*.npz"))

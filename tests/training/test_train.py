@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,21 @@ import torch
 import yaml
 from lightretriever.artifacts.cli.summary import TrainSummary
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
-from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
 from lightretriever.artifacts.pipeline.model import load_backbone
-from lightretriever.artifacts.pipeline.table import TableJob, make_table
-from lightretriever.artifacts.pipeline.token_mlp import TOKEN_MLP_FILE
-from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE
-from lightretriever.artifacts.training.loop import train
+from lightretriever.artifacts.pipeline.table import make_table
+from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE, TOKEN_MLP_FILE
+from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
 from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.toy import save_toy_model, write_toy_set
 
 INSTRUCTION = "find"
+
+train = partial(loop.train, open_searcher=open_searcher)
 
 
 @pytest.fixture(scope="module")
@@ -113,21 +115,15 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(toy: Path, uninterrupted:
 def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
     whole, shared = tmp_path / "one", tmp_path / "two"
     changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}}
-    for work, processes in ((whole, 1), (shared, 2)):
+    one, two = [sys.executable], [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for work, launcher in ((whole, one), (shared, two)):
         work.mkdir()
         file = work / "recipe.yaml"
         file.write_text(yaml.safe_dump(recipe_of(toy, work, **changes)))
-        command = [
-            sys.executable,
-            "-m",
-            "lightretriever.service.cli",
-            "train",
-            str(file),
-            "--processes",
-            str(processes),
-        ]
+        command = [*launcher, "-m", "lightretriever.service.cli", "train", str(file), "--json"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert result.returncode == 0, result.stderr
+        assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
     assert [loss for *_, loss in losses(shared)] == pytest.approx([loss for *_, loss in losses(whole)], rel=1e-3)
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(weights(shared)[name], tensor, atol=2e-3, rtol=2e-2)
@@ -263,10 +259,10 @@ def test_queries_by_an_mlp_on_the_embeddings(toy: Path, tmp_path: Path) -> None:
     assert backbone.token_mlp is not None
     embedding = backbone.model.get_input_embeddings()
     embedded = embedding(torch.arange(backbone.embedded)).float()
-    table = np.load(make_table(backbone, TableJob(INSTRUCTION), tmp_path / "table"))
+    table = np.load(make_table(backbone, INSTRUCTION, tmp_path / "table"))
     expected = backbone.token_mlp(embedded).detach().numpy()
     np.testing.assert_allclose(table[: backbone.embedded], expected, rtol=1e-4, atol=1e-5)
-    plain = np.load(make_table(replace(backbone, token_mlp=None), TableJob(INSTRUCTION), tmp_path / "plain"))
+    plain = np.load(make_table(replace(backbone, token_mlp=None), INSTRUCTION, tmp_path / "plain"))
     assert not np.allclose(table, plain, atol=0.1)
     assert measured(toy, tmp_path / "after", tmp_path / "adapter")["dense"]["nDCG@10"] > 0.6
     (tmp_path / "adapter" / TOKEN_MLP_FILE).unlink()

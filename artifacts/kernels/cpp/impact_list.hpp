@@ -11,16 +11,16 @@
 
 namespace kernels {
 
-// The list of a term with the query's weight of it. A frequent one is cut by windows of the documents, three bytes a
-// posting, twelve bits for the place in the window and twelve for the impact; a rare one has a document number of four
-// bytes for each posting, and behind these an impact of two for each.
+// The list of a term with the absolute value of the query's weight of it. A frequent one is cut by windows of the documents,
+// three bytes a posting, twelve bits for the place in the window and twelve for the impact; a rare one has a document number
+// of four bytes for each posting, and behind these an impact of two for each.
 struct ImpactList {
     const uint8_t *ends = nullptr;  // of the windows' postings, none in a rare list
     const uint8_t *postings = nullptr;
     uint32_t count = 0;
     uint32_t largest = 0;
     float weight = 0;
-    double most = 0;      // that it adds to a score; 0 for a weight below 0
+    double most = 0;      // that it adds to a sum
     uint32_t next = 0;    // of a rare list, where the postings of the window begin
     uint32_t mask = 0;    // of a frequent list, of the impacts in its table of products,
     size_t products = 0;  // which begins here
@@ -35,9 +35,12 @@ struct ImpactList {
     // The impact in a document, 0 where it lacks the term.
     uint32_t impact(uint32_t document) const { return ends ? frequent_impact(document) : rare_impact_of(document); }
 
-    // Adds the weighted impacts in documents to their scores. The places where they may be are asked for, all before the
-    // first is looked at: they lie all over the list.
-    void add_impacts(const int64_t *documents, size_t count, float *scores) const {
+    // A term's share of a document's sum, rounded to a float.
+    float product(uint32_t impact) const { return weight * static_cast<float>(impact); }
+
+    // Adds the products of documents to their sums. The places where they may be are asked for, all before the first is
+    // looked at: they lie all over the list.
+    void add_products(const int64_t *documents, size_t count, double *sums) const {
         constexpr size_t TOGETHER = 64;
         uint32_t lows[TOGETHER], sizes[TOGETHER];
         for (size_t start = 0; start < count; start += TOGETHER) {
@@ -52,7 +55,7 @@ struct ImpactList {
             for (size_t i = 0; i < some; ++i) {
                 const auto document = static_cast<uint32_t>(documents[start + i]);
                 const uint32_t found = ends ? impact_within(lows[i], sizes[i], document) : rare_impact_of(document);
-                scores[start + i] += weight * static_cast<float>(found);
+                sums[start + i] += product(found);
             }
         }
     }

@@ -1,8 +1,7 @@
-// Posting lists of impacts, added up.
+// The best documents of weighted posting lists.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -18,11 +17,16 @@ namespace kernels {
 // list by list. Lists that together are far from lifting a document above the last of the best hits are not added up, but
 // asked for the documents that the others make promising (MaxScore), unless there are too many of them. Within the others
 // nothing is skipped: learned impacts give them flat bounds.
+//
+// Sums are exact (weighted_terms.hpp), so bounds and scores need no allowance for rounding. A document's score is the sum
+// of its products, as a float, less that of the subtracted lists, which are asked for promising documents alone.
 class ImpactScan {
   public:
-    ImpactScan(std::vector<ImpactList> lists, uint32_t documents, size_t k, const uint8_t *among, double asked)
-        : lists_(std::move(lists)), documents_(documents), k_(k), among_(among), asked_(asked),
-          margin_(1 + static_cast<double>(lists_.size()) * ROUNDING), rest_(lists_.size() + 1, 0.0) {
+    ImpactScan(std::vector<ImpactList> lists, std::vector<ImpactList> subtracted, uint32_t documents, size_t k,
+               const uint8_t *among, double asked)
+        : lists_(std::move(lists)), subtracted_(std::move(subtracted)), documents_(documents), k_(k), among_(among),
+          asked_(asked), rest_(lists_.size() + 1, 0.0) {
+        std::stable_sort(lists_.begin(), lists_.end(), [](auto &one, auto &other) { return one.most > other.most; });
         size_t size = 0;
         for (ImpactList &list : lists_) {
             for (list.mask = 15; list.ends && list.mask < list.largest;) list.mask = 2 * list.mask + 1;
@@ -32,8 +36,8 @@ class ImpactScan {
         products_.resize(size);
         for (const ImpactList &list : lists_)
             for (uint32_t i = 0; list.ends && i <= list.mask; ++i)
-                products_[list.products + i] = list.weight * static_cast<float>(i);
-        for (size_t i = lists_.size(); i-- > 0;) rest_[i] = rest_[i + 1] + lists_[i].most * margin_;
+                products_[list.products + i] = list.product(i);
+        for (size_t i = lists_.size(); i-- > 0;) rest_[i] = rest_[i + 1] + lists_[i].most;
         best_.reserve(2 * k_ + SPARE);
     }
 
@@ -47,13 +51,13 @@ class ImpactScan {
             for (size_t i = 0; i < added; ++i) any |= add(lists_[i], window);
             if (!any) continue;
             // What scores nothing by these lists isn't lifted by the others: they add less than the last hit's score.
-            const double bound = least_ / margin_ - rest_[added];
-            size_t count = take_above_(sums_, std::max(0.0f, below(bound)), places_, scores_);
+            const double bound = std::max(0.0, least_ - rest_[added]);
+            size_t count = take_above_(sums_, bound, places_, promising_);
             // Only a damaged file has postings behind the last document.
             while (count > 0 && window * uint64_t{WINDOW} + places_[count - 1] >= documents_) --count;
             if (among_) count = filtered(window, count);
             for (size_t i = added; i < total && count > 0; ++i) count = rise(i, window, count);
-            for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], scores_[i]);
+            for (size_t i = 0; i < count; ++i) propose(window * WINDOW + places_[i], static_cast<float>(promising_[i]));
         }
         keep_best();
         std::sort(best_.begin(), best_.end(), std::greater<>());
@@ -65,12 +69,6 @@ class ImpactScan {
     static constexpr uint64_t ASKING = 32;
     static constexpr size_t LINE = 64;   // of the processor's caches
     static constexpr size_t SPARE = 64;  // proposals, at least, before the best of them are chosen
-    // Twice what one addition of floats can be off, as a share of the sum.
-    static constexpr double ROUNDING = 0x1p-23;
-
-    static float below(double value) {
-        return std::nextafter(static_cast<float>(value), -std::numeric_limits<float>::infinity());
-    }
 
     // Adds a list's products in a window; whether it has any there.
     bool add(ImpactList &list, uint32_t window) {
@@ -110,7 +108,7 @@ class ImpactScan {
         for (; list.next < list.count; ++list.next) {
             const uint32_t place = list.document(list.next) - base;
             if (place >= WINDOW) break;
-            sums_[place] += list.weight * static_cast<float>(list.rare_impact(list.next));
+            sums_[place] += list.product(list.rare_impact(list.next));
             any = true;
         }
         return any;
@@ -121,7 +119,7 @@ class ImpactScan {
         for (size_t i = 0; i < count; ++i) {
             const uint32_t document = window * WINDOW + places_[i];
             places_[left] = places_[i];
-            scores_[left] = scores_[i];
+            promising_[left] = promising_[i];
             left += among_[document / 8] >> document % 8 & 1;
         }
         return left;
@@ -135,10 +133,10 @@ class ImpactScan {
             size_t left = 0;
             for (size_t i = 0; i < count; ++i) {
                 const uint16_t place = places_[i];
-                const float score = scores_[i] + sums_[place];
+                const double sum = promising_[i] + sums_[place];
                 places_[left] = place;
-                scores_[left] = score;
-                left += !((score + rest_[number + 1]) * margin_ <= least_);
+                promising_[left] = sum;
+                left += sum + rest_[number + 1] > least_;
             }
             clear(list, window);
             return left;
@@ -146,8 +144,8 @@ class ImpactScan {
         size_t left = 0;
         for (size_t i = 0; i < count; ++i) {
             const uint16_t place = places_[i];
-            if ((scores_[i] + rest_[number]) * margin_ <= least_) continue;
-            scores_[left] = scores_[i] + list.weight * static_cast<float>(list.impact(window * WINDOW + place));
+            if (promising_[i] + rest_[number] <= least_) continue;
+            promising_[left] = promising_[i] + list.product(list.impact(window * WINDOW + place));
             places_[left++] = place;
         }
         return left;
@@ -156,6 +154,12 @@ class ImpactScan {
     // Of equal documents, the first one is the better hit, and comes first.
     void propose(uint32_t document, float score) {
         if (!(score > least_)) return;
+        if (!subtracted_.empty()) {
+            double sum = 0;
+            for (const ImpactList &list : subtracted_) sum += list.product(list.impact(document));
+            score -= static_cast<float>(sum);
+            if (!(score > least_)) return;
+        }
         uint32_t bits;
         std::memcpy(&bits, &score, sizeof bits);
         best_.push_back(uint64_t{bits} << 32 | (std::numeric_limits<uint32_t>::max() - document));
@@ -173,19 +177,18 @@ class ImpactScan {
     }
 
     const TakeAbove take_above_ = best_take_above();
-    std::vector<ImpactList> lists_;
+    std::vector<ImpactList> lists_, subtracted_;
     uint32_t documents_;
     size_t k_;
     const uint8_t *among_;
     double asked_;
-    double margin_;             // a score is at most so many times what its parts add up to
-    std::vector<double> rest_;  // what the lists from this one on can add to a score, rounding included
+    std::vector<double> rest_;  // what the lists from this one on can add to a sum
     std::vector<float> products_;
     std::vector<uint64_t> best_;  // and more that were proposed since the last hit's score was noted
     float least_ = 0;             // a document must score more: one that scores as much as the last hit comes after it
-    alignas(64) float sums_[WINDOW] = {};  // of a window, 0 between two of them
-    uint16_t places_[WINDOW + 1];  // promising documents of a window,
-    float scores_[WINDOW + 1];     // and what was added up for each
+    alignas(64) double sums_[WINDOW] = {};  // of a window, 0 between two of them
+    uint16_t places_[WINDOW + 1];    // promising documents of a window,
+    double promising_[WINDOW + 1];  // and the sum of each
 };
 
 }  // namespace kernels

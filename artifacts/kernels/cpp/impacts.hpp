@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "arrays.hpp"
@@ -38,6 +37,7 @@ class Impacts {
 
     py::tuple search(const Array<int32_t> &terms, const Array<float> &weights, int64_t k,
                      const std::optional<Array<uint8_t>> &among, double asked) const {
+        require(terms.size() == weights.size(), "every term needs a weight");
         require(k > 0, "k must be at least 1");
         require(!among || among->size() >= (int64_t{documents_} + 7) / 8, "a document has no bit");
         std::vector<uint64_t> best;
@@ -45,7 +45,7 @@ class Impacts {
             py::gil_scoped_release other_threads;
             const auto most = static_cast<size_t>(std::min<int64_t>(k, documents_));
             const uint8_t *const bits = among ? among->data() : nullptr;
-            best = ImpactScan(lists_of(terms, weights), documents_, most, bits, asked).best();
+            best = ImpactScan(lists_of(terms, weights, 1), lists_of(terms, weights, -1), documents_, most, bits, asked).best();
         }
         Array<int64_t> ordinals(static_cast<py::ssize_t>(best.size()));
         Array<float> scores(static_cast<py::ssize_t>(best.size()));
@@ -59,15 +59,18 @@ class Impacts {
 
     Array<float> scores(const Array<int32_t> &terms, const Array<float> &weights,
                         const Array<int64_t> &ordinals) const {
+        require(terms.size() == weights.size(), "every term needs a weight");
         check(ordinals);
         const auto count = static_cast<size_t>(ordinals.size());
-        Array<float> sums(ordinals.size());
-        float *sum = sums.mutable_data();
-        std::fill(sum, sum + count, 0.0f);
+        Array<float> scores(ordinals.size());
+        float *score = scores.mutable_data();
         const int64_t *ordinal = ordinals.data();
         py::gil_scoped_release other_threads;
-        for (const ImpactList &list : lists_of(terms, weights)) list.add_impacts(ordinal, count, sum);
-        return sums;
+        std::vector<double> added(count), subtracted(count);
+        for (const ImpactList &list : lists_of(terms, weights, 1)) list.add_products(ordinal, count, added.data());
+        for (const ImpactList &list : lists_of(terms, weights, -1)) list.add_products(ordinal, count, subtracted.data());
+        for (size_t i = 0; i < count; ++i) score[i] = static_cast<float>(added[i]) - static_cast<float>(subtracted[i]);
+        return scores;
     }
 
     Array<int32_t> impacts(const Array<int32_t> &terms, const Array<int64_t> &ordinals) const {
@@ -82,21 +85,6 @@ class Impacts {
                     list ? static_cast<int32_t>(list->impact(static_cast<uint32_t>(ordinals.data()[j]))) : 0;
         }
         return found;
-    }
-
-    py::tuple terms(int64_t ordinal) const {
-        require(ordinal >= 0 && ordinal < documents_, "document ", ordinal, " is none");
-        std::vector<int32_t> ids, impacts;
-        {
-            py::gil_scoped_release other_threads;
-            for (int32_t place = 0; place < terms_; ++place) {
-                const auto impact = static_cast<int32_t>(list_at(place).impact(static_cast<uint32_t>(ordinal)));
-                if (impact == 0) continue;
-                ids.push_back(load<int32_t>(ids_ + 4 * int64_t{place}));
-                impacts.push_back(impact);
-            }
-        }
-        return py::make_tuple(array_of(ids), array_of(impacts));
     }
 
   private:
@@ -145,27 +133,17 @@ class Impacts {
         return list_at(low);
     }
 
-    // The lists of the query's terms that documents have, the one that can add the most first, equal ones by id: in this
-    // order scores are added up, wherever that is done, so that a document always gets the same bits. A term that comes
-    // twice weighs the sum of its weights; one that weighs nothing is left out.
-    std::vector<ImpactList> lists_of(const Array<int32_t> &terms, const Array<float> &weights) const {
-        require(terms.size() == weights.size(), "every term needs a weight");
-        std::vector<std::pair<int32_t, float>> query;
-        for (py::ssize_t i = 0; i < terms.size(); ++i)
-            if (weights.data()[i] != 0) query.emplace_back(terms.data()[i], weights.data()[i]);
-        std::stable_sort(query.begin(), query.end(), [](auto one, auto other) { return one.first < other.first; });
+    // The lists of the query's terms whose weights have this sign, with the weights' absolute values.
+    std::vector<ImpactList> lists_of(const Array<int32_t> &terms, const Array<float> &weights, float sign) const {
         std::vector<ImpactList> lists;
-        for (size_t i = 0; i < query.size();) {
-            const int32_t id = query[i].first;
-            float weight = query[i].second;
-            for (++i; i < query.size() && query[i].first == id; ++i) weight += query[i].second;
-            std::optional<ImpactList> list = list_of(id);
+        for (py::ssize_t i = 0; i < terms.size(); ++i) {
+            const float weight = sign * weights.data()[i];
+            std::optional<ImpactList> list = weight > 0 ? list_of(terms.data()[i]) : std::nullopt;
             if (!list) continue;
             list->weight = weight;
-            list->most = std::max(0.0f, weight * static_cast<float>(list->largest));
+            list->most = list->product(list->largest);
             lists.push_back(*list);
         }
-        std::stable_sort(lists.begin(), lists.end(), [](auto &one, auto &other) { return one.most > other.most; });
         return lists;
     }
 

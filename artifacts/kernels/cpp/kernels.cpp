@@ -1,8 +1,7 @@
-// The module artifacts.kernels.native: the arithmetic of a query that has no time for many small steps. What its parts do is
-// described in artifacts/kernels.pyi.
+// The module artifacts.kernels.native: the arithmetic of a query that no library has. native.pyi documents its parts.
 //
-// Sums are taken in an order that depends on nothing but the numbers, so a processor with wider registers gives the
-// same bits; this needs -ffp-contract=off.
+// Sums are taken in an order that depends on nothing but the numbers, so every processor gives the same bits; this needs
+// -ffp-contract=off.
 
 #include <cstdint>
 #include <optional>
@@ -12,19 +11,14 @@
 #include "counts.hpp"
 #include "fusion.hpp"
 #include "impacts.hpp"
-#include "lists.hpp"
 #include "scores.hpp"
 #include "table.hpp"
-#include "texts.hpp"
-#include "words.hpp"
+#include "weighted_terms.hpp"
 
 PYBIND11_MODULE(native, module) {
     using namespace kernels;
     using namespace py::literals;
     module.attr("FLOOR") = FLOOR;
-    py::class_<Words>(module, "Words")
-        .def(py::init<py::function, const std::string &, size_t>(), "encode"_a, "taken"_a, "most"_a)
-        .def("ids", &Words::ids, "text"_a);
     module.def("count", &count, "ids"_a, py::arg("idf").noconvert());
     module.def("count_each", &count_each, py::arg("ids").noconvert(), py::arg("lengths").noconvert());
     py::class_<Table>(module, "Table")
@@ -39,24 +33,8 @@ PYBIND11_MODULE(native, module) {
              py::arg("among").noconvert(), "asked"_a)
         .def("scores", &Impacts::scores, py::arg("terms").noconvert(), py::arg("weights").noconvert(),
              py::arg("ordinals").noconvert())
-        .def("impacts", &Impacts::impacts, py::arg("terms").noconvert(), py::arg("ordinals").noconvert())
-        .def("terms", &Impacts::terms, "ordinal"_a);
-    py::class_<Texts>(module, "Texts")
-        .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "count"_a)
-        .def("read", &Texts::read, py::arg("ordinals").noconvert());
-    py::class_<ByteCodes>(module, "ByteCodes")
-        .def(py::init<Array<uint8_t>, Array<float>, Array<float>>(), py::arg("codes").noconvert(),
-             py::arg("low").noconvert(), py::arg("step").noconvert())
-        .def("scores", &ByteCodes::scores, py::arg("query").noconvert(), py::arg("ordinals").noconvert());
-    py::class_<Lists>(module, "Lists")
-        .def(py::init<Array<float>, Array<float>, Array<float>, Array<int64_t>, Array<int8_t>, Array<float>, Array<float>,
-                      Array<uint64_t>, Array<uint64_t>, Array<int64_t>>(),
-             py::arg("mapping").noconvert(), py::arg("centres").noconvert(), py::arg("codebooks").noconvert(),
-             py::arg("places").noconvert(), py::arg("directions").noconvert(), py::arg("scales").noconvert(),
-             py::arg("others").noconvert(), py::arg("codes").noconvert(), py::arg("ordinals").noconvert(),
-             py::arg("sizes").noconvert())
-        .def("search", &Lists::search, py::arg("query").noconvert(), "wanted"_a, "candidates"_a, "probes"_a, "spread"_a,
-             py::arg("among").noconvert(), "scored"_a);
+        .def("impacts", &Impacts::impacts, py::arg("terms").noconvert(), py::arg("ordinals").noconvert());
+    module.def("weighted_terms", &weighted_terms, py::arg("terms").noconvert(), py::arg("weights").noconvert());
     module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
     module.def("extremes", &extremes<int32_t>, py::arg("numbers").noconvert());
     module.def("extremes", &extremes<int64_t>, py::arg("numbers").noconvert());

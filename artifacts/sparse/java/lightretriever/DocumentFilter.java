@@ -3,6 +3,8 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.List;
 import org.apache.lucene.document.DoubleField;
 import org.apache.lucene.document.KeywordField;
 import org.apache.lucene.document.LongField;
@@ -73,11 +75,6 @@ public final class DocumentFilter {
     return documents;
   }
 
-  /** The words of 64 ordinals each. */
-  long[] words() {
-    return documents.getBits();
-  }
-
   private static final class Reader {
     private final Strings texts;
     private int next;
@@ -103,7 +100,7 @@ public final class DocumentFilter {
           return all(BooleanClause.Occur.SHOULD);
         case "not":
           return new BooleanQuery.Builder()
-              .add(new MatchAllDocsQuery(), BooleanClause.Occur.FILTER)
+              .add(MatchAllDocsQuery.INSTANCE, BooleanClause.Occur.FILTER)
               .add(query(), BooleanClause.Occur.MUST_NOT)
               .build();
         case "keyword":
@@ -130,9 +127,10 @@ public final class DocumentFilter {
     }
 
     private Query keywords(String field) {
-      BytesRef[] values = new BytesRef[Integer.parseInt(text())];
-      for (int i = 0; i < values.length; i++) {
-        values[i] = new BytesRef(text());
+      int count = Integer.parseInt(text());
+      List<BytesRef> values = new ArrayList<>();
+      for (int i = 0; i < count; i++) {
+        values.add(new BytesRef(text()));
       }
       return KeywordField.newSetQuery(field, values);
     }

@@ -3,60 +3,78 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
-import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.TreeMap;
+import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
+import org.apache.lucene.index.Term;
+import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.util.BytesRef;
 
-/** Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. */
+/**
+ * Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. A
+ * query's terms are distinct, and no weight is 0.
+ */
 public final class ImpactSearch {
   private ImpactSearch() {}
 
-  /** The best k documents that score above 0, packed as OpenIndex.best says. A null filter has all; asked: see ImpactScan. */
-  public static byte[] search(
-      OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter, double asked) throws IOException {
-    WeightedTerms query = WeightedTerms.of(terms, weights);
-    long[] among = filter == null ? null : filter.words();
-    return index.reading(() -> ImpactScan.best(ImpactList.of(index, query), OpenIndex.count(index), k, among, asked));
+  /** The best k documents that score above 0, packed as TermSearch.best says. A null filter has all. */
+  public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter)
+      throws IOException {
+    Map<Term, Float> added = weighted(terms, weights, 1);
+    Map<Term, Float> subtracted = weighted(terms, weights, -1);
+    return index.reading(
+        () ->
+            new TermSearch(index, new ImpactSimilarity())
+                .best(added, subtracted, k, filter == null ? null : filter.documents()));
   }
 
-  /** One float32 for each given ordinal: the same number search() gives for that document, 0 when no term matches. */
+  /** One float32 for each given ordinal: the number that search() gives for that document. The ordinals ascend. */
   public static byte[] scores(OpenIndex index, byte[] terms, byte[] weights, byte[] ordinals) throws IOException {
-    WeightedTerms query = WeightedTerms.of(terms, weights);
+    IntBuffer ids = Packed.ints(terms);
+    FloatBuffer values = Packed.floats(weights);
+    IntBuffer wanted = Packed.ints(ordinals);
     return index.reading(
         () -> {
-          long[] ordered = ordered(ordinals);
-          float[] sums = new float[ordered.length];
-          for (ImpactList list : ImpactList.of(index, query)) {
-            addProducts(list, ordered, sums);
+          double[] added = new double[wanted.limit()];
+          double[] subtracted = new double[wanted.limit()];
+          TermsEnum each = terms(index.leaf());
+          for (int i = 0; i < ids.limit(); i++) {
+            if (each.seekExact(name(ids.get(i)))) {
+              PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
+              float weight = Math.abs(values.get(i));
+              double[] sums = values.get(i) > 0 ? added : subtracted;
+              for (int j = 0; j < sums.length; j++) {
+                sums[j] += weight * impact(postings, wanted.get(j));
+              }
+            }
           }
-          ByteBuffer packed = ByteBuffer.allocate(4 * sums.length).order(ByteOrder.LITTLE_ENDIAN);
-          for (float sum : sums) {
-            packed.putFloat(sum);
+          ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
+          for (int j = 0; j < added.length; j++) {
+            packed.putFloat((float) added[j] - (float) subtracted[j]);
           }
           return packed.array();
         });
   }
 
-  /** The impact of each given term, which are distinct, in each given ordinal: one int32 each, 0 for none; by ordinal. */
+  /** The impact of each given term in each given ordinal: one int32 each, 0 for none; by ordinal. The ordinals ascend. */
   public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ordinals) throws IOException {
     IntBuffer ids = Packed.ints(terms);
+    IntBuffer wanted = Packed.ints(ordinals);
     return index.reading(
         () -> {
-          long[] ordered = ordered(ordinals);
           int width = ids.limit();
-          ByteBuffer packed = ByteBuffer.allocate(4 * width * ordered.length).order(ByteOrder.LITTLE_ENDIAN);
-          TermsEnum each = ImpactList.terms(index.leaf());
-          for (int i = 0; i < width && each != null; i++) {
-            if (each.seekExact(new BytesRef(Integer.toString(ids.get(i))))) {
+          ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
+          TermsEnum each = terms(index.leaf());
+          for (int i = 0; i < width; i++) {
+            if (each.seekExact(name(ids.get(i)))) {
               PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
-              for (long entry : ordered) {
-                int document = (int) (entry >> 32);
-                if (ImpactList.from(postings, document) == document) {
-                  packed.putInt(4 * (width * (int) entry + i), postings.freq());
-                }
+              for (int j = 0; j < wanted.limit(); j++) {
+                packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j)));
               }
             }
           }
@@ -68,13 +86,14 @@ public final class ImpactSearch {
   public static byte[] terms(OpenIndex index, int ordinal) throws IOException {
     return index.reading(
         () -> {
-          TreeMap<Integer, Integer> impacts = new TreeMap<>();
-          TermsEnum each = ImpactList.terms(index.leaf());
+          Map<Integer, Integer> impacts = new TreeMap<>();
+          TermsEnum each = terms(index.leaf());
           PostingsEnum postings = null;
-          while (each != null && each.next() != null) {
+          while (each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
-            if (ImpactList.from(postings, ordinal) == ordinal) {
-              impacts.put(Integer.parseInt(each.term().utf8ToString()), postings.freq());
+            int impact = impact(postings, ordinal);
+            if (impact > 0) {
+              impacts.put(Integer.parseInt(each.term().utf8ToString()), impact);
             }
           }
           ByteBuffer packed = ByteBuffer.allocate(8 * impacts.size()).order(ByteOrder.LITTLE_ENDIAN);
@@ -84,21 +103,33 @@ public final class ImpactSearch {
         });
   }
 
-  /** The ordinals in ascending order, each with its place among those given in the lower half. */
-  private static long[] ordered(byte[] ordinals) {
-    IntBuffer wanted = Packed.ints(ordinals);
-    long[] ordered = new long[wanted.limit()];
-    for (int i = 0; i < ordered.length; i++) {
-      ordered[i] = ((long) wanted.get(i) << 32) | i;
-    }
-    Arrays.sort(ordered);
-    return ordered;
+  /** Every term that has an impact in some document. */
+  static TermsEnum terms(LeafReader leaf) throws IOException {
+    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
+    return terms == null ? TermsEnum.EMPTY : terms.iterator();
   }
 
-  private static void addProducts(ImpactList list, long[] ordered, float[] sums) throws IOException {
-    for (long entry : ordered) {
-      // Floats, list by list as in ImpactScan, so that both ways give the same bits.
-      sums[(int) entry] += list.weight * list.impact((int) (entry >> 32));
+  private static BytesRef name(int term) {
+    return new BytesRef(Integer.toString(term));
+  }
+
+  /** The terms whose weights have this sign, with these weights' absolute values. */
+  private static Map<Term, Float> weighted(byte[] terms, byte[] weights, int sign) {
+    IntBuffer ids = Packed.ints(terms);
+    FloatBuffer values = Packed.floats(weights);
+    Map<Term, Float> weighted = new LinkedHashMap<>();
+    for (int i = 0; i < ids.limit(); i++) {
+      float weight = sign * values.get(i);
+      if (weight > 0) {
+        weighted.put(new Term(IndexBuilder.CONTENTS, Integer.toString(ids.get(i))), weight);
+      }
     }
+    return weighted;
+  }
+
+  /** The impact in a document, 0 when it lacks the term. Documents must be asked for in ascending order. */
+  private static int impact(PostingsEnum postings, int document) throws IOException {
+    int found = postings.docID() < document ? postings.advance(document) : postings.docID();
+    return found == document ? postings.freq() : 0;
   }
 }

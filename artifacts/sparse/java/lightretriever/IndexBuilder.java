@@ -16,7 +16,6 @@ import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexOptions;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
-import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
 import org.apache.lucene.index.SegmentInfos;
@@ -45,10 +44,13 @@ public final class IndexBuilder {
   private final ImpactTokens tokens = new ImpactTokens();
   private int[] seen = new int[0];
   private int stamp;
-  private boolean impacts;
+  private final boolean accelerate;
+  // Written alone: the allocation must not be optimised away.
+  @SuppressWarnings("unused")
   private volatile byte[] reserved;
 
-  private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes) throws IOException {
+  private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes, boolean accelerate) throws IOException {
+    this.accelerate = accelerate;
     directory = new MMapDirectory(path);
     // Merges only neighbouring segments, so that the order of the documents survives; and none before the last one.
     LogDocMergePolicy merges = new LogDocMergePolicy();
@@ -73,9 +75,13 @@ public final class IndexBuilder {
     return type;
   }
 
-  /** The analyzer splits texts into words; null will do where there are none but impacts. */
-  public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
-    return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes);
+  /**
+   * The analyzer splits texts into words; null will do where there are none but impacts. With accelerate, the commit writes
+   * PlainImpacts too.
+   */
+  public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes, boolean accelerate)
+      throws IOException {
+    return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes, accelerate);
   }
 
   /**
@@ -130,7 +136,6 @@ public final class IndexBuilder {
       Document document = identified(names.get(i));
       document.add(new StoredField(RAW, jsons.get(i)));
       document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
-      builder.impacts = true;
       if (words.count() > 0) {
         document.add(new Field(WORDS, words.get(i), WORD_TYPE));
       }
@@ -166,24 +171,23 @@ public final class IndexBuilder {
         refuseRepeatedIds(leaf.reader().terms(ID), count);
       }
     }
-    if (builder.impacts) {
-      builder.writer.setLiveCommitData(Map.of(PlainImpacts.FILE.name, "", PlainDocuments.FILE.name, "").entrySet());
+    boolean plain = builder.accelerate && count > 0;
+    if (plain) {
+      builder.writer.setLiveCommitData(Map.of(PlainImpacts.FILE, "").entrySet());
     }
     builder.writer.commit();
-    if (builder.impacts) {
-      builder.writePlainFiles();
+    if (plain) {
+      builder.writePlainImpacts();
     }
     builder.writer.close();
     builder.directory.close();
     return count;
   }
 
-  private void writePlainFiles() throws IOException {
-    byte[] segment = SegmentInfos.readLatestCommit(directory).info(0).info.getId();
+  private void writePlainImpacts() throws IOException {
+    SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
     try (DirectoryReader reader = DirectoryReader.open(directory)) {
-      LeafReader leaf = reader.leaves().get(0).reader();
-      PlainImpacts.FILE.write(directory, segment, output -> PlainImpacts.write(output, leaf));
-      PlainDocuments.FILE.write(directory, segment, output -> PlainDocuments.write(output, leaf));
+      PlainImpacts.write(directory, commit, reader.leaves().get(0).reader());
     }
   }
 

@@ -1,18 +1,15 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.IntBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.logging.Level;
 import java.util.logging.Logger;
 import org.apache.lucene.codecs.CodecUtil;
@@ -26,24 +23,11 @@ import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.StoredFields;
 import org.apache.lucene.index.Term;
-import org.apache.lucene.search.BooleanClause;
-import org.apache.lucene.search.BooleanQuery;
-import org.apache.lucene.search.BoostQuery;
-import org.apache.lucene.search.BulkScorer;
-import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.search.IndexSearcher;
-import org.apache.lucene.search.ScoreDoc;
-import org.apache.lucene.search.ScoreMode;
-import org.apache.lucene.search.Scorer;
-import org.apache.lucene.search.TermQuery;
-import org.apache.lucene.search.TopScoreDocCollector;
-import org.apache.lucene.search.Weight;
-import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.AlreadyClosedException;
 import org.apache.lucene.store.IOContext;
 import org.apache.lucene.store.IndexInput;
 import org.apache.lucene.store.MMapDirectory;
-import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 
 /**
@@ -55,16 +39,12 @@ public final class OpenIndex {
   private static final Logger LUCENE = Logger.getLogger("org.apache.lucene");
 
   static {
-    // A query has as many clauses as it has different tokens, and may be a whole page.
+    // A query has as many clauses as it has different tokens, and may be a whole page. Conditions are bounded elsewhere.
     IndexSearcher.setMaxClauseCount(Integer.MAX_VALUE);
   }
 
   private final MMapDirectory directory;
   private final DirectoryReader reader;
-  // The names of the files beside Lucene's that belong to it. An index of words has none, and one of an older version others.
-  private final Set<String> plain = new TreeSet<>();
-  /** The largest impacts of the terms that were asked for, by id. */
-  final ConcurrentHashMap<Integer, Integer> largest = new ConcurrentHashMap<>();
 
   private OpenIndex(Path path) throws IOException {
     directory = new MMapDirectory(path);
@@ -78,20 +58,13 @@ public final class OpenIndex {
           path.toString());
     }
     try {
-      findPlainFiles();
+      SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
+      if (PlainImpacts.belongTo(commit)) {
+        PlainImpacts.check(directory, commit);
+      }
     } catch (RuntimeException | IOException error) {
       close(this);
       throw error;
-    }
-  }
-
-  private void findPlainFiles() throws IOException {
-    SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
-    plain.addAll(commit.getUserData().keySet());
-    for (PlainFile file : List.of(PlainImpacts.FILE, PlainDocuments.FILE)) {
-      if (plain.contains(file.name)) {
-        file.check(directory, commit.info(0).info.getId());
-      }
     }
   }
 
@@ -113,11 +86,6 @@ public final class OpenIndex {
     return index.reader.maxDoc();
   }
 
-  /** Whether a file of this name lies beside Lucene's. */
-  public static boolean hasPlain(OpenIndex index, byte[] name) {
-    return index.plain.contains(Packed.text(name));
-  }
-
   /** The texts of the given documents as they were added, packed by Packed.parts. */
   public static byte[] documents(OpenIndex index, byte[] ordinals) throws IOException {
     return index.reading(
@@ -126,7 +94,7 @@ public final class OpenIndex {
           StoredFields stored = index.reader.storedFields();
           List<byte[]> texts = new ArrayList<>(wanted.limit());
           for (int i = 0; i < wanted.limit(); i++) {
-            texts.add(PlainDocuments.text(stored, wanted.get(i)));
+            texts.add(text(stored, wanted.get(i)));
           }
           return Packed.parts(texts);
         });
@@ -169,8 +137,11 @@ public final class OpenIndex {
   public static void check(OpenIndex index) throws IOException {
     index.reading(
         () -> {
-          Set<String> files = new TreeSet<>(SegmentInfos.readLatestCommit(index.directory).files(true));
-          files.addAll(index.plain);
+          SegmentInfos commit = SegmentInfos.readLatestCommit(index.directory);
+          Set<String> files = new TreeSet<>(commit.files(true));
+          if (PlainImpacts.belongTo(commit)) {
+            files.add(PlainImpacts.FILE);
+          }
           for (String file : files) {
             try (IndexInput input = index.directory.openInput(file, IOContext.READONCE)) {
               CodecUtil.checksumEntireFile(input);
@@ -185,75 +156,29 @@ public final class OpenIndex {
     index.directory.close();
   }
 
-  /**
-   * The best k for a weighted sum of terms: m int32 ordinals, m float32 scores; by score, then by ordinal. Where among is
-   * given, only these documents; what they score does not depend on it.
-   */
-  byte[] best(Map<Term, Float> weights, Similarity similarity, int k, Bits among) throws IOException {
-    IndexSearcher searcher = searcher(similarity);
-    int limit = Math.max(1, Math.min(k, reader.maxDoc()));
-    // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
-    TopScoreDocCollector collector = TopScoreDocCollector.create(limit, limit);
-    Weight weight = searcher.createWeight(searcher.rewrite(query(weights)), collector.scoreMode(), 1f);
-    for (LeafReaderContext leaf : reader.leaves()) {
-      BulkScorer scorer = weight.bulkScorer(leaf);
-      if (scorer != null) {
-        scorer.score(collector.getLeafCollector(leaf), among);
-      }
+  private static byte[] text(StoredFields stored, int document) throws IOException {
+    String text = stored.document(document, Set.of(IndexBuilder.RAW)).get(IndexBuilder.RAW);
+    if (text == null) {
+      throw new IllegalStateException("document " + document + " has no stored field " + IndexBuilder.RAW);
     }
-    ScoreDoc[] hits = collector.topDocs().scoreDocs;
-    ByteBuffer packed = ByteBuffer.allocate(8 * hits.length).order(ByteOrder.LITTLE_ENDIAN);
-    for (ScoreDoc hit : hits) {
-      packed.putInt(hit.doc);
-    }
-    for (ScoreDoc hit : hits) {
-      packed.putFloat(hit.score);
-    }
-    return packed.array();
+    return text.getBytes(StandardCharsets.UTF_8);
   }
 
-  /** One float32 for each wanted ordinal, which ascend: the score that best() gives, 0 when no term matches. */
-  byte[] scores(Map<Term, Float> weights, Similarity similarity, IntBuffer wanted) throws IOException {
-    ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-    IndexSearcher searcher = searcher(similarity);
-    Weight weight = searcher.createWeight(searcher.rewrite(query(weights)), ScoreMode.COMPLETE, 1f);
-    Scorer scorer = leaf() == null ? null : weight.scorer(reader.leaves().get(0));
-    if (scorer != null) {
-      DocIdSetIterator matches = scorer.iterator();
-      for (int i = 0; i < wanted.limit(); i++) {
-        int ordinal = wanted.get(i);
-        if (matches.docID() < ordinal) {
-          matches.advance(ordinal);
-        }
-        packed.putFloat(4 * i, matches.docID() == ordinal ? scorer.score() : 0f);
-      }
-    }
-    return packed.array();
-  }
-
-  private IndexSearcher searcher(Similarity similarity) {
-    IndexSearcher searcher = searcher();
-    searcher.setSimilarity(similarity);
-    return searcher;
-  }
-
-  /** For queries without scores. */
   IndexSearcher searcher() {
     IndexSearcher searcher = new IndexSearcher(reader);
     searcher.setQueryCache(null);
     return searcher;
   }
 
-  private static BooleanQuery query(Map<Term, Float> weights) {
-    BooleanQuery.Builder query = new BooleanQuery.Builder();
-    weights.forEach(
-        (term, weight) -> query.add(new BoostQuery(new TermQuery(term), weight), BooleanClause.Occur.SHOULD));
-    return query.build();
+  /** The only segment, or null when the index has no documents. */
+  LeafReaderContext context() {
+    return reader.leaves().isEmpty() ? null : reader.leaves().get(0);
   }
 
-  /** The only segment, or null when the index has no documents. */
+  /** The reader of the only segment, or null when the index has no documents. */
   LeafReader leaf() {
-    return reader.leaves().isEmpty() ? null : reader.leaves().get(0).reader();
+    LeafReaderContext only = context();
+    return only == null ? null : only.reader();
   }
 
   /** Runs an action during which the files stay mapped. */

@@ -2,24 +2,35 @@ package lightretriever;
 
 import java.io.IOException;
 import java.util.Arrays;
+import java.util.List;
+import org.apache.lucene.codecs.CodecUtil;
+import org.apache.lucene.index.CorruptIndexException;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
+import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
+import org.apache.lucene.store.Directory;
+import org.apache.lucene.store.IOContext;
+import org.apache.lucene.store.IndexInput;
 import org.apache.lucene.store.IndexOutput;
 
 /**
- * The impacts of all terms once more, as plain numbers: nothing is decoded. They are searched by
- * artifacts/cpp/impacts.hpp.
+ * A file beside Lucene's own with the impacts of all terms once more, as plain numbers, so that nothing has to be decoded.
+ * kernels/cpp/impacts.hpp searches it. Lucene's header and footer stand around its contents: it belongs to one segment, and
+ * has a checksum.
  *
- * The list of a frequent term has where the postings of each window of the documents end, counted from the list's first,
+ * <p>The list of a frequent term has where the postings of each window of the documents end, counted from the list's first,
  * and then the postings, three bytes each: twelve bits are the document's place in its window, the twelve above them the
- * impact. That of a rare term, or one with a larger impact, has the documents, four bytes each, and then their impacts, two
- * each. Behind the lists stands, for every term by id, its id, its largest impact, the number of its documents and where its
- * list begins, negative for a rare one: each a column, after the number of terms; and then where this table begins.
+ * impact. The list of a rare term, or of one with a larger impact, has the documents, four bytes each, and then their
+ * impacts, two bytes each. A table follows the lists: the number of terms and then, by ascending term, a column each of the
+ * term's id, its largest impact, the number of its documents and the place of its list, negative for a rare term. The last
+ * number is the place of this table.
  */
 final class PlainImpacts {
-  static final PlainFile FILE = new PlainFile("impacts.plain", "LightRetrieverPlainImpacts");
+  static final String FILE = "impacts.plain";
+  private static final String CODEC = "LightRetrieverPlainImpacts";
+  private static final int VERSION = 0;
   private static final int WINDOW = 1 << 12;
   // A list with fewer postings for each window would be made of window ends for a good part.
   private static final int LEAST_IN_A_WINDOW = 4;
@@ -33,14 +44,34 @@ final class PlainImpacts {
 
   private PlainImpacts(IndexOutput output, LeafReader leaf) throws IOException {
     this.output = output;
-    each = ImpactList.terms(leaf);
-    terms = each == null ? 0 : (int) leaf.terms(IndexBuilder.CONTENTS).size();
+    each = ImpactSearch.terms(leaf);
+    terms = each == TermsEnum.EMPTY ? 0 : (int) leaf.terms(IndexBuilder.CONTENTS).size();
     ends = new int[(leaf.maxDoc() + WINDOW - 1) / WINDOW];
   }
 
-  /** Writes the contents of the file for a segment's terms. */
-  static void write(IndexOutput output, LeafReader leaf) throws IOException {
-    new PlainImpacts(output, leaf).run();
+  /** Whether the file belongs to a commit: whoever writes it names it there. */
+  static boolean belongTo(SegmentInfos commit) {
+    return commit.getUserData().containsKey(FILE);
+  }
+
+  /** CorruptIndexException if the file is not that of the commit's only segment. */
+  static void check(Directory directory, SegmentInfos commit) throws IOException {
+    try (IndexInput input = directory.openInput(FILE, IOContext.DEFAULT)) {
+      CodecUtil.checkIndexHeader(input, CODEC, VERSION, VERSION, commit.info(0).info.getId(), "");
+      CodecUtil.retrieveChecksum(input);
+    } catch (RuntimeException | IOException error) {
+      throw new CorruptIndexException("not what was written: " + error.getMessage(), FILE, error);
+    }
+  }
+
+  /** Writes the file for the only segment of a commit. */
+  static void write(Directory directory, SegmentInfos commit, LeafReader leaf) throws IOException {
+    try (IndexOutput output = directory.createOutput(FILE, IOContext.DEFAULT)) {
+      CodecUtil.writeIndexHeader(output, CODEC, VERSION, commit.info(0).info.getId(), "");
+      new PlainImpacts(output, leaf).run();
+      CodecUtil.writeFooter(output);
+    }
+    directory.sync(List.of(FILE));
   }
 
   private void run() throws IOException {

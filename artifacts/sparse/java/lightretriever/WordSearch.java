@@ -15,21 +15,21 @@ import org.apache.lucene.search.similarities.BM25Similarity;
 public final class WordSearch {
   private WordSearch() {}
 
-  /** The best k documents by the words of a field, packed as OpenIndex.best says. A null filter has all. */
+  /** The best k documents by the words of a field, packed as TermSearch.best says. A null filter has all. */
   public static byte[] search(
       OpenIndex index, Analyzer analyzer, byte[] field, byte[] text, int k, float k1, float b, DocumentFilter filter)
       throws IOException {
     Map<Term, Float> words = counts(analyzer, Packed.text(field), Packed.text(text));
     return index.reading(
-        () -> index.best(words, new BM25Similarity(k1, b), k, filter == null ? null : filter.documents()));
+        () -> searching(index, k1, b).best(words, Map.of(), k, filter == null ? null : filter.documents()));
   }
 
-  /** One float32 for each given ordinal, packed as OpenIndex.scores says; the ordinals ascend. */
+  /** One float32 for each given ordinal, packed as TermSearch.scores says; the ordinals ascend. */
   public static byte[] scores(
       OpenIndex index, Analyzer analyzer, byte[] field, byte[] text, byte[] ordinals, float k1, float b)
       throws IOException {
     Map<Term, Float> words = counts(analyzer, Packed.text(field), Packed.text(text));
-    return index.reading(() -> index.scores(words, new BM25Similarity(k1, b), Packed.ints(ordinals)));
+    return index.reading(() -> searching(index, k1, b).scores(words, Packed.ints(ordinals)));
   }
 
   /** How many documents were given a text whose words are indexed in a field, one without any word included. */
@@ -45,6 +45,10 @@ public final class WordSearch {
           }
           return count;
         });
+  }
+
+  private static TermSearch searching(OpenIndex index, float k1, float b) {
+    return new TermSearch(index, new BM25Similarity(k1, b));
   }
 
   private static Map<Term, Float> counts(Analyzer analyzer, String field, String text) throws IOException {

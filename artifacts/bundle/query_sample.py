@@ -1,0 +1,55 @@
+"""Query vectors to lay out a dense index by and to measure its recall with: of real queries, or made of documents."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts import kernels
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.tokens.table import TokenTable
+
+__all__ = ["QuerySample", "query_vectors"]
+
+_MOST: Final = 512  # queries
+_TERMS: Final = 8  # of a document, for a query
+
+
+class QuerySample:
+    """Queries made of the terms of documents from all over a corpus of unknown length: fewer than 512, every s-th."""
+
+    def __init__(self) -> None:
+        self._terms: list[npt.NDArray[np.int32]] = []
+        self._stride = 1  # a power of two
+        self._count = 0
+
+    def add(self, batch: EncodedBatch) -> None:
+        """Add the next documents of the corpus. Of those in the sample, the 8 terms of the largest impact are kept."""
+        for row in range(len(batch.ids)):
+            if self._count % self._stride == 0:
+                self._keep(batch, row)
+            self._count += 1
+
+    def _keep(self, batch: EncodedBatch, row: int) -> None:
+        part = slice(batch.indptr[row], batch.indptr[row + 1])
+        best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
+        self._terms.append(batch.terms[part][best].astype(np.int32))
+        if len(self._terms) == _MOST:
+            self._terms = self._terms[::2]
+            self._stride *= 2
+
+    def queries(self, table: TokenTable) -> npt.NDArray[np.float32]:
+        """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none."""
+        return query_vectors(table, self._terms)
+
+
+def query_vectors(table: TokenTable, queries: Iterable[npt.NDArray[np.int32]]) -> npt.NDArray[np.float32]:
+    """The vectors of queries, given as token ids (n,), as the service encodes them: float32 (q, D) of length 1.
+
+    A query without tokens, or whose rows add up to zero, gives none. Raises ValueError for an id outside 0..V-1.
+    """
+    ids = list(queries)
+    lengths = np.array([query.size for query in ids], dtype=np.int64)
+    bounds, terms, counts = kernels.count_each(np.concatenate([np.empty(0, np.int32), *ids]), lengths)
+    vectors, norms = table.sums.directions(bounds, terms, counts.astype(np.float32))
+    return vectors[norms > 0]

@@ -1,0 +1,98 @@
+"""The command `lightretriever evaluate`. The context's `obj` opens a bundle for searching (`OpenSearcher`)."""
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.summary import EvaluateSummary
+from lightretriever.artifacts.errors import MissingExtraError
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.evaluation.evaluate import Evaluation
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    context: typer.Context,
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
+    output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
+    split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
+    task: Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")] = None,
+    candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
+    method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
+    weights: Annotated[
+        tuple[float, float] | None, typer.Option(help="Fusion weights of dense and sparse (default: the service's).")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A system to run, such as hybrid; may be repeated.")] = None,
+    query_model: Annotated[
+        str | None, typer.Option(help="Also encode queries by this whole model, the one that encoded the documents.")
+    ] = None,
+    query_adapter: Annotated[str | None, typer.Option(help="PEFT adapter of the query model.")] = None,
+    query_bos_token: Annotated[str | None, typer.Option(help="First token, as model.bos_token of the recipe.")] = None,
+    results: Annotated[Path | None, typer.Option(help="File of results to record in; needs --system.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the results are recorded as.")] = None,
+    note: Annotated[str, typer.Option(help="A remark to record with the results.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
+    with running("evaluate", as_json=as_json) as job:
+        try:
+            from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
+            from lightretriever.artifacts.evaluation.full import QueryModel
+            from lightretriever.artifacts.evaluation.quality import check_recording
+            from lightretriever.artifacts.evaluation.report import print_report
+
+            name = check_recording(results, system)
+            result = evaluate_bundle(
+                context.obj,
+                bundle,
+                dataset,
+                output,
+                split=split,
+                task=task,
+                candidates=candidates,
+                method=method,
+                weights=weights,
+                only=only,
+                query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
+                record=None if results is None else partial(_record, results, name, note),
+            )
+        except ModuleNotFoundError as error:
+            raise MissingExtraError.of(error) from error
+        if not as_json:
+            print_report(result.report, Console())
+        job.summary = _summary(result.report, output, results)
+        job.summary.next = next_command(context, "serve", bundle)
+
+
+def _record(file: Path, name: str, note: str, found: "Evaluation") -> None:
+    from lightretriever.artifacts.evaluation.quality import record, result_rows, system_name, typed_command
+
+    rows = result_rows(found.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
+    record(file, rows, {system_name(name, system): values for system, values in found.ndcg.items()})
+
+
+def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> EvaluateSummary:
+    from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
+
+    return EvaluateSummary(
+        command="evaluate",
+        path=str(output),
+        report=str(output / REPORT_FILE),
+        dataset=report["dataset"]["name"],
+        split=report["dataset"]["split"],
+        task=report["settings"]["task"],
+        queries=report["dataset"]["queries"],
+        documents=report["bundle"]["documents"],
+        metrics=report["metrics"],
+        warnings=report["warnings"],
+        files=1 + len(report["runs"]),
+        recorded=None if recorded is None else str(recorded),
+    )

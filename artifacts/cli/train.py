@@ -1,0 +1,79 @@
+"""The command `lightretriever train`; torch is loaded when it runs. The context's `obj` opens bundles for searching."""
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.summary import TrainSummary, folder_size
+from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
+
+__all__ = ["train"]
+
+
+def train(
+    context: typer.Context,
+    recipe: Annotated[Path, typer.Argument(help="The training recipe, a YAML file.", show_default=False)],
+    model: Annotated[str | None, typer.Option(help="Hugging Face id, directory or .gguf (model.path).")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of sets are in.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, … (model.device).")] = None,
+    work: Annotated[Path | None, typer.Option(help="Directory of checkpoints, log and prepared data (work).")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the trained adapter (output).")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Stop after so many minutes, with a checkpoint.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an adapter; the same command goes on with a run that was stopped. Start several processes by torchrun."""
+    first = os.environ.get("RANK", "0") == "0"
+    with running("train", as_json=as_json, quietly=not first) as job:
+        options = {"model.path": model, "model.device": device, "work": work, "output": output}
+        loaded = load_train_recipe(
+            recipe, {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+        )
+        loaded = loaded if data is None else loaded.below(data)
+        _check(loaded, int(os.environ.get("WORLD_SIZE", "1")))
+        try:
+            from lightretriever.artifacts.training.loop import train as run
+        except ModuleNotFoundError as error:
+            raise MissingExtraError.of(error) from error
+        with work_lock(loaded.work) if first else nullcontext():
+            finished = run(loaded, context.obj, minutes=minutes)
+            if first:
+                job.summary = _summary(loaded, finished)
+                build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=("model", "device"))
+                job.summary.next = build if finished else next_command(context, "train", recipe)
+
+
+def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
+    from lightretriever.artifacts.training.data import data_report
+    from lightretriever.artifacts.training.run import read_progress
+
+    stands = read_progress(recipe.work / "checkpoint.safetensors")
+    files, size = folder_size(recipe.output) if finished else (0, 0)
+    return TrainSummary(
+        command="train",
+        path=str(recipe.output),
+        finished=finished,
+        work=str(recipe.work),
+        pairs=sum(row["kept"] for row in data_report(recipe)),
+        steps=sum(stage.steps for stage in recipe.stages),
+        steps_done=sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step,
+        best=stands.best,
+        best_step=stands.best_step,
+        training_seconds=round(stands.elapsed_s, 3),
+        files=files,
+        bytes=size,
+    )
+
+
+def _check(recipe: TrainRecipe, processes: int) -> None:
+    """Raise RecipeError for a batch that can't be shared among the processes."""
+    for stage in recipe.stages:
+        if stage.batch_size < processes:
+            raise RecipeError(
+                f"batch_size is {stage.batch_size}, but {processes} processes share a batch.",
+                remedy="Raise batch_size, or lower torchrun's --nproc-per-node.",
+            )

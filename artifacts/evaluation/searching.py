@@ -1,0 +1,72 @@
+"""What evaluation and training need of a search engine. The command line, which is above both, hands one in."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.reader import Bundle
+
+__all__ = ["Fusion", "Hit", "OpenSearcher", "QueryVectors", "SearchMode", "Searcher"]
+
+SearchMode: TypeAlias = Literal["dense", "sparse", "hybrid"]
+
+
+class Hit(NamedTuple):
+    """A document that was found. `score` is the score of the mode, `dense` its cosine, None where that is unknown."""
+
+    id: str
+    score: float
+    dense: float | None
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How hybrid search joins the two legs, in the terms of the API. `weights` are those of dense and sparse."""
+
+    weights: tuple[float, float]
+    method: Literal["linear", "rrf"] = "linear"
+    normalization: Literal["range", "paper"] = "range"
+    rank_constant: float = 60.0
+
+    def request(self) -> dict[str, Any]:
+        """The `fusion` of a search request; results are recorded with it."""
+        weights = dict(zip(("dense", "sparse"), self.weights, strict=True))
+        fusion = {"method": self.method, "weights": weights}
+        if self.method == "linear":
+            return fusion | {"normalization": self.normalization}
+        return fusion | {"rank_constant": self.rank_constant}
+
+
+@dataclass(frozen=True)
+class QueryVectors:
+    """A query as the legs take it. `terms` (t,) int32 are different token ids, `weights` (t,) float32 what they weigh;
+    `dense` (D,) float32 has length 1, None where the query has no such vector."""
+
+    terms: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32] | None = None
+
+
+class Searcher(Protocol):
+    """Searches one bundle. Any number of threads may use it at once."""
+
+    def search(
+        self, query: str, *, task: str, mode: SearchMode, k: int, candidates: int, fusion: Fusion | None
+    ) -> list[Hit] | None:
+        """The best `k` documents of `candidates` from each leg, best first; None for a query that can't be encoded.
+
+        Without `fusion`, the bundle's own is used."""
+
+    def terms(self, query: str, task: str) -> QueryVectors | None:
+        """The sparse query that the bundle makes of a text; None where the text has no token."""
+
+    def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "Searcher":
+        """A searcher of the same indexes that takes the vectors of these texts, the only ones that it can search for.
+
+        It lasts as long as this one."""
+
+
+OpenSearcher: TypeAlias = Callable[[Bundle], AbstractContextManager[Searcher]]

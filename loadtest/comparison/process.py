@@ -1,0 +1,140 @@
+"""A server process under test: started, waited for, measured from outside, stopped."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from time import perf_counter
+from typing import Final, Self, TypeVar
+from weakref import finalize
+
+from lightretriever.loadtest.client.connection import LoadError
+
+__all__ = ["ROOT", "Server", "finish", "python"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_STOP_S: Final = 30
+_LAST: Final = 600
+T = TypeVar("T")
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this checkout in a process of its own."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+class Server:
+    """A process that prints `Ready: … ADDRESS` on stdout when it takes requests. Use it as a context.
+
+    `ready_s` is the time from the start of the process to that line, `url` the address. Raises LoadError, with the end
+    of what the process wrote, when it ends before or takes longer than `patience_s`.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, patience_s: float = 1800
+    ) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
+        begun = perf_counter()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+            self._end = finalize(self, _end, self._process)
+        except OSError as error:
+            self._errors.close()
+            raise LoadError(f"{command[0]} can't be started: {error}.") from error
+        alarm = Timer(patience_s, self._process.kill)
+        alarm.daemon = True  # the end of Python does not wait for it
+        try:
+            alarm.start()
+            self.url = self._await_ready(command)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            alarm.cancel()
+        self.ready_s = perf_counter() - begun
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """Processor time that the process and its children have used so far, all threads, in seconds; LoadError if one
+        ended."""
+        return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
+
+    def memory_mb(self) -> dict[str, float]:
+        """Memory of the process and its children as Linux accounts it, in MiB; LoadError if one ended.
+
+        `rss`: pages in memory. `private`: those of them that no other process has. `pss`: private ones, and of shared
+        ones its part (1/n of a page that n processes map), so that the sum over processes is what they need together.
+        """
+        each = self._of_each(_memory_mb)
+        return {name: round(sum(one[name] for one in each), 1) for name in each[0]}
+
+    def _of_each(self, read: Callable[[int], T]) -> list[T]:
+        """What is read of the process and its children, by their ids."""
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
+            return [read(pid) for pid in (self.pid, *map(int, children.split()))]
+        except OSError as error:
+            raise LoadError(f"A process of the server {self.pid} is gone: {self._written()}") from error
+
+    def close(self) -> None:
+        """End the process; a second time does nothing."""
+        self._end()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _await_ready(self, command: Sequence[str]) -> str:
+        for line in self._process.stdout or ():
+            if line.startswith("Ready: "):
+                return line.split()[-1]
+        self._process.wait()
+        raise LoadError(f"{' '.join(command)} ended before it was ready: {self._written()}")
+
+    def _written(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-_LAST:] or "it wrote nothing on stderr."
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def finish(command: Sequence[str]) -> None:
+    """Run a command to its end. Raises LoadError with the end of what it wrote when it fails."""
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")
+
+
+def _memory_mb(pid: int) -> dict[str, float]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    kib = {name: float(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    kib["Private"] = kib["Private_Clean"] + kib["Private_Dirty"]
+    return {name: kib[name.capitalize()] / 1024 for name in ("rss", "pss", "private")}

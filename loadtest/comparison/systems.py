@@ -1,0 +1,117 @@
+"""The systems that are compared: what each is, the one command that starts it, and what it needs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.loadtest.client.connection import LoadError
+from lightretriever.loadtest.comparison.process import python
+
+__all__ = ["LLM", "NAMES", "OURS", "PROCESSES", "Given", "LeftOut", "System", "systems"]
+
+OURS: Final = "lightretriever"
+PROCESSES: Final = "processes"
+LLM: Final = "llm"
+NAMES: Final = (OURS, PROCESSES, LLM, "biencoder", "bm25", "static", "seekdb")
+
+
+@dataclass(frozen=True)
+class System:
+    """A system to start. `prepare`: the command that makes its index first."""
+
+    name: str
+    label: str
+    what: str
+    command: list[str]
+    prepare: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A system that is not measured, and why."""
+
+    name: str
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a comparison is given: the bundle, a folder for the indexes of others, and what some systems need."""
+
+    bundle: Path
+    work: Path
+    model: str | None = None
+    adapter: str | None = None
+    bos_token: str | None = None
+    device: str = "auto"
+    biencoder: str | None = None
+    biencoder_bundle: Path | None = None
+    static_bundle: Path | None = None
+
+
+def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | LeftOut]:
+    """Every system in the order of `NAMES`, ready to start or left out. LoadError for a name that is none."""
+    unknown = sorted(set(only) - set(NAMES))
+    if unknown:
+        raise LoadError(f"{', '.join(unknown)}: no such system.", remedy=f"The systems are {', '.join(NAMES)}.")
+    for one in _all(given):
+        reason = _missing(one.name, given) if one.name in only else "not asked for (--systems)"
+        yield one if reason is None else LeftOut(one.name, one.label, reason)
+
+
+def _all(given: Given) -> Iterator[System]:
+    here, model = given.bundle, "lightretriever.loadtest.servers.model"
+    what = "this service: token table and Faiss, token counts and Lucene, fused"
+    yield System(OURS, "LightRetriever", what, _serve(here))
+    what = "this service in two processes, which share files and port"
+    yield System(PROCESSES, "LightRetriever, two processes", what, [*_serve(here), "--workers", "2"])
+    what = "the same service and indexes, both query vectors by the whole model, waiting queries batched"
+    command = python(model, str(here), "--model", str(given.model), "--device", given.device)
+    for option, value in (("--adapter", given.adapter), ("--bos-token", given.bos_token)):
+        command += [option, value] if value else []
+    yield System(LLM, "LLM in the query path", what, command)
+    encoder = Path(given.biencoder or "")
+    what = f"the same service over the bundle of {encoder.name}, dense query vectors by that encoder"
+    command = python(model, str(given.biencoder_bundle), "--model", str(encoder), "--device", given.device)
+    yield System("biencoder", "Bi-encoder in the query path", what, command)
+    what = "BM25 over the words of the same documents in Lucene, behind a thin route of the same HTTP server"
+    yield _other("bm25", "BM25 (Lucene)", what, given)
+    what = "this service over a bundle of static embeddings with BM25 impacts: the same code, other numbers"
+    yield System("static", "Static embeddings + BM25", what, _serve(given.static_bundle or Path()))
+    what = "seekdb over the same dense and sparse vectors, queries by our encoder, behind a thin route"
+    yield _other("seekdb", "seekdb", what, given)
+
+
+def _missing(name: str, given: Given) -> str | None:
+    """What a system lacks; None: nothing."""
+    package = {LLM: "torch", "biencoder": "torch", "seekdb": "pylibseekdb"}.get(name)
+    if name == LLM and given.model is None:
+        return "no --model was given"
+    if name == "biencoder" and (given.biencoder is None or given.biencoder_bundle is None):
+        return "no --biencoder with its --biencoder-bundle was given"
+    if name == "static" and given.static_bundle is None:
+        return "no --static-bundle was given"
+    if package is not None and find_spec(package) is None:
+        extra = "pipeline" if package == "torch" else "loadtest"
+        return f"the package {package} is not installed (deploy/install/install {extra})"
+    if name == LLM and given.model is not None and QueryModel(given.model).is_biencoder:
+        return f"{given.model} is a bi-encoder (give it as --biencoder)"
+    bundle = {"biencoder": given.biencoder_bundle, "static": given.static_bundle}.get(name)
+    if bundle is None:
+        return None
+    ours, theirs = (Bundle.open(path).manifest.documents for path in (given.bundle, bundle))
+    return None if ours == theirs else f"its bundle has {theirs:,} documents, not {ours:,}"
+
+
+def _other(name: str, label: str, what: str, given: Given) -> System:
+    command = python(f"lightretriever.loadtest.servers.{name}", str(given.bundle), "--work", str(given.work))
+    return System(name, label, what, command, [*command, "--build"])
+
+
+def _serve(bundle: Path) -> list[str]:
+    return python("lightretriever.service.cli", "serve", str(bundle))

@@ -1,0 +1,1 @@
+"""Measured figures: the files they are recorded in, and the tables and pages made from these."""

@@ -1,0 +1,126 @@
+"""Files of measured figures: `docs/results/speed.json`, and in the same form `docs/results/reliability.json`.
+
+    {"machine": …, "date": …, "commit": …, "rows": [{"key", "value" or "p50" and "p99", "unit", "goal", "command"}]}
+
+`goal` is in the rows that have one; the others are what these are made of. The first file is written by the programs of
+this package alone, the second by the tests in tests/faults. Every row also has the machine, date and commit of its own
+measurement; those of the file are the latest row's.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.evaluation.report import environment, machine_name
+from lightretriever.artifacts.files.workdir import write_atomically
+
+__all__ = [
+    "GOALS",
+    "Goals",
+    "commit",
+    "four_digits",
+    "goal_table",
+    "latency",
+    "origin",
+    "record",
+    "typed",
+    "write_json",
+]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+Goals = Mapping[str, tuple[str, str]]
+"""Of every key: what it measures, and the goal. The order is that of the table."""
+
+GOALS: Final[Goals] = {
+    "encode_query_us": ("encode one query, tokenisation included", "p50 ≤ 20, p99 ≤ 60"),
+    "encode_65536_s": ("tokenise and encode 65,536 queries", "≤ 0.3"),
+    "encode_vs_llm": ("encode against the whole LLM on the same CPU", "≥ 10,000"),
+    "dense_qps_per_core": ("dense leg at recall@100 ≥ 0.95 of exact", "≥ 2,300"),
+    "sparse_vs_bm25": (
+        "sparse leg against BM25 in Lucene on the same documents, exact top 100",
+        "≤ 1.0 of its p50 and p99",
+    ),
+    "hybrid_inprocess_ms": ("whole hybrid request in process, one client", "p50 ≤ 1.5, p99 ≤ 5"),
+    "qps_vs_llm": ("saturated throughput against the service with the whole LLM", "≥ 100"),
+    "qps_http_hybrid": ("saturated throughput, hybrid over HTTP, two cores", "≥ 1,200"),
+    "ready_s": ("start to ready", "≤ 3"),
+    "second_process_mb": ("memory added by a second worker process", "≤ 250"),
+}
+"""The goals of speed."""
+
+
+def latency(seconds: npt.ArrayLike, scale: float) -> dict[str, float]:
+    """p50, p95 and p99 of times, multiplied by `scale` (1e6 for microseconds), to four digits."""
+    values = np.percentile(np.asarray(seconds, dtype=np.float64), [50, 95, 99]) * scale
+    return dict(zip(("p50", "p95", "p99"), map(four_digits, values), strict=True))
+
+
+def four_digits(value: float) -> float:
+    """The value to four digits: more, no measurement has."""
+    return float(f"{value:.4g}")
+
+
+def record(
+    file: Path, rows: Sequence[Mapping[str, Any]], command: str, goals: Goals = GOALS, whole: Collection[str] = ()
+) -> None:
+    """Put rows into the file, in place of older ones of the same key and setting, and of all older ones of the keys
+    `whole`, whose settings change from run to run.
+
+    A row has `key`, `unit`, its values, and where it is one of several under a key, `setting`.
+    """
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
+    facts = origin()
+    kept = {(row["key"], row.get("setting")): row for row in content["rows"] if row["key"] not in whole}
+    for row in rows:
+        goal = {"goal": goals[row["key"]][1]} if row["key"] in goals and "setting" not in row else {}
+        kept[row["key"], row.get("setting")] = {**row, **goal, "command": command, **facts}
+    order = {key: place for place, key in enumerate(goals)}
+    placed = sorted(kept.values(), key=lambda row: (order.get(row["key"], len(order)), row["key"]))
+    write_json(file, {**facts, "rows": placed})
+
+
+def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
+    """The rows that have a goal, as lines of a Markdown table; none where nothing is recorded."""
+    if not file.is_file():
+        return []
+    rows = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row}
+    lines = ["| | measured | unit | goal |", "|---|---:|---|---|"]
+    for key, (what, goal) in goals.items():
+        if key in rows:
+            row = rows[key]
+            found = f"{row['value']:,}" if "value" in row else f"p50 {row['p50']:,}, p99 {row['p99']:,}"
+            lines.append(f"| {what} | {found} | {row['unit']} | {goal} |")
+    return lines if len(lines) > 2 else []
+
+
+def write_json(file: Path, content: object) -> None:
+    """Write a file of results, whole or not at all."""
+    write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def origin() -> dict[str, str]:
+    """The machine, date and commit of a measurement that ends now."""
+    here = environment()
+    return {"machine": machine_name(here["machine"]), "date": here["date"], "commit": commit()}
+
+
+def commit(folder: Path = ROOT) -> str:
+    """The commit of the checkout that holds a folder, with a + where files differ from it; "unknown" outside one."""
+    try:
+        words = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--exclude=*"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def typed(module: str, arguments: Sequence[str] | None) -> str:
+    """The command that runs a module of this package, with the arguments that it was given or those of the process."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return typed_command(["python", "-m", f"lightretriever.loadtest.{module}", *given])

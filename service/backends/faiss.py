@@ -1,0 +1,45 @@
+"""The dense leg in Faiss, on this machine."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
+from lightretriever.service.schemas import LegName
+
+__all__ = ["FaissDense"]
+
+
+class FaissDense:
+    """Cosine of the query's vector and the document's. Needs a query with a dense vector."""
+
+    name: Final[LegName] = "dense"
+    backend: Final = "faiss"
+
+    def __init__(self, index: DenseIndex) -> None:
+        self._index = index
+
+    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
+        """Find the best `count` documents."""
+        return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
+
+    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+        """Score given documents."""
+        return self._index.scores(_vector(query), ordinals)
+
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """What each term adds: its part of the query's vector times the document's. ValueError without parts."""
+        if query.parts is None:
+            raise ValueError("the query was encoded without the parts of its dense vector")
+        shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._index.vectors(ordinals), query.parts)
+        return shares
+
+    def close(self) -> None:
+        """Nothing: the index is mapped into memory and freed with its last user."""
+
+
+def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
+    if query.dense is None:
+        raise ValueError("the query was encoded without its dense vector")
+    return query.dense

@@ -1,0 +1,60 @@
+"""The backends of a bundle on this machine: Faiss, Lucene, and compiled posting lists where the bundle has some."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.bm25 import WordSearch
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.service.backends.base import DocumentStore, Leg
+from lightretriever.service.backends.compiled import CompiledSparse
+from lightretriever.service.backends.faiss import FaissDense
+from lightretriever.service.backends.lucene import LuceneBm25, LuceneDocuments, LuceneSparse
+from lightretriever.service.schemas import LegName
+
+__all__ = ["Backends"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The legs by name, and the store of the documents that they rank."""
+
+    legs: dict[LegName, Leg]
+    documents: DocumentStore
+
+    @classmethod
+    def open(cls, bundle: Bundle, *, hashed: bool = True) -> Self:
+        """Open the indexes of a bundle. BundleError, JavaError.
+
+        Unless its files were `hashed` already, they are hashed before an index is opened, while the JVM starts.
+        """
+        if not hashed:
+            with ThreadPoolExecutor(1) as thread:
+                hashes = thread.submit(bundle.check_hashes)
+                start_jvm()
+                hashes.result()
+        index = bundle.sparse()
+        try:
+            return cls(_legs(bundle, index), LuceneDocuments(index))
+        except BaseException:
+            index.close()
+            raise
+
+    def close(self) -> None:
+        """Close all of them."""
+        for leg in self.legs.values():
+            leg.close()
+        self.documents.close()
+
+
+def _legs(bundle: Bundle, index: ImpactIndex) -> dict[LegName, Leg]:
+    impacts = bundle.accelerator()
+    legs: dict[LegName, Leg] = {
+        "dense": FaissDense(bundle.dense()),
+        "sparse": LuceneSparse(index) if impacts is None else CompiledSparse(impacts),
+    }
+    if bundle.manifest.sparse.words:
+        legs["bm25"] = LuceneBm25(WordSearch(index))
+    return legs

@@ -1,1 +1,0 @@
-"""A shorter way for plain searches."""

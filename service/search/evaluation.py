@@ -1,0 +1,90 @@
+"""The engine as evaluation and training use it: the service's own searches, also with queries that a model encoded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
+from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+__all__ = ["EngineSearcher", "open_searcher"]
+
+_SETTINGS: Final = Settings(
+    deadline_ms=600_000.0,  # a late leg would silently change the result
+    max_candidates=100_000,
+    max_query_chars=10_000_000,
+)
+
+
+@contextmanager
+def open_searcher(bundle: Bundle) -> Iterator["EngineSearcher"]:
+    """Open a bundle for evaluation. Raises BundleError and JavaError."""
+    with SearchEngine.open(bundle, _SETTINGS) as engine:
+        yield EngineSearcher(engine)
+
+
+class EngineSearcher:
+    """`artifacts.evaluation.searching.Searcher` by the engine that serves."""
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self._engine = engine
+
+    def search(
+        self, query: str, *, task: str, mode: SearchMode, k: int, candidates: int, fusion: Fusion | None
+    ) -> list[Hit] | None:
+        """Search as the service does."""
+        settings = {} if fusion is None else {"fusion": fusion.request()}
+        asked = {"query": query, "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
+        request = SearchRequest.model_validate({**asked, **settings, "allow_partial": False})
+        try:
+            hits = self._engine.search(request).hits
+        except (NoTokensError, NoDirectionError):
+            return None
+        return [Hit(hit.id, hit.score, None if hit.dense is None else hit.dense.score) for hit in hits]
+
+    def terms(self, query: str, task: str) -> QueryVectors | None:
+        """The sparse query of the service."""
+        try:
+            found = self._engine.parts.encoder.encode(query, task, StageClock(), dense=False)
+        except NoTokensError:
+            return None
+        return QueryVectors(found.terms, found.weights)
+
+    def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "EngineSearcher":
+        """The same parts with another query encoder."""
+        engine = self._engine
+        parts = replace(engine.parts, encoder=_GivenQueries(engine.parts.encoder, queries))
+        return EngineSearcher(SearchEngine(engine.bundle, engine.settings, parts))
+
+
+class _GivenQueries(QueryEncoder):
+    """Gives the vectors that a model made of these texts."""
+
+    def __init__(self, base: QueryEncoder, queries: Mapping[str, QueryVectors]) -> None:
+        super().__init__(base.tokenizer, base.tables)
+        self._queries = queries
+
+    def encode(
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        field: str = "query",
+        extra_terms: Sequence[tuple[str, float]] = (),
+    ) -> EncodedQuery:
+        """NoDirectionError where the model made no vector of the text but zero."""
+        query = self._queries[text]
+        if dense and query.dense is None:
+            reason = "the query model's vector of this text is zero, so no document is nearer than another"
+            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+        return EncodedQuery.of_model(query.terms, query.weights, query.dense)

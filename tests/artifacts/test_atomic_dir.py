@@ -1,0 +1,277 @@
+"""New folders appear whole or not at all."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def write(target: Path, text: str, *, overwrite: bool = False) -> None:
+    with new_folder(target, overwrite=overwrite, marker="marker") as folder:
+        (folder / "marker").write_text(text, encoding="utf-8")
+        (folder / "sub").mkdir()
+        (folder / "sub" / "file").write_text(text, encoding="utf-8")
+        assert folder.parent == target.parent  # the same file system, so that the rename is one
+
+
+def write_half(target: Path, error: type[BaseException]) -> None:
+    with new_folder(target, overwrite=True, marker="marker") as folder:
+        (folder / "marker").touch()
+        raise error
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_the_folder_is_not_there_until_the_block_has_ended(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "t", overwrite=False, marker="marker") as folder:
+        (folder / "marker").touch()
+        assert not (tmp_path / "t").exists()
+    assert names(tmp_path) == ["t", "t/marker"]
+
+
+def test_overwriting_replaces_everything(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    (tmp_path / "t" / "left-over").touch()
+    write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+    assert (tmp_path / "t" / "sub" / "file").read_text(encoding="utf-8") == "new"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_the_old_folder(tmp_path: Path, error: type[BaseException]) -> None:
+    write(tmp_path / "t", "old")
+    before = names(tmp_path)
+    with pytest.raises(error):
+        write_half(tmp_path / "t", error)
+    assert names(tmp_path) == before
+
+
+def test_what_came_in_the_way_meanwhile_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="exists already"), new_folder(tmp_path / "t", overwrite=False, marker="m"):
+        (tmp_path / "t").mkdir()
+    assert names(tmp_path) == ["t"]
+
+
+def test_two_writers_of_a_target_do_not_meet(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "t", overwrite=False, marker="marker") as folder:
+        (folder / "marker").touch()
+        with pytest.raises(BundleError, match="is being written by another process"):
+            write(tmp_path / "t", "too late")
+        write(tmp_path / "other", "not in the way")
+    assert names(tmp_path) == ["other", "other/marker", "other/sub", "other/sub/file", "t", "t/marker"]
+
+
+@pytest.mark.parametrize("make", ["file", "link", "folder"])
+def test_only_a_folder_with_the_marker_is_overwritten(tmp_path: Path, make: str) -> None:
+    target = tmp_path / "t"
+    if make == "file":
+        target.write_text("precious", encoding="utf-8")
+    elif make == "link":
+        write(tmp_path / "real", "precious")
+        target.symlink_to(tmp_path / "real")
+    else:
+        target.mkdir()
+    before = names(tmp_path)
+    with pytest.raises(BundleError, match="is not overwritten"):
+        write(target, "new", overwrite=True)
+    assert names(tmp_path) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("to", ["real", "nowhere"])
+def test_a_link_is_called_a_link(tmp_path: Path, to: str, overwrite: bool) -> None:
+    write(tmp_path / "real", "precious")
+    (tmp_path / "t").symlink_to(tmp_path / to)
+    with pytest.raises(BundleError, match=r"t is a link, so it is not overwritten\. Give a folder"):
+        check_target(tmp_path / "t", overwrite=overwrite, marker="marker")
+
+
+def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BundleError, match=rf"{tmp_path}/file/t can't be written: .*Not a directory"):
+        write(tmp_path / "file" / "t", "x")
+
+
+def test_a_relative_target_stays_where_it_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with new_folder(Path("t"), overwrite=False, marker="marker") as folder:
+        (folder / "marker").touch()
+        os.chdir("/")
+    assert names(tmp_path) == ["t", "t/marker"]
+
+
+def test_the_folder_has_ordinary_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
+    write(tmp_path / "t", "x")
+    assert (tmp_path / "t").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    before = descriptors()
+    write(tmp_path / "t", "new", overwrite=True)
+    with pytest.raises(RuntimeError):
+        write_half(tmp_path / "t", RuntimeError)
+    with pytest.raises(BundleError):
+        write(tmp_path / "t", "refused")
+    assert descriptors() == before
+
+
+# ---- writers that are killed ----
+
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from lightretriever.artifacts.files.atomic_dir import new_folder
+
+target, kill_after = Path(sys.argv[1]), int(sys.argv[2])
+renames = 0
+rename = Path.rename
+
+def counted(self, new):
+    global renames
+    rename(self, new)
+    renames += 1
+    if renames == kill_after:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.rename = counted
+with new_folder(target, overwrite=True, marker="marker") as folder:
+    (folder / "marker").write_text("killed", encoding="utf-8")
+    (folder / "large").write_bytes(bytes(1_000_000))
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def writer(target: Path, kill_after: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """Another process that is in the middle of writing `target`; it goes on when its standard input is closed."""
+    command = [sys.executable, "-c", WRITER, str(target), str(kill_after)]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        yield process
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path: Path, number: signal.Signals) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t") as process:
+        process.send_signal(number)
+    assert process.returncode == -number
+    assert entries(tmp_path) == [".t.new", "t"]
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "old"
+    write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+
+
+def test_left_overs_are_removed_even_when_the_target_is_in_the_way(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t") as process:
+        process.kill()
+    with pytest.raises(BundleError, match="exists already"):
+        write(tmp_path / "t", "new")
+    assert entries(tmp_path) == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("renames", "left", "content"), [(1, [".t.new", ".t.old"], "old"), (2, [".t.old", "t"], "killed")]
+)
+def test_a_kill_within_the_swap_costs_nothing(tmp_path: Path, renames: int, left: list[str], content: str) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t", renames) as process:
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert entries(tmp_path) == left
+    with pytest.raises(RuntimeError):
+        write_half(tmp_path / "t", RuntimeError)
+    assert entries(tmp_path) == ["t"]
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == content
+    write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+
+
+def test_a_failure_within_the_swap_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "t", "old")
+    before = names(tmp_path)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.suffix == ".new":
+            raise PermissionError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(BundleError, match="Permission denied"):
+        write(tmp_path / "t", "new", overwrite=True)
+    assert names(tmp_path) == before
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "old"
+
+
+def test_a_writer_that_lives_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path / "t", "old")
+    with writer(tmp_path / "t") as process:
+        with pytest.raises(BundleError, match="is being written by another process"):
+            write(tmp_path / "t", "meanwhile", overwrite=True)
+        assert entries(tmp_path) == [".t.new", "t"]
+        process.communicate()
+    assert process.returncode == 0
+    assert names(tmp_path) == ["t", "t/large", "t/marker"]
+
+
+@pytest.mark.parametrize("before", ["open", "flock"])
+def test_a_folder_that_its_writer_renames_while_it_is_being_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    module, opened = {"open": os, "flock": fcntl}[before], descriptors()
+    call = getattr(module, before)
+
+    def late(*arguments: object) -> object:
+        monkeypatch.setattr(module, before, call)
+        (tmp_path / ".t.new").rename(tmp_path / "t")
+        (tmp_path / "t" / "marker").write_text("another was faster", encoding="utf-8")
+        return call(*arguments)
+
+    monkeypatch.setattr(module, before, late)
+    write(tmp_path / "t", "new", overwrite=True)
+    assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "new"
+    assert entries(tmp_path) == ["t"]
+    assert descriptors() == opened
+
+
+@pytest.mark.parametrize("name", [".t.x", ".t.new.x", ".tt.new", "t.new"])
+def test_only_left_overs_of_the_same_target_are_removed(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    write(tmp_path / "t", "x")
+    assert (tmp_path / name).is_dir()
+
+
+def test_links_in_place_of_left_overs_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "real", "precious")
+    (tmp_path / ".t.old").symlink_to(tmp_path / "real")
+    write(tmp_path / "t", "x")
+    (tmp_path / ".t.new").symlink_to(tmp_path / "real")
+    with pytest.raises(BundleError, match=r"can't be written: .*\.t\.new"):
+        write(tmp_path / "t", "x", overwrite=True)
+    assert (tmp_path / "real" / "marker").read_text(encoding="utf-8") == "precious"

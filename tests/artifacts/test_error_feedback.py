@@ -1,0 +1,105 @@
+"""8-bit codes by error-feedback quantisation: queries see less of the error."""
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
+from lightretriever.artifacts.dense.query_aware import build_query_aware_index
+from lightretriever.artifacts.sparse.jvm import start_jvm
+
+from tests.support.vectors import unit
+
+Floats = npt.NDArray[np.float32]
+DIMENSION = 48
+
+
+@pytest.fixture(scope="module")
+def queries() -> Floats:
+    """They have much in common, and differ in some directions more than in others."""
+    random = np.random.default_rng(1)
+    axes = np.linalg.qr(random.standard_normal((DIMENSION, DIMENSION)))[0]
+    found = 3 * axes[0] + (random.standard_normal((2000, DIMENSION)) * 0.8 ** np.arange(DIMENSION)) @ axes
+    return unit(found)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Floats:
+    found = np.random.default_rng(2).standard_normal((20_000, DIMENSION)) * np.linspace(0.5, 2, DIMENSION)
+    return unit(found)
+
+
+def moment_of(queries: Floats) -> npt.NDArray[np.float64]:
+    moment = queries.T.astype(np.float64) @ queries / len(queries)
+    even: npt.NDArray[np.float64] = moment + 0.1 * np.trace(moment) / DIMENSION * np.eye(DIMENSION)
+    return even
+
+
+def steps_of(vectors: Floats) -> tuple[Floats, Floats]:
+    low = vectors.min(axis=0)
+    return low, (vectors.max(axis=0) - low) / np.float32(255)
+
+
+def errors(codes: npt.NDArray[np.uint8], vectors: Floats, low: Floats, step: Floats) -> Floats:
+    return low + (codes + np.float32(0.5)) * step - vectors
+
+
+def test_queries_see_less_of_the_error(vectors: Floats, queries: Floats) -> None:
+    low, step = steps_of(vectors)
+    codes = error_feedback_codes(vectors, low, step, moment_of(queries[::2]))
+    nearest = np.clip(np.rint((vectors - low) / step - 0.5), 0, 255).astype(np.uint8)
+    seen, plain = (np.square(errors(one, vectors, low, step) @ queries[1::2].T).mean() for one in (codes, nearest))
+    assert seen < 0.3 * plain
+    # Each by itself it is further off, but not by much.
+    assert np.abs(errors(codes, vectors, low, step) / step).mean() < 1.5
+
+
+def test_what_queries_have_nothing_to_do_with_is_rounded_to_the_nearest(vectors: Floats) -> None:
+    low, step = steps_of(vectors)
+    codes = error_feedback_codes(vectors, low, step, np.eye(DIMENSION))
+    assert np.abs(errors(codes, vectors, low, step) / step).max() < 0.501
+
+
+def test_a_dimension_may_have_one_value_alone(vectors: Floats, queries: Floats) -> None:
+    flat = vectors.copy()
+    flat[:, 7] = 0.25
+    low, step = steps_of(flat)
+    codes = error_feedback_codes(flat, low, step, moment_of(queries))
+    assert not codes[:, 7].any()
+    others = np.arange(DIMENSION) != 7
+    expected = error_feedback_codes(
+        flat[:, others], low[others], step[others], moment_of(queries)[np.ix_(others, others)]
+    )
+    np.testing.assert_array_equal(codes[:, others], expected)
+
+
+def test_documents_are_rounded_each_by_itself(vectors: Floats, queries: Floats) -> None:
+    low, step = steps_of(vectors)
+    moment = moment_of(queries)
+    codes = error_feedback_codes(vectors, low, step, moment)
+    few = error_feedback_codes(vectors[5000:5010], low, step, moment)
+    assert (codes[5000:5010] != few).mean() < 0.001  # sums of another shape may be off by a last bit
+
+
+def test_it_works_where_java_runs(vectors: Floats, queries: Floats) -> None:
+    """Java leaves the main thread less of its stack, which some of LAPACK's routines overflow."""
+    start_jvm()
+    wide = np.concatenate([vectors[:500]] * 8, axis=1)
+    moment: npt.NDArray[np.float64] = np.kron(np.eye(8), moment_of(queries)).astype(np.float64)
+    low, step = steps_of(vectors)
+    codes = error_feedback_codes(wide, np.tile(low, 8), np.tile(step, 8), moment)
+    assert (codes[:, :DIMENSION] == error_feedback_codes(vectors[:500], low, step, moment_of(queries))).mean() > 0.99
+
+
+def test_the_index_has_such_codes(vectors: Floats, queries: Floats) -> None:
+    index = build_query_aware_index(vectors, queries[::2], "Queries,IVF16,PQ24x4fsr,Refine(SQ8)")
+    scored = faiss.downcast_index(index.refine_index)
+    held = scored.reconstruct_n(0, scored.ntotal)
+    plain = faiss.IndexScalarQuantizer(DIMENSION, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    plain.train(vectors)
+    plain.add(vectors)
+    exact = vectors @ queries[1::2].T
+    seen, nearest = (
+        np.square(found @ queries[1::2].T - exact).mean() for found in (held, plain.reconstruct_n(0, scored.ntotal))
+    )
+    assert seen < 0.3 * nearest

@@ -1,0 +1,196 @@
+"""An index laid out by queries: the same scores, fewer documents looked at for those queries."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.query_aware import parse_query_aware, query_aware_factory
+from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
+from lightretriever.artifacts.errors import BundleError, RecipeError
+
+from tests.support.vectors import unit
+
+Vectors = npt.NDArray[np.float32]
+DIMENSION, COUNT = 32, 6000
+FACTORY = "Queries,IVF32,PQ16x4fsr,Refine(SQ8)"
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Vectors:
+    return unit(np.random.default_rng(1).standard_normal((COUNT, DIMENSION)))
+
+
+@pytest.fixture(scope="module")
+def queries() -> Vectors:
+    """All lie near one direction and differ along three others: nothing else of a document matters to them."""
+    random = np.random.default_rng(2)
+    return unit(np.eye(DIMENSION)[0] + random.standard_normal((200, 4)) @ (0.5 * np.eye(DIMENSION)[1:5]))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, vectors: Vectors, queries: Vectors) -> Path:
+    file = tmp_path_factory.mktemp("query_aware") / "dense.faiss"
+    write_dense_index(build_dense_index(vectors, FACTORY, queries[::2]), file)
+    return file
+
+
+def recall(index: DenseIndex, vectors: Vectors, queries: Vectors, k: int = 20) -> float:
+    shared = 0
+    for query in queries:
+        exact = np.argsort(-(vectors @ query), kind="stable")[:k]
+        shared += np.intersect1d(index.search(query, k)[0], exact).size
+    return shared / (k * len(queries))
+
+
+def test_few_lists_hold_what_such_queries_ask_for(
+    path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors
+) -> None:
+    plain = tmp_path / "plain.faiss"
+    write_dense_index(build_dense_index(vectors, "IVF32,PQ16x4fsr,Refine(SQ8)"), plain)
+    setting = {"nprobe": 4, "k_factor_rf": 4}
+    known, unknown = (recall(DenseIndex.open(file, setting), vectors, queries[1::2]) for file in (path, plain))
+    assert known > 0.9
+    assert known > unknown + 0.2
+
+
+def test_a_search_of_all_lists_finds_what_an_exhaustive_search_finds(
+    path: Path, vectors: Vectors, queries: Vectors
+) -> None:
+    """Every list is probed and the best 640 of 6,000 are scored again: only the 4-bit codes could lose a document."""
+    index = DenseIndex.open(path, {"nprobe": 32, "k_factor_rf": 32})
+    every = np.arange(COUNT)
+    for query in queries[1:40:2]:
+        scores = index.scores(query, every)
+        best = np.lexsort((every, -scores))[:20]
+        found, theirs = index.search(query, 20)
+        np.testing.assert_array_equal(found, best)
+        assert theirs.tobytes() == scores[best].tobytes()
+    assert recall(index, vectors, queries[1::2]) > 0.97
+
+
+def test_faiss_itself_searches(path: Path, queries: Vectors) -> None:
+    """The same documents as the library finds by itself in the file, and nearly its scores."""
+    setting = {"nprobe": 4, "k_factor_rf": 2}
+    index, library = DenseIndex.open(path, setting), faiss.read_index(str(path))
+    for name, value in setting.items():
+        faiss.ParameterSpace().set_index_parameter(library, name, value)
+    for query in queries[1:40:2]:
+        found, scores = index.search(query, 20)
+        theirs, ordinals = library.search(query[None], 20)
+        assert set(found.tolist()) == set(ordinals[0].tolist())
+        np.testing.assert_allclose(scores, theirs[0], atol=1e-5)
+
+
+def test_scores_are_those_of_the_vectors(path: Path, vectors: Vectors, queries: Vectors) -> None:
+    index = DenseIndex.open(path, {"nprobe": 32, "k_factor_rf": 8})
+    assert (index.count, index.dimension) == (COUNT, DIMENSION)
+    found, scores = index.search(queries[1], 50)
+    np.testing.assert_array_equal(scores, index.scores(queries[1], found))
+    np.testing.assert_allclose(scores, vectors[found] @ queries[1], atol=0.01)
+    np.testing.assert_allclose(index.vectors(np.array([5, 4000])), vectors[[5, 4000]], atol=0.01)
+
+
+def test_the_first_pass_scores_alike(path: Path, vectors: Vectors, queries: Vectors) -> None:
+    """Mapping both sides changes no score; what is lost is what 4-bit codes lose."""
+    index: Any = faiss.read_index(str(path))
+    mapped = faiss.downcast_index(index.base_index)
+    faiss.extract_index_ivf(mapped).nprobe = 32
+    scores, found = mapped.search(queries[:5], 10)
+    exact = np.einsum("qd,qkd->qk", queries[:5], vectors[found])
+    np.testing.assert_allclose(scores, exact, atol=0.1)
+
+
+def test_a_tuned_search_finds_as_much_as_measured(
+    path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors
+) -> None:
+    index = build_dense_index(vectors, FACTORY, queries[::2])
+    parameters, measured = choose_parameters(index, vectors, queries[1::2])
+    assert measured is not None
+    assert measured >= LEAST_RECALL
+    assert parameters["nprobe"] < 16
+    opened = DenseIndex.open(path, parameters)
+    assert recall(opened, vectors, queries[1::2], 100) == pytest.approx(measured, abs=1e-4)
+
+
+@pytest.mark.parametrize("few", [0, 20_000])
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
+def test_filters_hold(path: Path, queries: Vectors, share: float, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where few documents are allowed all are scored; among many, Faiss searches as widely as without a filter."""
+    monkeypatch.setattr("lightretriever.artifacts.dense.index._FEW", few)
+    allowed = np.random.default_rng(5).random(COUNT) < share
+    among = np.packbits(allowed, bitorder="little")
+    index = DenseIndex.open(path, {"nprobe": 12, "k_factor_rf": 8})
+    wanted, shared = min(30, int(allowed.sum())), 0
+    for query in queries[1::20]:
+        every = index.scores(query, np.arange(COUNT))
+        exact = np.lexsort((np.arange(COUNT), -np.where(allowed, every, -np.inf)))[:wanted]
+        found, scores = index.search(query, 30, among)
+        assert found.size == wanted
+        assert allowed[found].all()
+        np.testing.assert_array_equal(scores, every[found])
+        if few:
+            np.testing.assert_array_equal(found, exact)
+        shared += np.intersect1d(found, exact).size
+    assert shared > 0.9 * wanted * 10
+
+
+def test_scores_are_the_same_bits_once_and_again(path: Path, queries: Vectors) -> None:
+    """By search, by `scores` in any company, and from a file that was mapped twice."""
+    setting = {"nprobe": 8, "k_factor_rf": 4}
+    one, other = DenseIndex.open(path, setting), DenseIndex.open(path, setting)
+    for query in queries[1::40]:
+        found, scores = one.search(query, 70)
+        again, theirs = other.search(query, 70)
+        assert (found.tobytes(), scores.tobytes()) == (again.tobytes(), theirs.tobytes())
+        assert other.scores(query, found).tobytes() == scores.tobytes()
+        alone = [other.scores(query, found[place : place + 1])[0] for place in range(70)]
+        np.testing.assert_array_equal(alone, scores)
+        np.testing.assert_allclose(scores, one.vectors(found) @ query, atol=1e-6)
+
+
+def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:
+    index = build_dense_index(vectors, FACTORY, queries[::2])
+    short: Any = faiss.downcast_index(index.refine_index)
+    short.remove_ids(np.arange(5))
+    with pytest.raises(BundleError, match=f"says that it has {COUNT} documents, but it has codes of {COUNT - 5}"):
+        DenseIndex(index)
+
+
+def test_the_same_input_gives_the_same_bytes(path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors) -> None:
+    for name in ("once", "again"):
+        write_dense_index(build_dense_index(vectors, FACTORY, queries[::2]), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == path.read_bytes()
+
+
+def test_codes_are_as_many_as_the_scores_need(vectors: Vectors, queries: Vectors) -> None:
+    assert query_aware_factory(vectors, queries, 32) == "Queries,IVF32,PQ16x4fsr,Refine(SQ8)"
+    flat = vectors.copy()
+    flat[:, 6:] *= 0.01
+    assert query_aware_factory(unit(flat), queries, 32) == "Queries,IVF32,PQ4x4fsr,Refine(SQ8)"
+
+
+def test_queries_decide_where_there_are_some_and_many_documents(vectors: Vectors, queries: Vectors) -> None:
+    many = np.tile(vectors, (4, 1))
+    assert factory_for(vectors, queries) == "Flat"
+    assert factory_for(many, queries[:0]) == factory_for(many, None) == "IVF128,PQ16x4fsr,Refine(SQ8)"
+    assert factory_for(many, queries) == "Queries,IVF128,PQ16x4fsr,Refine(SQ8)"
+    assert factory_for(many[:, :8], queries[:, :8]) == "IVF128,PQ4x4fsr,Refine(SQ8)"
+
+
+def test_what_can_not_be_built_is_named(vectors: Vectors, queries: Vectors) -> None:
+    for factory in ("Queries,Flat", "Queries,IVF32,PQ17x4fsr,Refine(SQ8)", "Queries,IVF32,PQ16x4fs,Refine(SQ8)"):
+        with pytest.raises(RecipeError, match="m at most 16") as caught:
+            check_factory(factory, DIMENSION)
+        assert f'"{factory}"' in str(caught.value) + str(caught.value.remedy)
+    check_factory(FACTORY, DIMENSION)
+    assert parse_query_aware(FACTORY, DIMENSION) == (32, 16)
+    for none in (None, queries[:0]):
+        with pytest.raises(RecipeError, match="needs a sample of queries"):
+            build_dense_index(vectors, FACTORY, none)
+    with pytest.raises(RecipeError, match="needs at least 39936 documents"):
+        build_dense_index(vectors, "Queries,IVF1024,PQ16x4fsr,Refine(SQ8)", queries)

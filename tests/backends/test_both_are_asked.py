@@ -1,0 +1,76 @@
+"""A plain hybrid search asks Faiss and Lucene at the same time: counted on the demo bundle, built by default."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.jvm import java_call
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from demo.demo import ARCHIVE, unpack
+
+QUERIES = ["play music from the terminal", "pdf viewer", "edit photos", "a game of chess", "watch network traffic"]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    folder: Path = tmp_path_factory.mktemp("demo") / "bundle"
+    unpack(ARCHIVE, folder)
+    with SearchEngine.open(Bundle.open(folder), Settings(deadline_ms=60_000)) as engine:
+        yield engine
+
+
+def test_every_plain_search_asks_faiss_and_lucene(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+    threads: dict[str, set[str]] = {"java": set(), "faiss": set()}
+
+    def counting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            calls[name] += 1
+            threads[name].add(threading.current_thread().name.partition("_")[0])
+            return real(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr("lightretriever.artifacts.sparse.index.java_call", counting("java", java_call))
+    searched = faiss.IndexScalarQuantizer
+    monkeypatch.setattr(searched, "search", counting("faiss", searched.search))
+    for query in QUERIES:
+        before = calls.copy()
+        answer = engine.search(SearchRequest(query=query))
+        assert (len(answer.hits), answer.degraded) == (10, [])
+        asked = calls - before
+        assert asked["faiss"] >= 1
+        assert asked["java"] >= 1
+    assert "dense" in threads["faiss"]
+    assert "sparse" in threads["java"]
+
+
+def test_the_demo_has_no_plain_postings_and_says_who_searches(engine: SearchEngine) -> None:
+    assert list(engine.bundle.path.rglob("*.plain")) == []
+    assert {name: leg.backend for name, leg in engine.parts.legs.items()} == {
+        "dense": "faiss",
+        "sparse": "lucene",
+        "bm25": "lucene",
+    }
+
+
+def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    for name in ("dense", "sparse"):
+        leg = engine.parts.legs[name]
+        real = leg.search
+
+        def met(*arguments: Any, real: Callable[..., Any] = real) -> Any:
+            both.wait(60)  # neither goes on before the other one has begun
+            return real(*arguments)
+
+        monkeypatch.setattr(leg, "search", met)
+    assert engine.search(SearchRequest(query="play music")).degraded == []

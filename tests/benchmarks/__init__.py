@@ -1,1 +1,0 @@
-"""Benchmarks for pytest-benchmark, see docs/speed.md."""

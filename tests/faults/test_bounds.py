@@ -1,0 +1,110 @@
+"""Requests and clients that cost more than they may, against a real server: it lives, and answers others meanwhile."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter, sleep
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+
+from tests.service.process import Server
+
+FILTER = {"field": "year", "eq": 1}
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: Bundle) -> Iterator[Server]:
+    # A limit on the rate, CORS and a proxy's protocol all used to take ways of their own.
+    environment = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_WRITE_TIMEOUT_S": "1"}
+    with Server(tiny_bundle.path, environment=environment) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(server: Server) -> str:
+    return server.ready_line.rpartition(" ")[2].strip()
+
+
+def nested(depth: int, operator: str) -> bytes:
+    """A search with a filter that has `depth` operators around a condition."""
+    opening, closing = (b'{"not":', b"}") if operator == "not" else (b'{"%s":[' % operator.encode(), b"]}")
+    return b'{"query":"music","filter":' + opening * depth + json.dumps(FILTER).encode() + closing * depth + b"}"
+
+
+def post(url: str, path: str, body: bytes, **headers: str) -> tuple[int, str]:
+    answer = httpx2.post(url + path, content=body, headers={"content-type": "application/json", **headers}, timeout=60)
+    return answer.status_code, answer.json()["kind"]
+
+
+@pytest.mark.parametrize("operator", ["not", "and", "or"])
+@pytest.mark.parametrize("depth", [21, 100, 192, 193, 500, 2_000, 10_000])
+def test_a_deep_filter_is_refused_on_every_route(url: str, depth: int, operator: str) -> None:
+    body = nested(depth, operator)
+    expected = {(422, "invalid_request"), (400, "invalid_json")}
+    assert post(url, "/search", body) in expected
+    assert post(url, "/search", body, origin="https://example.org") in expected
+    assert post(url, "/search", body, connection="close") in expected
+    assert post(url, "/search/batch", b'{"searches":[' + body + b"]}") in expected
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 60) as old:
+        head = f"POST /search HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        old.sendall(head.encode() + body)
+        assert old.recv(12)[9:12] in (b"422", b"400")
+    assert httpx2.get(f"{url}/livez", timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": "music", "filter": {"field": "year", "in": [{}] * 300_000}},
+        {"query": "music", "filter": {"and": [{}] * 300_000}},
+        {"query": "music", "facets": [{}] * 300_000},
+        {"query": "music", **{f"unknown{number}": 1 for number in range(60_000)}},
+        {"searches": [{"query": "music", "filter": {"field": "year", "in": [None] * 4_000}}] * 40},
+    ],
+    ids=["in", "and", "facets", "fields", "batch"],
+)
+def test_a_megabyte_of_bad_values_costs_little_memory(url: str, server: Server, body: dict[str, object]) -> None:
+    path = "/search/batch" if "searches" in body else "/search"
+    content = json.dumps(body, separators=(",", ":")).encode()[: 1 << 20]
+    before = peak_mb(server)
+    assert post(url, path, content) in ((422, "invalid_request"), (400, "invalid_json"), (413, "body_too_large"))
+    assert peak_mb(server) - before < 400
+
+
+def peak_mb(server: Server) -> float:
+    lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def test_a_batch_of_too_many_hits_is_refused(url: str) -> None:
+    searches = [{"query": "music", "k": 1_000, "candidates": 1_000}] * 64
+    answer = httpx2.post(f"{url}/search/batch", json={"searches": searches}, timeout=60)
+    assert (answer.status_code, answer.json()["kind"]) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["value"] == 64_000
+
+
+def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    silent = [socket.create_connection((host, int(port)), 60) for _ in range(20)]
+    before = peak_mb(server)
+    for connection in silent:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        try:
+            for _ in range(200):
+                connection.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 50)
+        except BlockingIOError:
+            pass  # the server reads no more of it
+    began = perf_counter()
+    assert httpx2.get(f"{url}/livez", timeout=60).status_code == 200
+    folder = Path(f"/proc/{server.process.pid}/fd")
+    while sum(1 for file in folder.iterdir() if "socket" in str(file.resolve())) > 12:
+        assert perf_counter() - began < 60
+        sleep(0.1)
+    assert peak_mb(server) - before < 200
+    for connection in silent:
+        connection.close()

@@ -1,0 +1,10 @@
+"""Evaluation and training with the engine that serves, as the command line puts them together."""
+
+from functools import partial
+
+from lightretriever.artifacts.evaluation import evaluate
+from lightretriever.service.search.evaluation import open_searcher
+
+__all__ = ["evaluate_bundle", "open_searcher"]
+
+evaluate_bundle = partial(evaluate.evaluate_bundle, open_searcher)
