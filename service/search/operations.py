@@ -62,11 +62,17 @@ class Operations:
     def batch(
         self, requests: Sequence[SearchRequest], *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> list[Callable[[], Plain]]:
-        """Check several searches, and give for each the function that answers it as `search` does. An error says which
-        search it is of."""
+        """Check several searches, and give for each the function that answers it as `search` does.
+
+        An error says which search it is of. When a search failed, those behind it don't begin any more: the batch is
+        answered as a whole, with the first error.
+        """
         self._limits.check_batch(requests)
         since = perf_counter() if arrived is None else arrived
-        return [partial(self._of_batch, number, request, since, marks) for number, request in enumerate(requests)]
+        failed: list[int] = []
+        return [
+            partial(self._of_batch, number, failed, request, since, marks) for number, request in enumerate(requests)
+        ]
 
     def encode(
         self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
@@ -120,11 +126,18 @@ class Operations:
                 about = {"leg": leg, "backend": self._parts.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=about)
 
-    def _of_batch(self, number: int, request: SearchRequest, arrived: float, marks: list[Mark] | None) -> Plain:
+    def _of_batch(
+        self, number: int, failed: list[int], request: SearchRequest, arrived: float, marks: list[Mark] | None
+    ) -> Plain:
+        if any(earlier < number for earlier in failed):
+            raise SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
         try:
             return self._search(request, arrived, marks)
-        except ServiceError as error:
-            raise error.within(f"searches.{number}") from error
+        except BaseException as error:
+            failed.append(number)
+            if isinstance(error, ServiceError):
+                raise error.within(f"searches.{number}") from error
+            raise
 
     def _plan(self, request: SearchRequest) -> Plan:
         settings, manifest = self._settings, self._manifest
