@@ -43,6 +43,9 @@ class Backend:
     positive: bool  # whether only documents that score above 0 are found
     scores: Callable[[Corpus, str], npt.NDArray[np.float64]] | None
 
+    def __str__(self) -> str:
+        return f"{self.name}-{self.leg}"
+
 
 BACKENDS = (
     Backend("faiss", "dense", False, 1e-5, False, Corpus.dense_scores),
@@ -88,7 +91,7 @@ def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     }
 
 
-@pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: f"{backend.name}-{backend.leg}")
+@pytest.fixture(scope="module", params=BACKENDS, ids=str)
 def opened(request: pytest.FixtureRequest, bundles: dict[bool, Bundle]) -> Iterator[Opened]:
     backend: Backend = request.param
     bundle = bundles[backend.accelerate]
@@ -96,6 +99,12 @@ def opened(request: pytest.FixtureRequest, bundles: dict[bool, Bundle]) -> Itera
     encoder = QueryEncoder(bundle.tokenizer(), {"default": bundle.table("default")}, bundle.idf())
     yield Opened(backend, backends, backends.legs[backend.leg], Corpus(bundle), encoder, bundle)
     backends.close()
+
+
+def backends_of(*legs: LegName) -> pytest.MarkDecorator:
+    """For a test that only the backends of these legs can be put to."""
+    fitting = [backend for backend in BACKENDS if backend.leg in legs]
+    return pytest.mark.parametrize("opened", fitting, indirect=True, ids=str)
 
 
 def found(opened: Opened, text: str, count: int, condition: tuple[str, ...] | None = None) -> ScoredDocuments:
@@ -154,9 +163,8 @@ def test_a_count_below_one_is_refused(opened: Opened) -> None:
         opened.leg.search(opened.query("music"), 0)
 
 
+@backends_of("dense", "sparse")  # BM25 ranks by words, not by tokens
 def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
-    if opened.leg.name == "bm25":
-        pytest.skip("BM25 ranks by words, not by tokens")
     for text in QUERIES:
         ordinals, scores = found(opened, text, 20)
         shares = opened.leg.shares(opened.query(text), ordinals)
@@ -164,9 +172,8 @@ def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
         assert shares.astype(np.float64).sum(axis=1) == pytest.approx(scores, rel=1e-5, abs=1e-5)
 
 
+@backends_of("sparse")  # the only leg whose queries have weights of their own
 def test_negative_weights_count_against_documents(opened: Opened) -> None:
-    if opened.leg.name != "sparse":
-        pytest.skip("only the sparse leg has weights of its own")
     query = opened.encoder.encode("play music", "default", StageClock(), extra_terms=[("terminal", -0.75)])
     ordinals, scores = opened.leg.search(query, ALL)
     products = opened.corpus.impacts[:, query.terms].astype(np.float32) * np.abs(query.weights)
@@ -176,9 +183,8 @@ def test_negative_weights_count_against_documents(opened: Opened) -> None:
     assert scores.tolist() == exact[ordinals].tolist()
 
 
+@backends_of("sparse", "bm25")  # every document has a cosine
 def test_a_query_of_unknown_tokens_finds_nothing(opened: Opened) -> None:
-    if opened.leg.name == "dense":
-        pytest.skip("every document has a cosine")
     query = EncodedQuery.of_text("zzzzqqqq")
     assert opened.leg.search(query, 10).ordinals.size == 0
 
