@@ -20,7 +20,6 @@ __all__ = [
     "BACKLOG",
     "EXIT_ERROR",
     "announce",
-    "bound_writes",
     "leave_hanging_calls",
     "make_server",
     "ready_line",
@@ -44,16 +43,6 @@ def announce(line: str) -> None:
     """Print a line on stdout. One that nobody can read, because the disk is full or the reader gone, ends nothing."""
     with suppress(OSError):
         print(line, flush=True)
-
-
-def bound_writes(listener: socket.socket, settings: Settings) -> None:
-    """Let the kernel close a connection to this socket whose client reads nothing for `write_timeout_s`.
-
-    The server keeps what it could not send yet, and waits for the client. On Linux; elsewhere nothing happens.
-    """
-    option = getattr(socket, "TCP_USER_TIMEOUT", None)
-    if option is not None:
-        listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))
 
 
 def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -86,7 +75,7 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
     """The server of an application, to be run once with a listening socket. Connections without a request are kept for
     `keep_alive_s` seconds."""
     settings = app.state.settings
-    bound_writes(listener, settings)
+    _bound_writes(listener, settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -103,6 +92,16 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
         timeout_graceful_shutdown=settings.shutdown_grace_s,
     )
     return uvicorn.Server(config)
+
+
+def _bound_writes(listener: socket.socket, settings: Settings) -> None:
+    """Let the kernel close a connection to this socket whose client reads nothing for `write_timeout_s`.
+
+    The server keeps what it could not send yet, and waits for the client. On Linux; elsewhere nothing happens.
+    """
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None:
+        listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))
 
 
 def _already_handled(number: int, frame: FrameType | None) -> None:

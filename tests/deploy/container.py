@@ -49,7 +49,7 @@ class Container:
         self.environment = dict(item.split("=", 1) for item in config["Env"]) | dict(settings or {})
         command = [*(entrypoint or config["Entrypoint"]), *(config["Cmd"] if arguments is None else arguments)]
         inside = [str(root), str(bundle or ""), user, config["WorkingDir"]]
-        unshare = ["unshare", *NAMESPACES, "--fork"]
+        unshare = ["unshare", *NAMESPACES, "--fork", "setpriv", "--no-new-privs"]
         self.process = subprocess.Popen(
             [*unshare, sys.executable, str(ENTER), *inside, json.dumps(self.environment), json.dumps(command)],
             stdout=subprocess.PIPE,
