@@ -35,8 +35,8 @@ class Settings(BaseSettings):
         default=1000.0,
         gt=0,
         le=600_000,
-        description="Time a request may take. The two legs get the first 80 % of it, scoring each other's candidates "
-        "goes on until 90 %, the documents get the rest. "
+        description="Time a request may take. The legs are searched in the first 80 % of it, and score each other's "
+        "candidates unless 90 % have passed. "
         "A request may ask for less, not for more.",
     )
     candidates: int = Field(
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Requests worked on at once, a thread each, and as many calls at once into each backend. "
+        description="Requests worked on at once, a thread each, and as many searches at once in each leg. "
         "0: as many as there are processors, but 2 to 4.",
     )
     max_waiting: int = Field(

@@ -1,8 +1,8 @@
-"""Calls into backends, which can't be interrupted: bounded pools of threads, and one deadline for several calls.
+"""Calls that can't be interrupted: bounded pools of threads, and one deadline for several calls.
 
-Each backend's calls have a lane, a pool of its own, so that calls that hang in one backend take none of the others'
-threads. A caller waits for its calls until a deadline and gives up those that are late; such a call keeps its thread
-until it ends.
+The searches of each leg have a lane, a pool of its own, so that calls that hang in one backend take none of the others'
+threads. Requests have one, too. A caller waits for its calls until a deadline and gives up those that are late; such a
+call keeps its thread until it ends.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
-__all__ = ["Executor", "Lane", "Outcome", "Reason"]
+__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason"]
 
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
@@ -39,88 +39,79 @@ class Outcome(Generic[T]):
         return cast(T, self.value)
 
 
-class _Call(Generic[T]):
-    """A call that runs in a lane."""
+class Call(Generic[T]):
+    """A call in a lane. `future` tells when it ends; `started` and `ended` are `perf_counter` times, 0 before."""
 
-    __slots__ = ("ended", "function", "future", "given_up", "lane", "started")
+    __slots__ = ("_function", "_given_up", "_lane", "ended", "future", "started")
 
     def __init__(self, lane: "Lane", function: Callable[[], T]) -> None:
-        self.lane = lane
-        self.function = function
+        self._lane = lane
+        self._function = function
+        self._given_up = False
         self.started = 0.0
         self.ended = 0.0
-        self.given_up = False
-        self.future: Future[T]
+        self.future: Future[T] = lane.pool.submit(self._run)
 
-    def run(self) -> T:
+    def give_up(self) -> bool:
+        """Wait for it no longer. False if it has just ended."""
+        if self.future.cancel():
+            return True
+        with self._lane.lock:
+            if self not in self._lane.running:
+                return False
+            self._given_up = True
+            self._lane.abandoned += 1
+            return True
+
+    def _run(self) -> T:
+        lane = self._lane
         self.started = perf_counter()
-        self.lane.enter(self)
+        with lane.lock:
+            lane.running.add(self)
         try:
-            return self.function()
+            return self._function()
         finally:
             self.ended = perf_counter()
-            self.lane.leave(self)
+            with lane.lock:
+                lane.running.discard(self)
+                lane.abandoned -= self._given_up
 
 
 class Lane:
-    """A pool of `threads` threads for the calls into one backend.
+    """A pool of `threads` threads for calls of one kind.
 
     A call that runs for longer than `patience_s` seconds counts as stuck. While stuck calls hold every thread, the lane
     refuses new calls.
     """
 
     def __init__(self, name: str, threads: int, *, patience_s: float) -> None:
-        self.name = name
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self.lock = Lock()
+        self.running: set[Call[Any]] = set()
+        """Calls that hold a thread."""
         self.abandoned = 0
         """Calls that were given up and still hold a thread."""
         self._threads = threads
         self._patience_s = patience_s
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._lock = Lock()
-        self._running: set[_Call[Any]] = set()
 
     @property
     def stuck(self) -> bool:
         """Whether stuck calls hold every thread."""
-        with self._lock:
-            if len(self._running) < self._threads:
+        with self.lock:
+            if len(self.running) < self._threads:
                 return False
             begun_before = perf_counter() - self._patience_s
-            return all(call.started < begun_before for call in self._running)
+            return all(call.started < begun_before for call in self.running)
 
-    def submit(self, function: Callable[[], T]) -> _Call[T] | None:
+    def submit(self, function: Callable[[], T]) -> Call[T] | None:
         """Begin a call; None if the lane is stuck. RuntimeError if it is closed."""
-        if len(self._running) >= self._threads and self.stuck:
+        if len(self.running) >= self._threads and self.stuck:
             return None
-        call = _Call(self, function)
-        call.future = self._pool.submit(call.run)
-        return call
-
-    def enter(self, call: _Call[Any]) -> None:
-        """Note that a call begins."""
-        with self._lock:
-            self._running.add(call)
-
-    def leave(self, call: _Call[Any]) -> None:
-        """Note that a call ended."""
-        with self._lock:
-            self._running.discard(call)
-            self.abandoned -= call.given_up
-
-    def give_up(self, call: _Call[Any]) -> bool:
-        """Wait for a call no longer. False if it has just ended."""
-        if call.future.cancel():
-            return True
-        with self._lock:
-            if call not in self._running:
-                return False
-            call.given_up = True
-            self.abandoned += 1
-            return True
+        return Call(self, function)
 
     def close(self) -> None:
         """Refuse new calls and end the threads; those of abandoned calls end with these."""
-        self._pool.shutdown(wait=not self.abandoned, cancel_futures=True)
+        self.pool.shutdown(wait=not self.abandoned, cancel_futures=True)
 
 
 class Executor:
@@ -129,18 +120,12 @@ class Executor:
     def __init__(self, lanes: Iterable[str], threads: int, *, patience_s: float) -> None:
         self.lanes = {name: Lane(name, threads, patience_s=patience_s) for name in lanes}
 
-    def gather(self, calls: Mapping[Name, tuple[str, Callable[[], T]]], until: float) -> dict[Name, Outcome[T]]:
-        """Make calls at the same time and wait for them until the `perf_counter` time `until`.
-
-        `calls` maps a name to the lane and the function of a call. Every name gets an outcome; nothing is raised.
-        """
-        submitted = {name: self.lanes[lane].submit(function) for name, (lane, function) in calls.items()}
+    def gather(self, calls: Mapping[Name, Callable[[], T]], until: float) -> dict[Name, Outcome[T]]:
+        """Make calls at the same time, each in the lane of its name, and wait for them until the `perf_counter` time
+        `until`. Every name gets an outcome; nothing is raised."""
+        submitted = {name: self.lanes[name].submit(function) for name, function in calls.items()}
         wait([call.future for call in submitted.values() if call], max(0.0, until - perf_counter()))
         return {name: _outcome(call) if call else Outcome(reason="stuck") for name, call in submitted.items()}
-
-    def call(self, lane: str, function: Callable[[], T], until: float) -> Outcome[T]:
-        """Make one call, as `gather` does."""
-        return self.gather({lane: (lane, function)}, until)[lane]
 
     @property
     def stuck(self) -> list[str]:
@@ -164,8 +149,8 @@ class Executor:
         self.close()
 
 
-def _outcome(call: _Call[T]) -> Outcome[T]:
-    if not call.future.done() and call.lane.give_up(call):
+def _outcome(call: Call[T]) -> Outcome[T]:
+    if not call.future.done() and call.give_up():
         return Outcome(reason="late")
     error = call.future.exception()
     if error is not None:

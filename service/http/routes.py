@@ -6,12 +6,14 @@ themselves, so FastAPI's own handling would do nothing for them, and costs as mu
 
 import asyncio
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
 from lightretriever.service.http.json import header, json_response, parse, parse_batch, read_body
 from lightretriever.service.http.openapi import (
@@ -88,14 +90,16 @@ async def search_batch(request: Request) -> Response:
     body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
     with _state(request).admission, _holder(request).current as engine:
         _tell_legs(request, engine)
-        searches = await _in_thread(engine, lambda: engine.operations.batch(parse_batch(body, most).searches, **when))
-        tasks = [asyncio.ensure_future(_in_thread(engine, answer)) for answer in searches]
+        searches = await _in_thread(
+            engine, when, lambda: engine.operations.batch(parse_batch(body, most).searches, **when)
+        )
+        tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
         try:
             results = [await task for task in tasks]
         finally:
             for task in tasks:
                 task.cancel()
-        return await _in_thread(engine, lambda: json_response({"results": results}))
+        return await _in_thread(engine, when, lambda: json_response({"results": results}))
 
 
 @router.post(
@@ -243,11 +247,21 @@ async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> R
     """Let a thread work, which reads the body and writes the answer too: both may take long."""
     with _state(request).admission, _holder(request).current as engine:
         _tell_legs(request, engine)
-        return await _in_thread(engine, lambda: work(engine))
+        return await _in_thread(engine, _when(request), lambda: work(engine))
 
 
-async def _in_thread(engine: SearchEngine, work: Callable[[], T]) -> T:
-    return await asyncio.wrap_future(engine.submit(work))
+async def _in_thread(engine: SearchEngine, when: Mapping[str, Any], work: Callable[[], T]) -> T:
+    """Let a thread of the engine work. DeadlineError if it has not ended at the service's own deadline: it goes on, but
+    nobody waits for it any more."""
+    call, deadline_ms = engine.submit(work), engine.settings.deadline_ms
+    try:
+        async with asyncio.timeout(when["arrived"] + deadline_ms / 1e3 - perf_counter()) as deadline:
+            return await asyncio.wrap_future(call.future)
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        call.give_up()
+        raise DeadlineError(f"The request was not answered within {deadline_ms:g} ms. Ask for less.") from error
 
 
 def _tell_legs(request: Request, engine: SearchEngine) -> None:

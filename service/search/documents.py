@@ -1,6 +1,8 @@
 """The stored documents: JSON objects, found by ordinal or id."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -8,17 +10,32 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from lightretriever.service.backends.base import DocumentStore
+from lightretriever.service.errors import SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
-__all__ = ["Documents", "list_terms"]
+__all__ = ["Documents", "list_terms", "reading"]
 
+_log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
 _SAMPLE: Final = 1000
 _PROBE_WORDS: Final = 8
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """Log what the store of documents raises, and raise SearchFailedError in its place."""
+    try:
+        yield
+    except Exception as error:
+        _log.error("documents failed", exc_info=error)
+        raise SearchFailedError("The documents could not be read. The reason is in the log.") from error
+
+
 class Documents:
-    """Reads documents. A document's fields are the keys of its JSON object without `_id`."""
+    """Reads documents. A document's fields are the keys of its JSON object without `_id`.
+
+    Every method raises SearchFailedError where the store gives no answer.
+    """
 
     def __init__(self, store: DocumentStore) -> None:
         self.store = store
@@ -29,8 +46,7 @@ class Documents:
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
         """Give id and fields of documents (m,), in this order; `fields` None: all of them."""
         found = []
-        for raw in self.store.documents(ordinals):
-            document = orjson.loads(raw)
+        for document in self._read(ordinals):
             document_id = document.pop(_ID_FIELD)
             if fields is not None:
                 document = {name: document[name] for name in fields if name in document}
@@ -39,19 +55,21 @@ class Documents:
 
     def get(self, document_id: str) -> dict[str, Any] | None:
         """Give the fields of one document, or None if no document has this id."""
-        ordinal = self.store.ordinal(document_id)
+        ordinal = self._ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
     def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
         """Give, by field, the values in documents (m,) and how many have each, the most frequent first."""
-        return {field: self.store.facets(field, ordinals) for field in fields}
+        with reading():
+            return {field: self.store.facets(field, ordinals) for field in fields}
 
     def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
         """Give the impacts of one document by term, and its fields, or None if no document has this id."""
-        ordinal = self.store.ordinal(document_id)
+        ordinal = self._ordinal(document_id)
         if ordinal is None:
             return None
-        terms, impacts = self.store.terms(ordinal)
+        with reading():
+            terms, impacts = self.store.terms(ordinal)
         fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
         return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
 
@@ -62,8 +80,17 @@ class Documents:
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
         size = min(count, self.store.count)
-        ordinals = np.linspace(0, self.store.count - 1, size).astype(np.int64) if size else np.empty(0, np.int64)
-        return [orjson.loads(raw) for raw in self.store.documents(ordinals)]
+        return self._read(np.linspace(0, self.store.count - 1, size).astype(np.int64))
+
+    def _read(self, ordinals: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+        if not ordinals.size:
+            return []
+        with reading():
+            return [orjson.loads(raw) for raw in self.store.documents(ordinals)]
+
+    def _ordinal(self, document_id: str) -> int | None:
+        with reading():
+            return self.store.ordinal(document_id)
 
 
 def list_terms(

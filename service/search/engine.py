@@ -5,13 +5,13 @@ with SearchEngine.open(Bundle.open(path)) as engine:
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from time import perf_counter
 from typing import Final, Self, TypeVar
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import NotReadyError
+from lightretriever.service.execution.executor import Call
 from lightretriever.service.execution.memory import trim_heap
 from lightretriever.service.observability.metrics import Mark, Metrics
 from lightretriever.service.schemas import (
@@ -24,7 +24,7 @@ from lightretriever.service.schemas import (
     SearchResponse,
 )
 from lightretriever.service.search.operations import Operations
-from lightretriever.service.search.plan import Parts, modes_of
+from lightretriever.service.search.plan import REQUESTS, Parts, modes_of
 from lightretriever.service.settings import Settings
 
 __all__ = ["SearchEngine"]
@@ -51,7 +51,6 @@ class SearchEngine:
         """What can be asked for, for who writes answers of plain dictionaries."""
         self.fusion_weights = self.operations.fusion_weights
         """Weights of a linear fusion that names none."""
-        self._requests = ThreadPoolExecutor(settings.threads(), thread_name_prefix="request")
         self._warm = False
         self._closed = False
         if metrics is None:
@@ -112,12 +111,12 @@ class SearchEngine:
 
         The batch is answered as a whole: an error of one search, which it names, is the error of all.
         """
-        futures = [self.submit(search) for search in self.operations.batch(requests, arrived=arrived, marks=marks)]
+        calls = [self.submit(search) for search in self.operations.batch(requests, arrived=arrived, marks=marks)]
         try:
-            return [SearchResponse.model_validate(future.result()) for future in futures]
+            return [SearchResponse.model_validate(call.future.result()) for call in calls]
         finally:
-            for future in futures:
-                future.cancel()
+            for call in calls:
+                call.future.cancel()
 
     def encode(
         self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
@@ -138,10 +137,16 @@ class SearchEngine:
         self._require_open()
         return self.operations.terms(document_id, arrived=arrived, marks=marks)
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Let one of the threads for requests do some work when its turn comes. NotReadyError if closed."""
+    def submit(self, work: Callable[[], T]) -> Call[T]:
+        """Let one of the threads for requests do some work when its turn comes.
+
+        NotReadyError if the engine is closed, or if work that does not end holds all threads.
+        """
         self._require_open()
-        return self._requests.submit(work)
+        call = self.parts.executor.lanes[REQUESTS].submit(work)
+        if call is None:
+            raise NotReadyError("Requests that don't end hold all threads. Try again later.")
+        return call
 
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
         """Search with words of the documents, sometimes by BM25 if there is, until the JVM is fast; the engine is ready
@@ -185,7 +190,6 @@ class SearchEngine:
         if self._closed:
             return
         self._closed = True
-        self._requests.shutdown()
         self.parts.close()
 
     def __enter__(self) -> Self:

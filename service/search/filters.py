@@ -14,6 +14,7 @@ from lightretriever.artifacts.corpus.fields import FieldKind, keyword, milliseco
 from lightretriever.service.backends.base import DocumentFilter, DocumentStore
 from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
+from lightretriever.service.search.documents import reading
 
 __all__ = ["MOST_DEEP", "MOST_VALUES", "Filters", "read_filter"]
 
@@ -44,17 +45,17 @@ class Filters:
         self._sets: OrderedDict[tuple[str, ...], DocumentFilter] = OrderedDict()
         self._lock = Lock()
 
-    def known(self, condition: tuple[str, ...]) -> DocumentFilter | None:
-        """The set of a condition, if it is kept."""
-        with self._lock:
-            found = self._sets.get(condition)
-            if found is not None:
-                self._sets.move_to_end(condition)
-            return found
-
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
-        """Look a condition up in the index, and keep its set."""
-        found = self._store.where(condition)
+        """The set of a condition: the one that is kept, or the index's answer, which is kept from now on.
+
+        SearchFailedError if the index gives none.
+        """
+        with self._lock:
+            if condition in self._sets:
+                self._sets.move_to_end(condition)
+                return self._sets[condition]
+        with reading():
+            found = self._store.where(condition)
         with self._lock:
             self._sets[condition] = found
             while len(self._sets) > self._most:

@@ -22,7 +22,7 @@ from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
-from lightretriever.service.search.plan import DOCUMENTS, Parts, Plan, fusion_weights, modes_of
+from lightretriever.service.search.plan import Parts, Plan, fusion_weights, modes_of
 from lightretriever.service.search.request import RequestLimits
 from lightretriever.service.settings import Settings
 
@@ -153,23 +153,12 @@ class Operations:
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
         """Read something of a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
         self._require_time(clock)
-        outcome = self._parts.executor.call(DOCUMENTS, partial(read, document_id), self._until(clock))
-        if outcome.reason == "stuck":
-            raise DeadlineError("The document can't be read: all threads for it are held. Try later.")
-        if outcome.reason == "late":
-            raise DeadlineError(f"The document was not read within {self._settings.deadline_ms:g} ms.")
-        if outcome.error is not None:
-            _log.error("document failed", exc_info=outcome.error)
-            raise SearchFailedError("The document could not be read. The reason is in the log.") from outcome.error
-        clock.took("fetch", outcome.started, outcome.ended)
-        found = outcome.get()
+        with clock.measure("fetch"):
+            found = read(document_id)
         if found is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
         return found
 
-    def _until(self, clock: StageClock) -> float:
-        return clock.arrived + self._settings.deadline_ms / 1e3
-
     def _require_time(self, clock: StageClock) -> None:
-        if perf_counter() >= self._until(clock):
+        if perf_counter() >= clock.arrived + self._settings.deadline_ms / 1e3:
             raise DeadlineError(f"The turn of the request did not come within {self._settings.deadline_ms:g} ms.")

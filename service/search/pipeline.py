@@ -4,25 +4,24 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, ScoredDocuments
+from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments
 from lightretriever.service.errors import DeadlineError, SearchFailedError
-from lightretriever.service.execution.executor import Outcome, Reason
-from lightretriever.service.observability.metrics import Stage, StageClock
+from lightretriever.service.execution.executor import Reason
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from lightretriever.service.search.hits import Fetched, Plain, list_facets, list_hits
-from lightretriever.service.search.plan import DOCUMENTS, Parts, Plan
+from lightretriever.service.search.hits import Plain, list_facets, list_hits
+from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.snippets import add_snippets
 
 __all__ = ["Search"]
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 # Shares of the deadline, counted from the arrival: what comes later keeps its time.
 _LEGS_UNTIL: Final = 0.8
@@ -86,34 +85,42 @@ class Search:
         calls: dict[LegName, Callable[[], ScoredDocuments]] = {
             name: partial(self._parts.legs[name].search, query, self._plan.candidates, among) for name in self._weights
         }
-        found = self._gather(calls, _LEGS_UNTIL, self.missing)
+        found: dict[LegName, ScoredDocuments] = {}
+        for name, outcome in self._parts.executor.gather(calls, self._until(_LEGS_UNTIL)).items():
+            if outcome.reason is None:
+                found[name] = outcome.get()
+                self.clock.took(name, outcome.started, outcome.ended)
+            else:
+                self.missing[name] = outcome.reason
+                if outcome.error is not None:
+                    self._log_failure(name, outcome.error)
         if not found or (self.missing and not self._plan.request.allow_partial):
             self._give_up()
         return found
 
     def _among(self) -> DocumentFilter | None:
         """The documents that the request's filter leaves, None if it has none."""
-        condition = self._plan.condition
-        if condition is None:
+        if self._plan.condition is None:
             return None
         with self.clock.measure("filter"):
-            kept = self._parts.filters.known(condition)
-        if kept is not None:
-            return kept
-        outcome = self._parts.executor.call(
-            DOCUMENTS, partial(self._parts.filters.where, condition), self._until(_LEGS_UNTIL)
-        )
-        return self._read("filter", outcome, _LEGS_UNTIL)
+            return self._parts.filters.where(self._plan.condition)
 
     def _rescore(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
-        """Fill in each leg's true score of the documents that only other legs proposed. Scores that don't come in time
-        stay unknown; the leg is not missing for that."""
-        unknown = {name: table.missing(row) for row, name in enumerate(legs)}
-        legs_of = self._parts.legs
-        calls = {name: partial(legs_of[name].scores, query, which) for name, which in unknown.items() if which.size}
-        if calls:
-            for name, scores in self._gather(calls, _RESCORE_UNTIL, self.unscored, stage="rescore").items():
-                table.fill(legs.index(name), scores)
+        """Fill in each leg's true score of the documents that only other legs proposed. Where there is no time left for
+        it, or it fails, the scores stay unknown; the leg is not missing for that."""
+        for row, name in enumerate(legs):
+            which = table.missing(row)
+            if not which.size:
+                continue
+            if perf_counter() >= self._until(_RESCORE_UNTIL):
+                self.unscored[name] = "late"
+                continue
+            try:
+                with self.clock.measure("rescore"):
+                    table.fill(row, self._parts.legs[name].scores(query, which))
+            except Exception as error:
+                self.unscored[name] = "failed"
+                self._log_failure(name, error)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
         request = self._plan.request
@@ -129,26 +136,24 @@ class Search:
     ) -> Plain:
         """Read the documents of the page, their facets and what explains them, and make the answer."""
         request, parts, ordinals = self._plan.request, self._parts, table.ordinals[page]
-        reads: dict[str, tuple[str, Callable[[], Any]]] = {}
-        if ordinals.size:
-            reads["fetch"] = DOCUMENTS, partial(parts.documents.fetch, ordinals, self._fields())
-        if request.facets:
-            reads["facets"] = DOCUMENTS, partial(parts.documents.facets, request.facets, table.ordinals)
-        if request.explain and ordinals.size:
-            if "dense" in legs:
-                query = parts.encoder.with_parts(query, self._plan.task)
-            reads |= {name: (name, partial(parts.legs[name].shares, query, ordinals)) for name in legs}
-        outcomes = parts.executor.gather(reads, self._until(1.0)) if reads else {}
-        fetched: Fetched = self._read("fetch", outcomes["fetch"], 1.0) if "fetch" in outcomes else []
-        hits = list_hits(table, legs, fused, page, fetched, request.offset)
+        self._require_time("read the documents")
+        with self.clock.measure("fetch"):
+            documents = parts.documents.fetch(ordinals, self._fields())
+        hits = list_hits(table, legs, fused, page, documents, request.offset)
         if request.snippets is not None and hits:
             with self.clock.measure("snippets"):
                 arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
                 hits = add_snippets(hits, parts.encoder.tokenizer, query, request, arrived, deadline_ms)
         if request.explain and hits:
-            shares = self._values({name: outcomes[name] for name in legs}, {}, "explain")
-            hits = explained(hits, query, parts.encoder.tokenizer, fused.shares[:, page], legs, shares)
-        facets = list_facets(self._read("facets", outcomes["facets"], 1.0)) if "facets" in outcomes else None
+            self._require_time("explain the hits")
+            with self.clock.measure("explain"):
+                shares = self._shares(query, legs, ordinals)
+                hits = explained(hits, query, parts.encoder.tokenizer, fused.shares[:, page], legs, shares)
+        facets = None
+        if request.facets:
+            self._require_time("count the facets")
+            with self.clock.measure("facets"):
+                facets = list_facets(parts.documents.facets(request.facets, table.ordinals))
         return {
             "hits": hits,
             "degraded": sorted(self.missing),
@@ -169,48 +174,29 @@ class Search:
     def _until(self, share: float) -> float:
         return self.clock.arrived + share * self._plan.deadline_ms / 1e3
 
-    def _gather(
-        self,
-        calls: Mapping[LegName, Callable[[], T]],
-        share: float,
-        missing: dict[LegName, Reason],
-        stage: Stage | None = None,
-    ) -> dict[LegName, T]:
-        """What legs answer until this share of the deadline; `missing` gets the reasons of the others."""
-        in_lanes = {name: (name, function) for name, function in calls.items()}
-        return self._values(self._parts.executor.gather(in_lanes, self._until(share)), missing, stage)
+    def _require_time(self, task: str) -> None:
+        if perf_counter() >= self._until(1.0):
+            raise DeadlineError(
+                f"There was no time left to {task} within {self._plan.deadline_ms:g} ms. "
+                "Allow more time, or ask for less."
+            )
 
-    def _values(
-        self, outcomes: Mapping[Any, Outcome[T]], missing: dict[LegName, Reason], stage: Stage | None
-    ) -> dict[LegName, T]:
-        """The values of the legs' outcomes, whose times count for `stage`, or else for the leg's own."""
-        values: dict[LegName, T] = {}
-        for name, outcome in outcomes.items():
-            if outcome.reason is None:
-                values[name] = outcome.get()
-                self.clock.took(stage or name, outcome.started, outcome.ended)
-            else:
-                missing[name] = outcome.reason
-                if outcome.error is not None:
-                    _log.error("leg failed", exc_info=outcome.error, extra=self._about(name))
-        return values
+    def _shares(
+        self, query: EncodedQuery, legs: list[LegName], ordinals: Ordinals
+    ) -> dict[LegName, npt.NDArray[np.float32]]:
+        """What each term adds to each leg's score; without the legs that fail to say it."""
+        if "dense" in legs:
+            query = self._parts.encoder.with_parts(query, self._plan.task)
+        shares = {}
+        for name in legs:
+            try:
+                shares[name] = self._parts.legs[name].shares(query, ordinals)
+            except Exception as error:
+                self._log_failure(name, error)
+        return shares
 
-    def _about(self, name: LegName) -> dict[str, str]:
-        return {"leg": name, "backend": self._parts.legs[name].backend}
-
-    def _read(self, stage: Stage, outcome: Outcome[T], share: float) -> T:
-        """What was read for the answer, which needs it. DeadlineError, SearchFailedError."""
-        if outcome.reason == "stuck":
-            raise DeadlineError("The documents can't be read: all threads for it are held. Try later.")
-        if outcome.reason == "late":
-            raise DeadlineError(f"The documents were not read within {share * self._plan.deadline_ms:g} ms.")
-        if outcome.error is not None:
-            _log.error("documents failed", exc_info=outcome.error)
-            raise SearchFailedError(
-                "The documents found could not be read. The reason is in the log."
-            ) from outcome.error
-        self.clock.took(stage, outcome.started, outcome.ended)
-        return outcome.get()
+    def _log_failure(self, name: LegName, error: BaseException) -> None:
+        _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.legs[name].backend})
 
     def _give_up(self) -> None:
         failed = _named(self.missing, "failed")

@@ -16,10 +16,10 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters
 from lightretriever.service.settings import Settings
 
-__all__ = ["DOCUMENTS", "Parts", "Plan", "fusion_weights", "modes_of"]
+__all__ = ["REQUESTS", "Parts", "Plan", "fusion_weights", "modes_of"]
 
-DOCUMENTS: Final = "documents"
-"""The lane of calls that read documents; the other lanes are named like the legs."""
+REQUESTS: Final = "requests"
+"""The lane in which whole requests run; the other lanes are named like the legs, whose searches they run."""
 
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 
@@ -61,7 +61,7 @@ class Parts:
                     documents=Documents(backends.documents),
                     filters=Filters(backends.documents),
                     executor=Executor(
-                        [*backends.legs, DOCUMENTS], settings.threads(), patience_s=settings.deadline_ms / 1e3
+                        [REQUESTS, *backends.legs], settings.threads(), patience_s=settings.deadline_ms / 1e3
                     ),
                 )
             except BaseException:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter, sleep
+from time import sleep
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import DocumentSet
 from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
+from lightretriever.service.backends.lucene import LuceneDocuments
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
@@ -53,18 +54,6 @@ class StuckLeg(FailingLeg):
         return super().search(query, count, among)
 
 
-class SlowScores(FailingLeg):
-    """Searches, but scores given documents only when the gate opens."""
-
-    def __init__(self, leg: Leg, gate: threading.Event) -> None:
-        super().__init__(leg, search=False)
-        self._gate = gate
-
-    def scores(self, query: EncodedQuery, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        self._gate.wait()
-        return self._leg.scores(query, ordinals)
-
-
 @contextmanager
 def stuck(engine: SearchEngine, leg: LegName) -> Iterator[None]:
     gate = threading.Event()
@@ -75,9 +64,9 @@ def stuck(engine: SearchEngine, leg: LegName) -> Iterator[None]:
         gate.set()
 
 
-def settle(engine: SearchEngine, leg: LegName) -> None:
+def settle(engine: SearchEngine, lane: str) -> None:
     """Wait for the end of the calls that nobody waits for."""
-    while engine.parts.executor.lanes[leg].abandoned:
+    while engine.parts.executor.lanes[lane].abandoned:
         sleep(0.001)
 
 
@@ -148,22 +137,22 @@ def test_candidates_that_a_leg_can_not_score_do_not_make_it_a_missing_leg(
     assert metric(fresh_engine, "lightretriever_degraded_total", leg=leg, reason="failed") == 0
 
 
-@LEGS
 @pytest.mark.parametrize("fusion", ["range", "paper", "rrf"])
-def test_candidates_that_are_scored_too_late_leave_time_for_the_documents(
-    fresh_engine: SearchEngine, leg: LegName, fusion: str, caplog: pytest.LogCaptureFixture
+def test_candidates_are_not_scored_where_no_time_is_left_for_it(
+    fresh_engine: SearchEngine, fusion: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = {"method": "rrf"} if fusion == "rrf" else {"method": "linear", "normalization": fusion}
-    body = {"query": "play music", "candidates": 10, "fusion": chosen}
-    healthy = fresh_engine.search(SearchRequest.model_validate(body))
-    gate = threading.Event()
-    fresh_engine.parts.legs[leg] = SlowScores(fresh_engine.parts.legs[leg], gate)
-    answer = fresh_engine.search(SearchRequest.model_validate({**body, "deadline_ms": 2_000, "allow_partial": False}))
-    gate.set()
+    request = SearchRequest.model_validate(
+        {"query": "play music", "candidates": 10, "fusion": chosen, "allow_partial": False}
+    )
+    healthy = fresh_engine.search(request)
+    monkeypatch.setattr("lightretriever.service.search.pipeline._RESCORE_UNTIL", 0.0)
+    answer = fresh_engine.search(request)
     assert answer.degraded == []
     assert len(answer.hits) == 10
-    assert None in {getattr(hit, leg) for hit in answer.hits}
-    assert metric(fresh_engine, "lightretriever_unscored_total", leg=leg, reason="late") == 1
+    for leg in ("dense", "sparse"):
+        assert None in {getattr(hit, leg) for hit in answer.hits}
+        assert metric(fresh_engine, "lightretriever_unscored_total", leg=leg, reason="late") == 1
     assert "candidates not scored" in caplog.text
     if fusion != "range":
         assert [(hit.id, hit.score) for hit in answer.hits] == [(hit.id, hit.score) for hit in healthy.hits]
@@ -251,24 +240,54 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -
     assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 0
 
 
-def test_documents_that_can_not_be_read(fresh_engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
+class BrokenDocuments(LuceneDocuments):
+    """Can't be read, once they were opened."""
+
+    def documents(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
         raise OSError("broken documents")
 
-    monkeypatch.setattr(fresh_engine.parts.documents, "fetch", fail)
-    with pytest.raises(SearchFailedError, match="documents"):
-        fresh_engine.search(SearchRequest(query="a"))
-    gate = threading.Event()
-    monkeypatch.setattr(fresh_engine.parts.documents, "fetch", lambda *_: gate.wait())
-    monkeypatch.setattr(fresh_engine.parts.documents, "get", lambda *_: gate.wait())
-    with pytest.raises(DeadlineError, match="documents were not read within 3000 ms"):
-        fresh_engine.search(SearchRequest(query="a", deadline_ms=HURRY_MS))
-    with pytest.raises(DeadlineError, match="document was not read"):
-        fresh_engine.document("music", arrived=perf_counter() - 59)
-    gate.set()
-    monkeypatch.setattr(fresh_engine.parts.documents, "get", fail)
-    with pytest.raises(SearchFailedError, match="document could not be read"):
-        fresh_engine.document("music")
+
+class HangingDocuments(LuceneDocuments):
+    """Are read when the gate opens."""
+
+    gate: threading.Event
+
+    def documents(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
+        self.gate.wait()
+        return super().documents(ordinals)
+
+
+def test_documents_that_can_not_be_read(fresh_engine: SearchEngine) -> None:
+    with fresh_engine.bundle.sparse() as index:
+        fresh_engine.parts.documents.store = BrokenDocuments(index)
+        with pytest.raises(SearchFailedError, match="documents could not be read"):
+            fresh_engine.search(SearchRequest(query="a"))
+        with pytest.raises(SearchFailedError, match="documents could not be read"):
+            fresh_engine.document("music")
+
+
+def test_documents_that_hang_hold_their_requests_only(hasty_engine: SearchEngine) -> None:
+    body = {"query": "play music"}
+    healthy = hasty_engine.parts.documents.store
+    with TestClient(create_app(hasty_engine)) as client, hasty_engine.bundle.sparse() as index:
+        hanging = hasty_engine.parts.documents.store = HangingDocuments(index)
+        hanging.gate = threading.Event()
+        late = client.post("/search", json=body)
+        assert (late.status_code, late.json()["kind"]) == (504, "deadline_exceeded")
+        assert "within 3000 ms" in late.json()["detail"]
+        assert metric(hasty_engine, "lightretriever_abandoned_calls", lane="requests") == 1
+        hasty_engine.parts.documents.store = healthy
+        assert client.post("/search", json=body).status_code == 200  # by the other thread
+        hasty_engine.parts.documents.store = hanging
+        while not hasty_engine.parts.executor.lanes["requests"].stuck:
+            assert client.get("/documents/music").status_code in (503, 504)
+        assert client.get("/readyz").status_code == 503
+        refused = client.post("/search", json=body)
+        assert (refused.status_code, refused.json()["kind"]) == (503, "not_ready")
+        hanging.gate.set()
+        settle(hasty_engine, "requests")
+        hasty_engine.parts.documents.store = healthy
+        assert client.post("/search", json=body).status_code == 200
 
 
 def test_a_request_that_waited_too_long_is_not_begun(fresh_engine: SearchEngine) -> None:
@@ -292,7 +311,6 @@ def test_faults_over_http(fresh_engine: SearchEngine) -> None:
             late = client.post("/search", json={**body, "deadline_ms": HURRY_MS, "allow_partial": False})
             assert (late.status_code, late.json()["kind"]) == (504, "deadline_exceeded")
             assert client.get("/livez").status_code == 200
-            # The documents have threads of their own.
             assert client.get("/documents/music").status_code == 200
 
 

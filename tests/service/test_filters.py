@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.service.backends.base import DocumentFilter
+from lightretriever.service.backends.lucene import LuceneDocuments
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -177,15 +178,14 @@ def test_facets_count_the_candidates(client: TestClient, documents: list[Declare
 
 
 def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[tuple[str, ...]] = []
-    where = engine.parts.filters.where
+    looked: list[Sequence[str]] = []
+    where = engine.parts.documents.store.where
 
-    def counted(condition: tuple[str, ...]) -> DocumentSet:
+    def counted(condition: Sequence[str]) -> DocumentFilter:
         looked.append(condition)
-        found: DocumentSet = where(condition)
-        return found
+        return where(condition)
 
-    monkeypatch.setattr(engine.parts.filters, "where", counted)
+    monkeypatch.setattr(engine.parts.documents.store, "where", counted)
     for below in (33, 33, 34, 33):
         ask(engine, filter={"field": "share", "lt": below})
     assert len(looked) == 2
@@ -197,12 +197,19 @@ def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch:
 
 def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightretriever.service.search.filters._KEPT_BYTES", 600)  # two sets of a thousand documents
-    filters = Filters(engine.parts.documents.store)
-    conditions = [("number", "share", "0.0", f"{below}.0") for below in (1, 2, 3)]
-    for condition in conditions:
-        assert filters.known(condition) is None
-        filters.where(condition)
-    assert [filters.known(condition) is not None for condition in conditions] == [False, True, True]
+    looked: list[Sequence[str]] = []
+
+    class Counting(LuceneDocuments):
+        def where(self, condition: Sequence[str]) -> DocumentFilter:
+            looked.append(condition)
+            return super().where(condition)
+
+    with engine.bundle.sparse() as index:
+        filters = Filters(Counting(index))
+        first, second, third = [("number", "share", "0.0", f"{below}.0") for below in (1, 2, 3)]
+        for condition in (first, second, third, second, third, first):
+            filters.where(condition)
+    assert looked == [first, second, third, first]
 
 
 def nested(depth: int) -> Made:
