@@ -75,9 +75,7 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run at the same time, under one deadline."""
     body, when = await _begin(request), _when(request)
-    return await _work(
-        request, lambda engine: json_response(engine.operations.search(parse(body, SearchRequest), **when))
-    )
+    return await _work(request, lambda engine: json_response(engine.answer(parse(body, SearchRequest), **when)))
 
 
 @router.post(
@@ -90,9 +88,7 @@ async def search_batch(request: Request) -> Response:
     body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
     with _state(request).admission, _holder(request).current as engine:
         _tell_legs(request, engine)
-        searches = await _in_thread(
-            engine, when, lambda: engine.operations.batch(parse_batch(body, most).searches, **when)
-        )
+        searches = await _in_thread(engine, when, lambda: engine.batch(parse_batch(body, most).searches, **when))
         tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
         try:
             results = [await task for task in tasks]
@@ -108,9 +104,7 @@ async def search_batch(request: Request) -> Response:
 async def encode(request: Request) -> Response:
     """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
     body, when = await _begin(request), _when(request)
-    return await _work(
-        request, lambda engine: json_response(engine.operations.encode(parse(body, EncodeRequest), **when))
-    )
+    return await _work(request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), **when)))
 
 
 @router.get(
@@ -122,7 +116,7 @@ async def document(request: Request) -> Response:
     """Give a stored document by its id."""
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.operations.document(document_id, **when)))
+    return await _work(request, lambda engine: json_response(engine.document(document_id, **when)))
 
 
 @router.get(
@@ -137,7 +131,7 @@ async def terms(request: Request) -> Response:
     """
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.operations.terms(document_id, **when)))
+    return await _work(request, lambda engine: json_response(engine.terms(document_id, **when)))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])

@@ -4,31 +4,47 @@ with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
 """
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from threading import Event
 from time import perf_counter
 from typing import Final, Self, TypeVar
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.errors import NotReadyError
+from lightretriever.service.errors import (
+    DeadlineError,
+    DocumentNotFoundError,
+    NotReadyError,
+    SearchFailedError,
+    ServiceError,
+)
 from lightretriever.service.execution.executor import Call
 from lightretriever.service.execution.memory import trim_heap
-from lightretriever.service.observability.metrics import Mark, Metrics
+from lightretriever.service.observability.metrics import Mark, Metrics, StageClock
 from lightretriever.service.schemas import (
     Document,
     DocumentTerms,
     EncodeRequest,
     EncodeResponse,
+    EncodeTimings,
     Mode,
     SearchRequest,
     SearchResponse,
+    TokenCount,
 )
-from lightretriever.service.search.operations import Operations
-from lightretriever.service.search.plan import REQUESTS, Parts, modes_of
+from lightretriever.service.search.documents import list_terms
+from lightretriever.service.search.filters import read_filter
+from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.pipeline import Search
+from lightretriever.service.search.plan import REQUESTS, Parts, Plan, fusion_weights, modes_of
+from lightretriever.service.search.request import RequestLimits
 from lightretriever.service.settings import Settings
 
 __all__ = ["SearchEngine"]
 
+_log = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
 _BM25_EVERY: Final = 10  # searches of the warm-up
 _PROBES: Final = 500  # different searches of the warm-up
@@ -36,7 +52,12 @@ T = TypeVar("T")
 
 
 class SearchEngine:
-    """Searches one bundle. Any number of threads may use it at once."""
+    """Searches one bundle. Any number of threads may use it at once.
+
+    `arrived` is the `perf_counter` time in seconds that a deadline counts from, default now; `marks` gets the times of
+    the stages. A request out of limits raises InvalidRequestError, a query that can't be encoded NoTokensError or
+    NoDirectionError; DeadlineError and SearchFailedError are raised where there is no answer to give.
+    """
 
     def __init__(self, bundle: Bundle, settings: Settings, parts: Parts, metrics: Metrics | None = None) -> None:
         """Use `open` instead, which opens the parts. They are the engine's from now on."""
@@ -47,10 +68,15 @@ class SearchEngine:
         """What searches are made of."""
         self.modes = modes_of(bundle.manifest)
         """Modes in which the bundle can be searched."""
-        self.operations = Operations(bundle.manifest, settings, parts, self.metrics)
-        """What can be asked for, for who writes answers of plain dictionaries."""
-        self.fusion_weights = self.operations.fusion_weights
+        self.fusion_weights = fusion_weights(bundle.manifest)
         """Weights of a linear fusion that names none."""
+        self._limits = RequestLimits(
+            settings,
+            tasks=bundle.manifest.tasks,
+            fields=parts.documents.fields,
+            filters=bundle.manifest.fields,
+            modes=self.modes,
+        )
         self._warm = False
         self._closed = False
         if metrics is None:
@@ -91,14 +117,14 @@ class SearchEngine:
     def search(
         self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> SearchResponse:
-        """Answer one search. `arrived` is the `perf_counter` time its deadline counts from, default now; `marks` gets
-        the times of its stages.
+        """Answer one search."""
+        return SearchResponse.model_validate(self.answer(request, arrived=arrived, marks=marks))
 
-        InvalidRequestError for a request out of limits, NoTokensError and NoDirectionError for a query that can't be
-        encoded, DeadlineError and SearchFailedError where there is no answer to give.
-        """
+    def answer(self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Plain:
+        """Answer one search with plain dictionaries, of the keys of `SearchResponse`."""
         self._require_open()
-        return SearchResponse.model_validate(self.operations.search(request, arrived=arrived, marks=marks))
+        self._limits.check_search(request)
+        return self._answer(request, arrived, marks)
 
     def search_batch(
         self,
@@ -107,35 +133,64 @@ class SearchEngine:
         arrived: float | None = None,
         marks: list[Mark] | None = None,
     ) -> list[SearchResponse]:
-        """Answer several searches, in their order. Errors as in `search`.
+        """Answer several searches, in their order.
 
         The batch is answered as a whole: an error of one search, which it names, is the error of all.
         """
-        calls = [self.submit(search) for search in self.operations.batch(requests, arrived=arrived, marks=marks)]
+        calls = [self.submit(search) for search in self.batch(requests, arrived=arrived, marks=marks)]
         try:
             return [SearchResponse.model_validate(call.future.result()) for call in calls]
         finally:
             for call in calls:
                 call.future.cancel()
 
+    def batch(
+        self, requests: Sequence[SearchRequest], *, arrived: float | None = None, marks: list[Mark] | None = None
+    ) -> list[Callable[[], Plain]]:
+        """Check several searches, and give for each the function that answers it as `answer` does.
+
+        An error says which search it is of. When a search failed, those behind it don't begin any more.
+        """
+        self._require_open()
+        self._limits.check_batch(requests)
+        since = perf_counter() if arrived is None else arrived
+        failed: list[int] = []
+        return [
+            partial(self._of_batch, number, failed, request, since, marks) for number, request in enumerate(requests)
+        ]
+
     def encode(
         self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> EncodeResponse:
-        """Encode a text as a query. Errors as in `search`."""
+        """Encode a text as a query."""
         self._require_open()
-        return self.operations.encode(request, arrived=arrived, marks=marks)
+        self._limits.check_encode(request)
+        clock = StageClock(arrived, marks)
+        self._require_time(clock)
+        encoder = self.parts.encoder
+        task = request.task or self.bundle.manifest.default_task
+        query = encoder.encode(request.text, task, clock, field="text")
+        dense = [] if query.dense is None else query.dense.tolist()
+        tokens = [
+            TokenCount(id=term, token=encoder.tokenizer.token(term), count=count, weight=weight)
+            for term, count, weight in zip(
+                query.terms.tolist(), query.counts.tolist(), query.weights.tolist(), strict=True
+            )
+        ]
+        timings = EncodeTimings(**clock.milliseconds())
+        return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
 
     def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
-        """Read a document. DocumentNotFoundError, DeadlineError, SearchFailedError."""
-        self._require_open()
-        return self.operations.document(document_id, arrived=arrived, marks=marks)
+        """Read a document. DocumentNotFoundError if there is none of this id."""
+        fields = self._read(self.parts.documents.get, document_id, StageClock(arrived, marks))
+        return Document(id=document_id, fields=fields)
 
     def terms(
         self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> DocumentTerms:
         """Give what the sparse side has of a document, by descending impact. Errors as in `document`."""
-        self._require_open()
-        return self.operations.terms(document_id, arrived=arrived, marks=marks)
+        impacts, fields = self._read(self.parts.documents.terms, document_id, StageClock(arrived, marks))
+        return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
     def submit(self, work: Callable[[], T]) -> Call[T]:
         """Let one of the threads for requests do some work when its turn comes.
@@ -171,7 +226,7 @@ class SearchEngine:
             self._require_open()
             mode: Mode = "bm25" if number % _BM25_EVERY == 1 and "bm25" in self.modes else "hybrid"
             request = SearchRequest(query=probes[number % len(probes)], mode=mode, allow_partial=False, k=1)
-            self.operations.probe(request, _WARM_UP_DEADLINE_MS)
+            self._probe(request)
             if share < 1.0:
                 stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
         trim_heap()
@@ -197,6 +252,62 @@ class SearchEngine:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _answer(self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None) -> Plain:
+        search = Search(self.parts, self._plan(request), StageClock(arrived, marks))
+        try:
+            answer = search.run()
+            for leg, reason in search.missing.items():
+                self.metrics.degraded.labels(leg, reason).inc()
+            return answer
+        finally:
+            self.metrics.observe(search.clock)
+            for leg, reason in search.unscored.items():
+                self.metrics.unscored.labels(leg, reason).inc()
+                about = {"leg": leg, "backend": self.parts.legs[leg].backend, "reason": reason}
+                _log.warning("candidates not scored", extra=about)
+
+    def _of_batch(
+        self, number: int, failed: list[int], request: SearchRequest, arrived: float, marks: list[Mark] | None
+    ) -> Plain:
+        if any(earlier < number for earlier in failed):
+            raise SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
+        try:
+            return self._answer(request, arrived, marks)
+        except BaseException as error:
+            failed.append(number)
+            if isinstance(error, ServiceError):
+                raise error.within(f"searches.{number}") from error
+            raise
+
+    def _plan(self, request: SearchRequest) -> Plan:
+        settings, manifest = self.settings, self.bundle.manifest
+        return Plan(
+            request,
+            task=manifest.default_task if request.task is None else request.task,
+            weights=request.fusion.weights or self.fusion_weights,
+            condition=None if request.filter is None else read_filter(request.filter, manifest.fields)[0],
+            candidates=settings.candidates if request.candidates is None else request.candidates,
+            deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
+        )
+
+    def _probe(self, request: SearchRequest) -> None:
+        """Search without limits or metrics."""
+        plan = replace(self._plan(request), deadline_ms=_WARM_UP_DEADLINE_MS)
+        Search(self.parts, plan, StageClock()).run()
+
+    def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
+        self._require_open()
+        self._require_time(clock)
+        with clock.measure("fetch"):
+            found = read(document_id)
+        if found is None:
+            raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
+        return found
+
+    def _require_time(self, clock: StageClock) -> None:
+        if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:
+            raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
 
     def _ready(self) -> float:
         try:

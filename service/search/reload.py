@@ -23,10 +23,9 @@ from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.service.errors import BundleRefusedError, NotReadyError
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.engine_lease import EngineLease
 from lightretriever.service.settings import Settings
 
-__all__ = ["EngineHolder"]
+__all__ = ["EngineHolder", "EngineLease"]
 
 _log = logging.getLogger(__name__)
 _TURN_S: Final = 10.0
@@ -35,6 +34,35 @@ _WARM_UP_SHARE: Final = 0.25  # of a processor: the others are for the requests 
 
 _Identity = tuple[int, int]
 _Signature = tuple[tuple[str, int, int, int], ...]
+
+
+class EngineLease:
+    """An engine and the requests that use it: `with lease as engine`, in the event loop alone, where engines change
+    places: there, the current lease has not ended."""
+
+    def __init__(self, engine: SearchEngine) -> None:
+        self.engine = engine
+        self.drained = Event()
+        """Set when another engine has taken over and no request uses this one any more. Any thread may wait for it."""
+        self._users = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """No further request begins with this engine."""
+        self._ended = True
+        self._look()
+
+    def __enter__(self) -> SearchEngine:
+        self._users += 1
+        return self.engine
+
+    def __exit__(self, *error: object) -> None:
+        self._users -= 1
+        self._look()
+
+    def _look(self) -> None:
+        if self._ended and not self._users:
+            self.drained.set()
 
 
 class EngineHolder:

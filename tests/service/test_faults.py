@@ -330,7 +330,7 @@ def test_a_mistake_of_the_service_is_a_problem_too(
         raise RuntimeError("a mistake with a secret in it")
 
     with TestClient(create_app(fresh_engine)) as client:
-        monkeypatch.setattr(fresh_engine.operations, "search", fail)
+        monkeypatch.setattr(fresh_engine, "answer", fail)
         answer = client.post("/search", json={"query": "a"}, headers={"x-request-id": "abc"})
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"

@@ -19,7 +19,6 @@ from lightretriever.service.http.api_keys import ApiKeys, KeyEntry, KeyFile, new
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.operations import Operations
 from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
@@ -170,7 +169,7 @@ def test_no_key_is_ever_told(
                 for method, path, body in GUARDED:
                     told.append(httpx2.request(method, url + path, json=body, headers=headers, timeout=60))
             with monkeypatch.context() as patched:
-                patched.setattr(Operations, "search", lambda *_, **__: 1 / 0)
+                patched.setattr(SearchEngine, "answer", lambda *_, **__: 1 / 0)
                 told.append(httpx2.post(f"{url}/search", json={"query": "a"}, headers=bearer(BOTH), timeout=60))
                 assert told[-1].status_code == 500
             told += [httpx2.get(f"{url}/{path}") for path in ("metrics", "info", "openapi.json")]

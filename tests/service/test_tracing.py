@@ -16,7 +16,6 @@ from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.http.tracing import Tracing
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.operations import Operations
 from lightretriever.service.settings import Settings
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -129,7 +128,7 @@ def test_errors_of_the_service_are_errors_of_the_span(
     whole, _ = spans(exporter)
     assert whole.status.status_code is StatusCode.UNSET
     exporter.clear()
-    monkeypatch.setattr(Operations, "search", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(SearchEngine, "answer", lambda *_, **__: 1 / 0)
     assert traced.post("/search", json={"query": "a"}).status_code == 500
     whole, _ = spans(exporter)
     assert whole.status.status_code is StatusCode.ERROR
