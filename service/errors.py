@@ -228,32 +228,7 @@ class DeadlineError(ServiceError):
     kind, status, title = "deadline_exceeded", 504, "The deadline passed"
 
 
-KINDS: Mapping[str, type[ServiceError]] = MappingProxyType(
-    {
-        error.kind: error
-        for error in (
-            InvalidJsonError,
-            UnauthorizedError,
-            ForbiddenError,
-            RouteNotFoundError,
-            DocumentNotFoundError,
-            MethodNotAllowedError,
-            BodyTimeoutError,
-            BundleRefusedError,
-            BodyTooLargeError,
-            MediaTypeError,
-            InvalidRequestError,
-            NoTokensError,
-            NoDirectionError,
-            RateLimitedError,
-            SearchFailedError,
-            InternalError,
-            NotReadyError,
-            OverloadedError,
-            DeadlineError,
-        )
-    }
-)
+KINDS: Mapping[str, type[ServiceError]] = MappingProxyType({kind.kind: kind for kind in ServiceError.__subclasses__()})
 """Every kind of error the service can answer with."""
 
 

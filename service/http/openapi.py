@@ -1,34 +1,12 @@
 """The OpenAPI description: what FastAPI can't see because the routes read and write their JSON themselves."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from fastapi.openapi.utils import get_openapi
-from lightretriever.service import schemas
-from lightretriever.service.errors import (
-    KINDS,
-    BodyTimeoutError,
-    BodyTooLargeError,
-    BundleRefusedError,
-    DeadlineError,
-    DocumentNotFoundError,
-    FieldError,
-    ForbiddenError,
-    InternalError,
-    InvalidJsonError,
-    InvalidRequestError,
-    MediaTypeError,
-    NoDirectionError,
-    NoTokensError,
-    NotReadyError,
-    OverloadedError,
-    RateLimitedError,
-    RouteNotFoundError,
-    SearchFailedError,
-    ServiceError,
-    UnauthorizedError,
-)
-from lightretriever.service.http.examples import ANSWERS, REQUESTS
+from lightretriever.service import errors, schemas
 from lightretriever.service.http.json import JSON, PROBLEM_JSON
 from lightretriever.service.http.problems import problem
 from lightretriever.service.settings import Settings
@@ -41,48 +19,46 @@ __all__ = [
     "ADMIN_ERRORS",
     "DOCUMENT_ERRORS",
     "ENCODE_ERRORS",
+    "EXAMPLES",
     "READY_ERRORS",
     "SEARCH_ERRORS",
     "describe",
     "description",
 ]
 
-_BODY_ERRORS: Final = (InvalidJsonError, BodyTimeoutError, BodyTooLargeError, MediaTypeError, InvalidRequestError)
 # Where there are API keys, or a limit on the rate.
-_GATE_ERRORS: Final = (UnauthorizedError, ForbiddenError, RateLimitedError)
+_GATE_ERRORS: Final = (errors.UnauthorizedError, errors.ForbiddenError, errors.RateLimitedError)
 ENCODE_ERRORS: Final = (
     *_GATE_ERRORS,
-    *_BODY_ERRORS,
-    NoTokensError,
-    NoDirectionError,
-    OverloadedError,
-    DeadlineError,
+    errors.InvalidJsonError,
+    errors.BodyTimeoutError,
+    errors.BodyTooLargeError,
+    errors.MediaTypeError,
+    errors.InvalidRequestError,
+    errors.NoTokensError,
+    errors.NoDirectionError,
+    errors.OverloadedError,
+    errors.DeadlineError,
 )
 # The engine closes at the end, while the last requests may still be under way.
-SEARCH_ERRORS: Final = (*ENCODE_ERRORS, SearchFailedError, NotReadyError)
+SEARCH_ERRORS: Final = (*ENCODE_ERRORS, errors.SearchFailedError, errors.NotReadyError)
 DOCUMENT_ERRORS: Final = (
     *_GATE_ERRORS,
-    DocumentNotFoundError,
-    SearchFailedError,
-    DeadlineError,
-    NotReadyError,
-    OverloadedError,
+    errors.DocumentNotFoundError,
+    errors.SearchFailedError,
+    errors.DeadlineError,
+    errors.NotReadyError,
+    errors.OverloadedError,
 )
-ADMIN_ERRORS: Final = (*_GATE_ERRORS, RouteNotFoundError, BundleRefusedError, NotReadyError)
-READY_ERRORS: Final = (NotReadyError,)
+ADMIN_ERRORS: Final = (*_GATE_ERRORS, errors.RouteNotFoundError, errors.BundleRefusedError, errors.NotReadyError)
+READY_ERRORS: Final = (errors.NotReadyError,)
+
+EXAMPLES: Final[dict[str, dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_bytes())
+"""By model: named examples of the `requests`, and one of each of the `answers`."""
 
 _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
-    (schemas.SearchRequest, "validation"),
-    (schemas.BatchRequest, "validation"),
-    (schemas.EncodeRequest, "validation"),
-    (schemas.SearchResponse, "serialization"),
-    (schemas.BatchResponse, "serialization"),
-    (schemas.EncodeResponse, "serialization"),
-    (schemas.Document, "serialization"),
-    (schemas.DocumentTerms, "serialization"),
-    (schemas.Status, "serialization"),
-    (schemas.Info, "serialization"),
-    (schemas.Reloaded, "serialization"),
+    *((getattr(schemas, name), "validation") for name in EXAMPLES["requests"]),
+    *((getattr(schemas, name), "serialization") for name in EXAMPLES["answers"]),
     (schemas.Problem, "serialization"),
 ]
 _ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
@@ -100,20 +76,14 @@ def describe(
     *,
     answer: type[BaseModel] | str,
     request: type[BaseModel] | None = None,
-    errors: Sequence[type[ServiceError]] = (),
+    errors: Sequence[type[errors.ServiceError]] = (),
     path_parameter: str = "",
 ) -> dict[str, Any]:
     """Give the keyword arguments of a FastAPI route. `answer` is a model, or the media type of another answer."""
-    responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": _content(answer)}}
-    for status, kinds in _by_status((*errors, InternalError)).items():
-        examples = {kind.kind: {"summary": kind.title, "value": _example(kind)} for kind in kinds}
-        responses[status] = {
-            "description": ". ".join(kind.title for kind in kinds) + ".",
-            "content": {PROBLEM_JSON: {"schema": _ref(schemas.Problem), "examples": examples}},
-        }
+    responses = {200: {"description": "The answer.", "content": _content(answer)}, **_problems(errors)}
     extra: dict[str, Any] = {}
     if request is not None:
-        content = {JSON: {"schema": _ref(request), "examples": REQUESTS[request]}}
+        content = {JSON: {"schema": _ref(request), "examples": EXAMPLES["requests"][request.__name__]}}
         extra["requestBody"] = {"required": True, "content": content}
     if path_parameter:
         parameter = {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -138,9 +108,23 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
             "description": error.__doc__,
             "example": _example(error),
         }
-        for kind, error in KINDS.items()
+        for kind, error in errors.KINDS.items()
     ]
     return document
+
+
+def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str, Any]]:
+    """Describe the errors of a route, those of one status together."""
+    possible: list[type[errors.ServiceError]] = [*kinds, errors.InternalError]
+    problems = {}
+    for status in dict.fromkeys(kind.status for kind in possible):
+        same = [kind for kind in possible if kind.status == status]
+        examples = {kind.kind: {"summary": kind.title, "value": _example(kind)} for kind in same}
+        problems[status] = {
+            "description": ". ".join(kind.title for kind in same) + ".",
+            "content": {PROBLEM_JSON: {"schema": _ref(schemas.Problem), "examples": examples}},
+        }
+    return problems
 
 
 def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
@@ -159,31 +143,24 @@ def _set_security(document: dict[str, Any]) -> None:
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for operations in document["paths"].values():
         for operation in operations.values():
-            if str(UnauthorizedError.status) in operation["responses"]:
+            if str(errors.UnauthorizedError.status) in operation["responses"]:
                 operation["security"] = [{"key": []}]
 
 
 def _content(answer: type[BaseModel] | str) -> dict[str, Any]:
     if isinstance(answer, str):
         return {answer: {"schema": {"type": "string"}}}
-    return {JSON: {"schema": _ref(answer), "example": ANSWERS[answer]}}
+    return {JSON: {"schema": _ref(answer), "example": EXAMPLES["answers"][answer.__name__]}}
 
 
 def _ref(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def _by_status(kinds: Sequence[type[ServiceError]]) -> dict[int, list[type[ServiceError]]]:
-    table: dict[int, list[type[ServiceError]]] = {}
-    for kind in kinds:
-        table.setdefault(kind.status, []).append(kind)
-    return table
-
-
-def _example(kind: type[ServiceError]) -> dict[str, Any]:
-    if kind is InvalidRequestError:
-        error: ServiceError = InvalidRequestError.of(
-            FieldError("fusion.weights.dense", "Input should be greater than or equal to 0", -1)
+def _example(kind: type[errors.ServiceError]) -> dict[str, Any]:
+    if kind is errors.InvalidRequestError:
+        error: errors.ServiceError = errors.InvalidRequestError.of(
+            errors.FieldError("fusion.weights.dense", "Input should be greater than or equal to 0", -1)
         )
     else:
         error = kind(str(kind.__doc__))

@@ -11,11 +11,12 @@ import schemathesis
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, settings
+from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
 from lightretriever.service.http.app import create_app
-from lightretriever.service.http.examples import ANSWERS, REQUESTS
+from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
-from lightretriever.service.schemas import Problem
+from pydantic import BaseModel
 
 from tests.service.conftest import SETTINGS
 
@@ -87,7 +88,7 @@ def test_every_reference_leads_to_a_schema(description: dict[str, Any]) -> None:
 def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:
     listed = description["x-error-kinds"]
     assert [error["kind"] for error in listed] == [error["example"]["kind"] for error in listed] == list(KINDS)
-    assert all(Problem.model_validate(error["example"]).status == error["status"] for error in listed)
+    assert all(schemas.Problem.model_validate(error["example"]).status == error["status"] for error in listed)
 
 
 def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> None:
@@ -99,21 +100,20 @@ def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> No
 
 def test_examples_of_requests_are_answered(client: TestClient) -> None:
     paths = {"SearchRequest": "/search", "BatchRequest": "/search/batch", "EncodeRequest": "/encode"}
-    for model, examples in REQUESTS.items():
+    for model, examples in EXAMPLES["requests"].items():
         for example in examples.values():
-            answer = client.post(paths[model.__name__], json=example["value"])
+            answer = client.post(paths[model], json=example["value"])
             assert answer.status_code == 200, answer.text
 
 
 def test_examples_of_answers_are_valid() -> None:
-    for model, example in ANSWERS.items():
+    for name, example in EXAMPLES["answers"].items():
+        model: type[BaseModel] = getattr(schemas, name)
         assert model.model_validate(example).model_dump(exclude_unset=True) == example
 
 
 def test_answers_have_the_documented_shape(client: TestClient) -> None:
     """Strict models, unknown fields refused: more than the description could say."""
-    from lightretriever.service import schemas
-
     for answer, model in (
         (client.post("/search", json={"query": "music", "fields": []}), schemas.SearchResponse),
         (client.post("/search", json={"query": "music", "mode": "dense"}), schemas.SearchResponse),
