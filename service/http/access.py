@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Final, Self
 
 from lightretriever.service.errors import RateLimitedError, RouteNotFoundError, UnauthorizedError
-from lightretriever.service.http.api_keys import KeyFile, KeyScope
+from lightretriever.service.http.api_keys import ApiKeys, KeyScope
 from lightretriever.service.settings import Settings
 
 __all__ = ["Access", "RateLimit"]
@@ -54,15 +54,14 @@ class RateLimit:
 class Access:
     """Lets a request pass, or says why not."""
 
-    def __init__(self, keys: KeyFile | None, limit: RateLimit | None) -> None:
+    def __init__(self, keys: ApiKeys | None, limit: RateLimit | None) -> None:
         self._keys = keys
         self._limit = limit
-        self._wide_open = keys is None and limit is None
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Make the access that the settings describe. SettingsError if the file of keys can't be used."""
-        keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
+        keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
         rate = settings.rate_limit_per_s
         return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)
 
@@ -72,21 +71,18 @@ class Access:
 
         Without keys searching is open to all, and what needs the scope `admin` does not exist: RouteNotFoundError.
         """
-        if self._wide_open and scope == "search":
-            return
-        if self._keys is None:
-            if scope == "admin":
-                raise RouteNotFoundError("The admin routes are off, because there is no file of API keys.")
-            caller = _network(host)
-        else:
+        name = None
+        if self._keys is not None:
             try:
-                caller = "key " + self._keys.keys().name(authorization, scope)
+                name = self._keys.name(authorization, scope)
             except UnauthorizedError:
                 if self._limit is not None:
                     self._limit.take(_network(host))  # guessing is limited too
                 raise
+        elif scope == "admin":
+            raise RouteNotFoundError("The admin routes are off, because there is no file of API keys.")
         if self._limit is not None:
-            self._limit.take(caller)
+            self._limit.take(_network(host) if name is None else f"key {name}")
 
 
 def _network(host: str | None) -> str:

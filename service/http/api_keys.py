@@ -6,15 +6,14 @@ import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
 from time import monotonic
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
 import yaml
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-__all__ = ["ApiKeys", "KeyEntry", "KeyFile", "KeyScope", "new_key"]
+__all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,51 +41,34 @@ _ENTRIES: Final = TypeAdapter(list[KeyEntry])
 def new_key(name: str, scopes: Sequence[str]) -> tuple[str, KeyEntry]:
     """Make a random key of 256 bits, and its entry. ValidationError for a name or scope that the file can't have."""
     key = _PREFIX + secrets.token_urlsafe(_BYTES)
-    entry = {"name": name, "sha256": _digest(key).hex(), "scopes": list(scopes)}
+    entry = {"name": name, "sha256": _digest(key), "scopes": list(scopes)}
     return key, KeyEntry.model_validate(entry)
 
 
 class ApiKeys:
-    """The keys that are known."""
+    """The keys in a file, which is read again when it changed. Asked in the event loop alone, so it needs no lock."""
 
-    def __init__(self, entries: list[KeyEntry]) -> None:
-        self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in entries]
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Read a file of keys, YAML or JSON. SettingsError says what is wrong, and never repeats a value of it."""
-        try:
-            content = yaml.safe_load(path.read_bytes())
-        except OSError as error:
-            raise SettingsError(f"{path}: the API keys can't be read: {error.strerror}.") from error
-        except yaml.YAMLError:
-            raise SettingsError(f"{path}: not YAML.", remedy=_REMEDY) from None
-        try:
-            entries = _ENTRIES.validate_python(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "the file"
-            # Whoever wrote a key where its hash belongs must not find it in a log, so pydantic's message stays out.
-            reason = "unknown" if first["type"] == "extra_forbidden" else f"missing or not right ({first['type']})"
-            raise SettingsError(f"{path}: {place} is {reason}.", remedy=_REMEDY) from None
-        for what in ("name", "sha256"):
-            if len({getattr(entry, what) for entry in entries}) < len(entries):
-                raise SettingsError(f"{path}: two entries have the same {what}.", remedy=_REMEDY)
-        if not entries:
-            raise SettingsError(f"{path}: there is no key in the file.", remedy=_REMEDY)
-        return cls(entries)
+    def __init__(self, path: Path) -> None:
+        """SettingsError if the file can't be used."""
+        self._path = path
+        self._signature = _signature(path)
+        self._entries = _read(path)
+        self._looked = monotonic()
 
     def name(self, authorization: str, scope: KeyScope) -> str:
         """Give the name of the key in the header `Authorization`. UnauthorizedError, ForbiddenError.
 
-        The key is compared with every known one, and each comparison takes the same time whatever the difference.
+        The keys are those of a second ago at most; a file that can't be used leaves those before in force. The key is
+        compared with every known one, and each comparison takes the same time whatever the difference.
         """
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
             raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
+        if monotonic() - self._looked >= _LOOK_S:
+            self._look()
         digest, found = _digest(key.strip()), None
-        for known, entry in self._entries:
-            if hmac.compare_digest(known, digest):
+        for entry in self._entries:
+            if hmac.compare_digest(entry.sha256, digest):
                 found = entry
         if found is None:
             raise UnauthorizedError("This API key is not known.")
@@ -96,38 +78,41 @@ class ApiKeys:
             )
         return found.name
 
-
-class KeyFile:
-    """The keys in a file, which is read again when it changed, by one thread."""
-
-    def __init__(self, path: Path) -> None:
-        """SettingsError if the file can't be used."""
-        self._path = path
-        self._signature = _signature(path)
-        self._keys = ApiKeys.open(path)
-        self._looked = monotonic()
-        self._lock = Lock()
-
-    def keys(self) -> ApiKeys:
-        """The keys as they were a second ago at most. A file that can't be used leaves those before in force."""
-        if monotonic() - self._looked >= _LOOK_S and self._lock.acquire(blocking=False):
-            try:
-                self._look()
-            finally:
-                self._lock.release()
-        return self._keys
-
     def _look(self) -> None:
         self._looked = monotonic()
         signature = _signature(self._path)
         if signature != self._signature:
             self._signature = signature
             try:
-                self._keys = ApiKeys.open(self._path)
+                self._entries = _read(self._path)
             except SettingsError as error:
                 _log.error("API keys stay as they were", extra={"reason": str(error)})
             else:
                 _log.info("API keys read again")
+
+
+def _read(path: Path) -> list[KeyEntry]:
+    """Read a file of keys, YAML or JSON. SettingsError says what is wrong, and never repeats a value of it."""
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"{path}: the API keys can't be read: {error.strerror}.") from error
+    except yaml.YAMLError:
+        raise SettingsError(f"{path}: not YAML.", remedy=_REMEDY) from None
+    try:
+        entries = _ENTRIES.validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        # Whoever wrote a key where its hash belongs must not find it in a log, so pydantic's message stays out.
+        reason = "unknown" if first["type"] == "extra_forbidden" else f"missing or not right ({first['type']})"
+        raise SettingsError(f"{path}: {place} is {reason}.", remedy=_REMEDY) from None
+    for what in ("name", "sha256"):
+        if len({getattr(entry, what) for entry in entries}) < len(entries):
+            raise SettingsError(f"{path}: two entries have the same {what}.", remedy=_REMEDY)
+    if not entries:
+        raise SettingsError(f"{path}: there is no key in the file.", remedy=_REMEDY)
+    return entries
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
@@ -139,5 +124,5 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

@@ -14,8 +14,7 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.cli import app as commands
 from lightretriever.service.errors import SettingsError, UnauthorizedError
-from lightretriever.service.http.access import Access
-from lightretriever.service.http.api_keys import ApiKeys, KeyEntry, KeyFile, new_key
+from lightretriever.service.http.api_keys import ApiKeys, KeyEntry, new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
@@ -204,7 +203,7 @@ def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: st
     file = tmp_path / "keys.yaml"
     file.write_text(content.replace("HASH", "ab" * 32))
     with pytest.raises(SettingsError, match=re.escape(words)) as caught:
-        ApiKeys.open(file)
+        ApiKeys(file)
     assert "lr_secret" not in str(caught.value)
     assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
 
@@ -243,13 +242,13 @@ def test_keys_come_and_go_with_the_file(
 
 def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
-    keys = KeyFile(file)
+    keys = ApiKeys(file)
     write(file, _BOTH_ENTRY)
-    assert keys.keys().name(f"Bearer {SEARCHER}", "search") == "searcher"
+    assert keys.name(f"Bearer {SEARCHER}", "search") == "searcher"
     until = monotonic() + 60
     while monotonic() < until:
         try:
-            assert keys.keys().name(f"Bearer {BOTH}", "search") == "both"
+            assert keys.name(f"Bearer {BOTH}", "search") == "both"
             break
         except UnauthorizedError:
             sleep(0.05)
@@ -277,7 +276,7 @@ def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:
         with file.open("a") as keys:
             keys.write(run.stdout)
     assert len(set(made)) == 2
-    known = ApiKeys.open(file)
+    known = ApiKeys(file)
     assert known.name(f"Bearer {made[0]}", "search") == "web"
     assert known.name(f"Bearer {made[1]}", "admin") == "ops-1"
     assert hashlib.sha256(made[0].encode()).hexdigest() in file.read_text()
@@ -311,7 +310,3 @@ def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundl
         other = client.options("/search", headers={**preflight, "origin": "https://example.com"})
         assert other.status_code == 400
         assert "access-control-allow-origin" not in other.headers
-
-
-def test_an_open_gate_needs_no_address() -> None:
-    assert Access.open(Settings())._wide_open  # the way every request takes that nobody guards
