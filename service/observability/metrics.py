@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 __all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 
@@ -43,7 +42,6 @@ _Together = Literal["livemin", "livemax", "livesum"]
 
 # 10 µs to 10 s: the query encoder takes microseconds, a deadline may be seconds.
 _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1.0, 2.5, 5.0)), 10.0)
-_OLDEST: Final = "process_start_time_seconds"
 
 
 class StageClock:
@@ -139,17 +137,12 @@ class Metrics:
         self._backends = backends
         abandoned = [(self.abandoned.labels(name), partial(getattr, lane, "abandoned")) for name, lane in lanes.items()]
         self._states = [(self.ready, ready), *abandoned]
-        if self._folder is None:
-            for gauge, value in self._states:
-                gauge.set_function(value)
         self.refresh()
 
     def refresh(self) -> None:
-        """Write down the present state for other processes to read. One process alone is asked when someone wants to
-        know."""
-        if self._folder is not None:
-            for gauge, value in self._states:
-                gauge.set(value())
+        """Set the gauges of the present state, which other processes read too."""
+        for gauge, value in self._states:
+            gauge.set(value())
 
     def observe(self, clock: StageClock) -> None:
         """Take over the times of one search."""
@@ -160,12 +153,11 @@ class Metrics:
     def text(self) -> bytes:
         """All metrics in Prometheus' text format, those of all processes where there are several. Reads files: not for
         an event loop."""
+        self.refresh()
         if self._folder is None:
             return generate_latest(self.registry)
-        self.refresh()
         registry = CollectorRegistry()
-        registry.register(_Counted(self._folder))
-        registry.register(_Processes(self._folder))
+        registry.register(_AllProcesses(self._folder))
         return generate_latest(registry)
 
     def _count_faults(self) -> None:
@@ -198,37 +190,24 @@ class Metrics:
         return Gauge(f"lightretriever_{name}", about, labels, registry=self.registry, multiprocess_mode=together)
 
 
-class _Counted(Collector):
-    """What the processes counted. A bundle that no process serves any more is left out."""
+class _AllProcesses(Collector):
+    """What the processes counted, and the memory, processor time and files of those that live, added up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
         for metric in MultiProcessCollector(None, str(self._folder)).collect():
-            if metric.name == "lightretriever_bundle_info":
+            if metric.name == "lightretriever_bundle_info":  # a bundle that no process serves any more is left out
                 metric.samples = [sample for sample in metric.samples if sample.value]
             yield metric
-
-
-class _Processes(Collector):
-    """Memory, processor time and files of all living processes together, and the start of the oldest."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def collect(self) -> Iterator[Metric]:
-        found: dict[str, Metric] = {}
+        found: dict[str, list[Metric]] = {}
         for file in self._folder.glob("gauge_livesum_*.db"):  # the supervisor removes those of a process that ended
             pid = file.stem.rpartition("_")[2]
             for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
-                known = found.setdefault(metric.name, metric)
-                if known is not metric:
-                    pairs = zip(known.samples, metric.samples, strict=True)
-                    known.samples = [_together(one, other) for one, other in pairs]
-        yield from found.values()
-
-
-def _together(one: Sample, other: Sample) -> Sample:
-    value = min(one.value, other.value) if one.name == _OLDEST else one.value + other.value
-    return Sample(one.name, one.labels, value)
+                found.setdefault(metric.name, []).append(metric)
+        for name, metrics in found.items():
+            add_up = min if name == "process_start_time_seconds" else sum
+            (first,) = metrics[0].samples
+            metrics[0].samples = [first._replace(value=add_up(metric.samples[0].value for metric in metrics))]
+            yield metrics[0]

@@ -75,6 +75,7 @@ def other(leg: LegName) -> LegName:
 
 
 def metric(engine: SearchEngine, name: str, **labels: str) -> float:
+    engine.metrics.refresh()
     return engine.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
