@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -55,7 +54,7 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
     holder.on_closed = freeze_gc
     server = make_server(create_app(holder, on_ready=begin), listener)
     # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
-    before = {number: signal.signal(number, _already_handled) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])
     finally:
@@ -102,7 +101,3 @@ def _bound_writes(listener: socket.socket, settings: Settings) -> None:
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None:
         listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))
-
-
-def _already_handled(number: int, frame: FrameType | None) -> None:
-    """Let a signal pass."""

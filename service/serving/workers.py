@@ -7,13 +7,28 @@ supervisor through a pipe, in pairs of a word and a text: "alive" every second; 
 
 import logging
 import multiprocessing
+import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import Thread
 from time import monotonic, sleep
 from typing import Final
+
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.observability.metrics import METRICS_FOLDER
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.serving.server import EXIT_ERROR, announce, leave_hanging_calls, ready_line, serve
+from lightretriever.service.settings import Settings
+from prometheus_client.multiprocess import mark_process_dead
 
 __all__ = ["run_workers"]
 
@@ -22,18 +37,15 @@ _spawn: Final = multiprocessing.get_context("spawn")
 _BEAT_S: Final = 1.0
 _SILENT_S: Final = 15.0  # then a worker hangs: it is killed and replaced
 _PAUSE_S: Final = 2.0  # before a worker begins that takes the place of one which was never ready
-_FAILED: Final = 2
-
-Work = Callable[[Connection], None]
-"""What a worker does, given its end of the pipe; it can be pickled."""
+_KILL_AFTER_S: Final = 10.0  # beyond the time that requests in flight have
 
 
 class _Worker:
     """A worker process as the supervisor sees it."""
 
-    def __init__(self, work: Work, pause_s: float = 0.0) -> None:
+    def __init__(self, bundle: Path, settings: Settings, listener: socket.socket, pause_s: float = 0.0) -> None:
         self.pipe, theirs = _spawn.Pipe()
-        self.process = _spawn.Process(target=_run, args=(work, theirs, pause_s))
+        self.process = _spawn.Process(target=_work, args=(bundle, settings, listener, theirs, pause_s))
         self.process.start()
         theirs.close()
         self.said: dict[str, str] = {}
@@ -51,40 +63,49 @@ class _Worker:
         return self.process.exitcode is None
 
 
-def run_workers(
-    work: Work, count: int, *, grace_s: float, on_ready: Callable[[str], None], on_end: Callable[[int], None]
-) -> int:
-    """Run `work` in `count` processes until SIGTERM or SIGINT, and give the exit code.
+def run_workers(bundle: Path, settings: Settings, listener: socket.socket, count: int, address: str) -> int:
+    """Serve in `count` processes until SIGTERM or SIGINT, and give the exit code.
 
-    2, with one line on stderr, where a worker can't begin, and where none is left that can. `on_ready` gets what the
-    first one says when all are ready, `on_end` the process id of each that ended; `grace_s` is the time to stop in.
+    2, with one line on stderr, where a worker can't begin, and where none is left that can. What is served at which
+    `address` is printed on stdout when all are ready.
     """
     stopped, stop = _spawn.Pipe(duplex=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.send(None))
-    workers = [_Worker(work) for _ in range(count)]
-    try:
-        ready = False
-        while stopped not in wait([stopped, *(worker.process.sentinel for worker in workers)], _BEAT_S):
-            for place, worker in [(place, worker) for place, worker in enumerate(workers) if not worker.alive()]:
-                on_end(worker.process.pid or 0)
-                reason = worker.said.get("failed") or f"a worker process ended with status {worker.process.exitcode}."
-                if not ready or ("failed" in worker.said and not any("ready" in other.said for other in workers)):
-                    print(f"error: {reason}", file=sys.stderr)
-                    return _FAILED
-                _log.error("worker replaced", extra={"pid": worker.process.pid, "reason": reason})
-                try:
-                    workers[place] = _Worker(work, 0.0 if "ready" in worker.said else _PAUSE_S)
-                except OSError:  # such as no memory for one more process; the next beat tries again
-                    _log.exception("no worker can be started")
-            for asker in [worker for worker in workers if worker.said.pop("reload", None)]:
-                for other in [worker for worker in workers if worker is not asker]:
-                    other.pipe.send(True)
-            if not ready and (ready := all("ready" in worker.said for worker in workers)):
-                on_ready(workers[0].said["ready"])
-        return 0
-    finally:
-        _end(workers, grace_s)
+    start = partial(_Worker, bundle, settings, listener)
+    with TemporaryDirectory(prefix="lightretriever-") as metrics:
+        os.environ[METRICS_FOLDER] = metrics  # a worker's metrics library reads it when it is imported
+        workers = [start() for _ in range(count)]
+        try:
+            return _supervise(workers, start, stopped, metrics, address)
+        finally:
+            _end(workers, settings.shutdown_grace_s + _KILL_AFTER_S)
+            del os.environ[METRICS_FOLDER]
+
+
+def _supervise(
+    workers: list[_Worker], start: Callable[[float], _Worker], stopped: Connection, metrics: str, address: str
+) -> int:
+    """Replace workers that end, by what `start` makes after a pause in seconds, until `stopped` says something."""
+    ready = False
+    while stopped not in wait([stopped, *(worker.process.sentinel for worker in workers)], _BEAT_S):
+        for place, worker in [(place, worker) for place, worker in enumerate(workers) if not worker.alive()]:
+            mark_process_dead(worker.process.pid or 0, metrics)
+            reason = worker.said.get("failed") or f"a worker process ended with status {worker.process.exitcode}."
+            if not ready or ("failed" in worker.said and not any("ready" in other.said for other in workers)):
+                print(f"error: {reason}", file=sys.stderr)
+                return EXIT_ERROR
+            _log.error("worker replaced", extra={"pid": worker.process.pid, "reason": reason})
+            try:
+                workers[place] = start(0.0 if "ready" in worker.said else _PAUSE_S)
+            except OSError:  # such as no memory for one more process; the next beat tries again
+                _log.exception("no worker can be started")
+        for asker in [worker for worker in workers if worker.said.pop("reload", None)]:
+            for other in [worker for worker in workers if worker is not asker]:
+                other.pipe.send(True)
+        if not ready and (ready := all("ready" in worker.said for worker in workers)):
+            announce(f"{workers[0].said['ready']} in {len(workers)} processes at {address}")
+    return 0
 
 
 def _end(workers: list[_Worker], grace_s: float) -> None:
@@ -96,7 +117,44 @@ def _end(workers: list[_Worker], grace_s: float) -> None:
         worker.process.kill()
 
 
-def _run(work: Work, pipe: Connection, pause_s: float) -> None:
+def _work(bundle: Path, settings: Settings, listener: socket.socket, pipe: Connection, pause_s: float) -> None:
+    """Serve in a worker process, and tell the supervisor of it through the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor stops its workers
     sleep(pause_s)
-    work(pipe)
+    configure_logging(settings.log_level)
+    told: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    holders: list[EngineHolder] = []
+    beat = Thread(target=_beat, args=(pipe, told, holders), daemon=True)
+    beat.start()
+    try:
+        with EngineHolder.open(bundle, settings) as holder:
+            holders.append(holder)
+            holder.on_reload = lambda: told.put(("reload", "asked"))
+            serve(holder, listener, on_ready=lambda: told.put(("ready", ready_line(holder))))
+    except LightRetrieverError as error:
+        told.put(("failed", str(error)))
+        beat.join()
+        sys.exit(EXIT_ERROR)
+    leave_hanging_calls(holder)
+
+
+def _beat(pipe: Connection, told: "SimpleQueue[tuple[str, str]]", holders: list[EngineHolder]) -> None:
+    """Say every second that the process is alive, and what is to be told; reload when another worker was asked to."""
+    reload = False
+    with suppress(EOFError, OSError):
+        while True:
+            try:
+                said = told.get(timeout=_BEAT_S)
+            except Empty:
+                said = ("alive", "")
+            pipe.send(said)
+            if said[0] == "failed":
+                return
+            while pipe.poll():
+                reload = bool(pipe.recv())
+            for holder in holders:  # none while the bundle opens
+                holder.metrics.refresh()
+                if reload:
+                    holder.ask()
+                    reload = False
+    os.kill(os.getpid(), signal.SIGTERM)  # the supervisor is gone, and nobody else would stop this process
