@@ -139,8 +139,8 @@ def load_settings(config: Path | None = None) -> Settings:
     Raises SettingsError naming the setting, the value and the remedy.
     """
     _check_environment()
-    path = config if config is not None else _config_from_environment()
-    values = _read_yaml(path) if path is not None else {}
+    file = config or os.environ.get(CONFIG_VARIABLE)
+    values = _read_yaml(Path(file)) if file else {}
     try:
         values |= EnvSettingsSource(Settings)()
     except SourceError as error:
@@ -153,9 +153,7 @@ def load_settings(config: Path | None = None) -> Settings:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            raise SettingsError(
-                f"There is no setting {name!r}.", remedy=f"The settings are: {', '.join(Settings.model_fields)}."
-            ) from error
+            raise _unknown(f"There is no setting {name!r}.") from error
         raise SettingsError(
             f"Setting {name!r} can't be {first['input']!r}: {first['msg']}.",
             remedy=f"Correct it in the environment ({ENV_PREFIX}{name.upper()}) or the file.",
@@ -173,15 +171,11 @@ def _check_environment() -> None:
     for variable in os.environ:
         name = variable.upper()
         if name.startswith(ENV_PREFIX) and name not in known and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
-            raise SettingsError(
-                f"The environment has {variable}, but there is no such setting.",
-                remedy=f"The settings are: {', '.join(Settings.model_fields)}.",
-            )
+            raise _unknown(f"The environment has {variable}, but there is no such setting.")
 
 
-def _config_from_environment() -> Path | None:
-    path = os.environ.get(CONFIG_VARIABLE)
-    return Path(path) if path else None
+def _unknown(message: str) -> SettingsError:
+    return SettingsError(message, remedy=f"The settings are: {', '.join(Settings.model_fields)}.")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Errors as RFC 9457 has them, and pydantic's errors as ours."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from lightretriever.service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
@@ -17,10 +18,7 @@ _UNION: Final = "fusion"
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
     """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this very server."""
-    errors: list[dict[str, Any]] = []
-    for item in error.errors:
-        named = {"field": item.field, "message": item.message}
-        errors.append(named if item.value is None else named | {"value": item.value})
+    fields = [asdict(item) for item in error.errors]
     return {
         "type": f"/docs#error-{error.kind}",
         "title": error.title,
@@ -29,7 +27,7 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
         "instance": shortened(instance),
         "kind": error.kind,
         "request_id": request_id,
-        "errors": errors,
+        "errors": [{name: value for name, value in field.items() if value is not None} for field in fields],
     }
 
 

@@ -7,7 +7,6 @@ that its clock has kept, so the search itself does nothing for them but append t
 from time import perf_counter, time_ns
 from typing import Final, Self
 
-from lightretriever.service.http.json import header
 from lightretriever.service.observability.metrics import Mark
 from lightretriever.service.versions import package_version
 from opentelemetry import trace
@@ -16,6 +15,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 __all__ = ["Trace", "Tracing"]
@@ -23,7 +23,6 @@ __all__ = ["Trace", "Tracing"]
 _NAME: Final = "lightretriever"
 _FLUSH_MS: Final = 2_000
 _EXPORT_TIMEOUT_S: Final = 2.0
-_HEADERS: Final = ("traceparent", "tracestate")
 _FAILED: Final = 500
 
 
@@ -45,12 +44,11 @@ class Tracing:
 
     def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":
         """Begin the span of a request that came at the `perf_counter` time `arrived`, below that of its caller."""
-        given = {name: value for name in _HEADERS if (value := header(scope, name.encode()))}
         # The clock of the stages counts from somewhere; spans want to know the time of day.
         offset = time_ns() - round(perf_counter() * 1e9)
         span = self._tracer.start_span(
             method,
-            context=self._propagator.extract(given),
+            context=self._propagator.extract(Headers(scope=scope)),
             kind=trace.SpanKind.SERVER,
             attributes={"http.request.method": method, "url.path": scope["path"], "request.id": request_id},
             start_time=offset + round(arrived * 1e9),
