@@ -102,7 +102,7 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
                 "dense": 0,
                 "sparse": 0,
                 "bm25": 0,
-                "documents": 0,
+                "requests": 0,
             }
             (bundle,) = [key for key in found if key[0] == "bundle_info"]
             assert tiny_bundle.manifest.digest in bundle
