@@ -33,7 +33,7 @@ __all__ = [
     "table_file",
 ]
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 MANIFEST_FILE: Final = "manifest.json"
 _FORMAT: Final = "lightretriever-bundle"
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -181,7 +181,7 @@ class Manifest(_Part):
     """
 
     format: Literal["lightretriever-bundle"] = _FORMAT
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     name: str
     created: str
     generator: str

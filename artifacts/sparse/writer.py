@@ -1,6 +1,6 @@
 """Writing an impact index, which Anserini and pyserini can read too.
 
-Every document has the stored and indexed string `id`, the stored string `raw` (its JSON), and the field `contents`,
+Every document has the stored and indexed string `id`, the column of values `raw` (its JSON), and the field `contents`,
 whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
 the words of title and text, for BM25. There is one segment, and documents keep their order. With `accelerate`, the file
 `impacts.plain` lies beside Lucene's: the posting lists once more, for `artifacts.sparse.compiled`.

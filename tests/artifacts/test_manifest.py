@@ -131,14 +131,14 @@ def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
     newer = {"format": "lightretriever-bundle", "format_version": FORMAT_VERSION + 1, "unheard_of": True}
     with pytest.raises(BundleError) as caught:
         parse(newer)
-    assert "manifest.json: format_version is 3, this software reads 2." in str(caught.value)
+    assert "manifest.json: format_version is 4, this software reads 3." in str(caught.value)
     assert "Upgrade" in caught.value.remedy
 
 
 def test_format_1_is_refused_with_its_remedy() -> None:
     with pytest.raises(BundleError) as caught:
         parse({"format": "lightretriever-bundle", "format_version": 1})
-    assert "format_version is 1, this software reads 2." in str(caught.value)
+    assert "format_version is 1, this software reads 3." in str(caught.value)
     assert "`lightretriever build RECIPE`" in caught.value.remedy
 
 

@@ -107,8 +107,8 @@ def test_a_newer_format_is_named_with_both_numbers(damaged: Path) -> None:
     edit_manifest(damaged, lambda record: record.update(format_version=7, invented="later"))
     (problem,) = found_in(damaged)
     assert problem.file == "manifest.json"
-    assert problem.expected == "a manifest of format version 2"
-    assert "format_version is 7, this software reads 2" in problem.found
+    assert problem.expected == "a manifest of format version 3"
+    assert "format_version is 7, this software reads 3" in problem.found
     assert "Upgrade" in problem.remedy
 
 

@@ -10,7 +10,6 @@ import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
 import org.apache.lucene.document.Field;
 import org.apache.lucene.document.FieldType;
-import org.apache.lucene.document.StoredField;
 import org.apache.lucene.document.StringField;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexOptions;
@@ -134,7 +133,8 @@ public final class IndexBuilder {
       builder.tokens.set(termIds, weights, start, rows.get(i));
       start = rows.get(i);
       Document document = identified(names.get(i));
-      document.add(new StoredField(RAW, jsons.get(i)));
+      // A column of values is read several times as fast as stored fields, which are compressed in blocks.
+      document.add(new BinaryDocValuesField(RAW, jsons.utf8(i)));
       document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
       if (words.count() > 0) {
         document.add(new Field(WORDS, words.get(i), WORD_TYPE));

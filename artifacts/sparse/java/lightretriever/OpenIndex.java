@@ -2,7 +2,6 @@ package lightretriever;
 
 import java.io.IOException;
 import java.nio.IntBuffer;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
@@ -21,7 +20,6 @@ import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SegmentInfos;
-import org.apache.lucene.index.StoredFields;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.store.AlreadyClosedException;
@@ -91,10 +89,9 @@ public final class OpenIndex {
     return index.reading(
         () -> {
           IntBuffer wanted = Packed.ints(ordinals);
-          StoredFields stored = index.reader.storedFields();
           List<byte[]> texts = new ArrayList<>(wanted.limit());
           for (int i = 0; i < wanted.limit(); i++) {
-            texts.add(text(stored, wanted.get(i)));
+            texts.add(text(index.leaf(), wanted.get(i)));
           }
           return Packed.parts(texts);
         });
@@ -156,12 +153,13 @@ public final class OpenIndex {
     index.directory.close();
   }
 
-  private static byte[] text(StoredFields stored, int document) throws IOException {
-    String text = stored.document(document, Set.of(IndexBuilder.RAW)).get(IndexBuilder.RAW);
-    if (text == null) {
-      throw new IllegalStateException("document " + document + " has no stored field " + IndexBuilder.RAW);
+  /** Values must be asked for in ascending order, hence anew for each document. */
+  private static byte[] text(LeafReader leaf, int document) throws IOException {
+    BinaryDocValues values = DocValues.getBinary(leaf, IndexBuilder.RAW);
+    if (!values.advanceExact(document)) {
+      throw new IllegalStateException("document " + document + " has no value " + IndexBuilder.RAW);
     }
-    return text.getBytes(StandardCharsets.UTF_8);
+    return BytesRef.deepCopyOf(values.binaryValue()).bytes;
   }
 
   IndexSearcher searcher() {
