@@ -273,9 +273,9 @@ def _pipeline(recipe: Recipe) -> Any:
     """The stages of the recipe's kind: both modules have the same functions."""
     try:
         if recipe.distil is not None:
-            from lightretriever.artifacts.pipeline import distil_stages
+            from lightretriever.artifacts.pipeline import fit_texts
 
-            return distil_stages
+            return fit_texts
         from lightretriever.artifacts.pipeline import stages
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error

@@ -67,7 +67,7 @@ def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence
         dense = _cut(encoder.encode_queries(texts, instruction), bundle)
         found = {text: QueryVectors(*_NO_TERMS, vector) for text, vector in zip(texts, dense, strict=True)}
         return FullQueries(found, sparse=False), _compared(encoder.fingerprint, bundle)
-    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+    from lightretriever.artifacts.pipeline.language_model import full_query_vectors
     from lightretriever.artifacts.pipeline.model import load_backbone
 
     with scratch_folder(Path(gettempdir()), "query-model-") as work:

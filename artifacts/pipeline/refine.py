@@ -1,7 +1,7 @@
 """Train a language model's token table on the encoded corpus, without the model.
 
 Every document is a text whose vector by the whole model is known: it was encoded. So the rows of the table are trained
-to make of a document's tokens what the model made of the document (the loss is that of `artifacts.pipeline.distil`).
+to make of a document's tokens what the model made of the document (the loss is that of `artifacts.pipeline.fit`).
 
     q(d) = normalise(mean_i E[t_i]) over the tokens of d,  y = d's own vector
 
@@ -22,7 +22,7 @@ from lightretriever.artifacts.files.arrays import read_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.build import next_document, no_document_left, refined_folder
-from lightretriever.artifacts.pipeline.distil import Bags, TrainedTable, train_table, write_table
+from lightretriever.artifacts.pipeline.fit import Bags, TrainedTable, train_table, write_table
 from lightretriever.artifacts.pipeline.recipe import Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.full_query import full_query_states
+from lightretriever.artifacts.pipeline.language_model import full_query_states
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
 from lightretriever.artifacts.pipeline.states import packed_states, token_states

@@ -11,7 +11,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
 from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encode_documents, encoded_shard, write_shards
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import full_query_vectors
 from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import ImpactRow

@@ -134,7 +134,7 @@ def _by_biencoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, device:
 
 
 def _by_language_model(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
-    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+    from lightretriever.artifacts.pipeline.language_model import full_query_vectors
     from lightretriever.artifacts.pipeline.model import load_backbone
 
     manifest, idf = bundle.manifest, bundle.idf()

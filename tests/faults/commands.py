@@ -41,7 +41,7 @@ STAGES: Final[dict[str, str]] = {
 _LIBRARIES: Final = (
     "lightretriever.service.cli",
     "lightretriever.artifacts.evaluation.evaluate",
-    "lightretriever.artifacts.pipeline.distil_stages",
+    "lightretriever.artifacts.pipeline.fit_texts",
     "lightretriever.artifacts.pipeline.refine",
     "lightretriever.artifacts.pipeline.stages",
     "lightretriever.artifacts.training.loop",

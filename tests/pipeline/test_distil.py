@@ -16,7 +16,7 @@ from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, Re
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
-from lightretriever.artifacts.pipeline.distil import (
+from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     Bags,
     agreement,
@@ -24,7 +24,7 @@ from lightretriever.artifacts.pipeline.distil import (
     table_queries,
     train_table,
 )
-from lightretriever.artifacts.pipeline.distil_stages import corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest

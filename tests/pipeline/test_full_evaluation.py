@@ -12,7 +12,7 @@ from lightretriever.artifacts.evaluation.evaluate import Evaluation
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import full_query_vectors
 from lightretriever.artifacts.pipeline.model import Backbone
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding

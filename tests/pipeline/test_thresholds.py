@@ -9,7 +9,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encode import encode_documents
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import full_query_vectors
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.training.adapter import Adapter, term_thresholds

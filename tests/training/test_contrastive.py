@@ -11,7 +11,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.encode import encode_documents
-from lightretriever.artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, full_query_vectors
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import pack, packed_states

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError, ResumeError
 from lightretriever.artifacts.files.shards import EncodedShard
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import full_query_vectors
 from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index

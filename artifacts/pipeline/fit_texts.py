@@ -25,8 +25,8 @@ from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
-from lightretriever.artifacts.pipeline.distil import Bags, TrainedTable, initial_rows, train_table, write_table
-from lightretriever.artifacts.pipeline.distil_documents import encode_frozen
+from lightretriever.artifacts.pipeline.fit import Bags, TrainedTable, initial_rows, train_table, write_table
+from lightretriever.artifacts.pipeline.given_vectors import encode_frozen
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
