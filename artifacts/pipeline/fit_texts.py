@@ -1,167 +1,114 @@
-"""The stages of a recipe with `distil`: an existing bi-encoder, its document vectors, a token table for its queries.
+"""The texts that token tables are fitted to, with the vectors that the whole encoder makes of them.
 
-WORK/backbone.json       what the later stages need to know of the bi-encoder
-WORK/tokenizer.json      its tokenizer
-WORK/encode/             document vectors, given or encoded, and BM25 impacts, in shards
-WORK/tables/TASK/        the distilled token table of a task, (V, H) float32, and training.json: how it was trained
-WORK/tables/TASK/teacher/  the encoder's vectors of the texts that were trained on
+A bi-encoder's table learns from documents, sentences and queries (`DistilTexts`), a language model's from documents
+that it has read already (`encoded_documents`). Judgments are never read.
 """
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from lightretriever.artifacts.corpus.beir import Document, Skipped, file_sha256, find_file, read_queries
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.corpus.beir import Document, read_queries
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.files.workdir import check_plan, write_atomically
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics, count_tokens
-from lightretriever.artifacts.pipeline.fit import Bags, TrainedTable, initial_rows, train_table, write_table
-from lightretriever.artifacts.pipeline.given_vectors import encode_frozen
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
+from lightretriever.artifacts.files.workdir import check_plan, read_json
+from lightretriever.artifacts.pipeline.build import next_document, no_document_left
+from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.fit import Bags, FitTexts
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["corpus_sentences", "load_recipe_backbone", "query_texts", "run_encode", "run_tables", "teacher_vectors"]
+__all__ = ["DistilTexts", "corpus_sentences", "encoded_documents", "query_texts", "teacher_vectors"]
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
 _SHORTEST = 4
 """Words of a sentence worth training on; a text in a script without spaces counts its characters."""
 
 _PART = 2048
+_CHECKED = 1000
 
 
-def load_recipe_backbone(recipe: Recipe) -> BiEncoder:
-    """Load the recipe's bi-encoder and record in the work directory what the bundle will hold and say of it.
+@dataclass(frozen=True)
+class DistilTexts:
+    """Documents as token ids, with their `vectors` (N, H), and `texts`: queries and sentences, each once."""
 
-    Raises ModelError when it can't be loaded or its tokenizer can't serve queries, and ResumeError, before anything is
-    written, when the directory was begun with another model, tokenizer or number type.
-    """
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model = recipe.model
-    encoder = load_biencoder(model.path, dtype=model.dtype, device=model.device, lowercase=recipe.encode.lowercase)
-    dimension = recipe.index.dimension
-    if dimension is not None and dimension > encoder.hidden_size:
-        raise RecipeError(
-            f"index.dimension is {dimension}, but the vectors of {encoder.name} have {encoder.hidden_size} values.",
-            remedy="Lower index.dimension, or leave it out.",
+    settings: DistilTableRecipe
+    encoder: Encoder
+    documents: list[npt.NDArray[np.int32]]
+    vectors: npt.NDArray[np.float16]
+    statistics: TokenStatistics
+    texts: list[str]
+
+    @classmethod
+    def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
+        """Read the corpus, its shards and the queries. Raises ModelError for a tokenizer that can't serve queries."""
+        documents = [document.full_text for document in recipe.corpus.open()]
+        vectors = np.concatenate([shard.dense for shard in ShardStore(recipe.work / "encode")])
+        texts = query_texts(settings.queries, settings.sample, settings.seed)
+        if settings.sentences:
+            limit = None if settings.sentences is True else settings.sentences
+            texts += corpus_sentences(recipe.corpus.open(), limit, settings.seed)
+        texts = list(dict.fromkeys(texts))
+        tokens = _tokens(encoder.tokenizer, documents, encoder.longest)
+        encoder.check_tokens([*texts[:_CHECKED], *documents[:_CHECKED]])
+        return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.vocab_size), texts)
+
+    def of_task(self, instruction: str, teacher: Path) -> FitTexts:
+        """Documents, sentences and queries; a share of the latter two, or else of the documents, is held out.
+
+        The encoder's vectors of the latter are kept below `teacher`.
+        """
+        targets = teacher_vectors(self.encoder, self.texts, instruction, teacher)
+        bags = _tokens(self.encoder.tokenizer, self.texts, self.encoder.longest)
+        random = np.random.default_rng(self.settings.seed)  # what is held out is the end of these
+        read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
+        order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
+        return FitTexts(
+            Bags.of([*(self.documents[row] for row in read), *(bags[row] for row in order)]),
+            np.concatenate([self.vectors[read], targets[order]]),
+            self.vectors,
+            min(self.settings.held_out, (len(order) or len(read)) // 10),
         )
-    facts = {
-        "name": encoder.name,
-        "adapter": None,
-        "fingerprint": encoder.fingerprint,
-        "hidden_size": encoder.hidden_size,
-        "lowercase": recipe.encode.lowercase,
-        "idf": None,
-    }
-    check_plan(recipe.work / "backbone.json", facts)
-    write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
-    return encoder
 
 
-def run_encode(recipe: Recipe, encoder: BiEncoder) -> tuple[ShardStore, Skipped]:
-    """Put the documents' vectors and BM25 impacts into shards. Also returns the corpus lines that were skipped."""
-    corpus = recipe.corpus.open()
-    return encode_frozen(encoder, corpus, recipe.encode, _distil(recipe), recipe.work / "encode"), corpus.skipped
+def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
+    """Drawn documents of the encoded corpus, as far as the model read them, and their vectors, cut to the bundle's D.
 
-
-def run_tables(recipe: Recipe, encoder: BiEncoder) -> dict[str, Path]:
-    """Distil the token table of every task; task name → file of shape (V, H) float32. Encodes the corpus first.
-
-    A table that is there, made from the same inputs, is kept. Raises ResumeError when the work directory was begun with
-    other inputs, and RecipeError when there is too little to train on.
+    No model is needed. Raises ResumeError where the corpus is not the one that was encoded.
     """
-    store, _ = run_encode(recipe, encoder)
-    tables = {task: recipe.work / "tables" / task / "table.npy" for task in recipe.tasks}
-    for task, file in tables.items():
-        check_plan(file.parent / "plan.json", _plan(recipe, encoder, store, task))
-    if all(file.is_file() for file in tables.values()):
-        return tables
-    vectors = np.concatenate([shard.dense for shard in store])
-    documents = [document.full_text for document in recipe.corpus.open()]
-    tokens = _tokens(encoder, documents)
-    statistics = count_tokens(tokens, encoder.vocab_size)
-    texts = _texts(recipe)
-    encoder.check_tokens([*texts[:1000], *documents[:1000]])
-    for task, file in tables.items():
-        if not file.is_file():
-            trained = _train(recipe, encoder, task, (texts, tokens, vectors, statistics))
-            write_table(file, trained)
-    return tables
-
-
-_Material = tuple[list[str], list[npt.NDArray[np.int32]], npt.NDArray[np.float16], Bm25Statistics]
-
-
-def _train(recipe: Recipe, encoder: BiEncoder, task: str, material: _Material) -> TrainedTable:
-    """Train on documents, sentences and queries; a share of the latter two, or else of the documents, is held out."""
-    texts, documents, vectors, statistics = material
-    distil, instruction = _distil(recipe), recipe.tasks[task]
-    targets = teacher_vectors(encoder, texts, instruction, recipe.work / "tables" / task / "teacher")
-    bags = _tokens(encoder, texts)
-    random = np.random.default_rng(distil.seed)  # what is held out is the end of these
-    read = random.permutation([row for row, ids in enumerate(documents) if len(ids)]).astype(np.int64)
-    order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
-    held_out = min(distil.held_out, (len(order) or len(read)) // 10)
-    states = encoder.token_states(instruction)
-    return train_table(
-        initial_rows(states, statistics),
-        Bags.of([*(documents[row] for row in read), *(bags[row] for row in order)]),
-        np.concatenate([vectors[read], targets[order]]),
-        vectors,
-        distil,
-        held_out,
-    )
-
-
-def _texts(recipe: Recipe) -> list[str]:
-    """Queries and sentences, each once."""
-    distil = _distil(recipe)
-    texts = query_texts(distil.queries, distil.sample, distil.seed)
-    if distil.sentences:
-        limit = None if distil.sentences is True else distil.sentences
-        texts += corpus_sentences(recipe.corpus.open(), limit, distil.seed)
-    return list(dict.fromkeys(texts))
-
-
-def _tokens(encoder: BiEncoder, texts: list[str]) -> list[npt.NDArray[np.int32]]:
-    """Token ids (n,) of every text, as far as the encoder itself reads."""
-    longest = encoder.longest
-    return [ids[:longest] for ids in encoder.tokenizer.encode_batch(texts)]
-
-
-def _plan(recipe: Recipe, encoder: BiEncoder, store: ShardStore, task: str) -> dict[str, Any]:
-    distil = _distil(recipe)
-    return {
-        "model": encoder.fingerprint,
-        "instruction": recipe.tasks[task],
-        "documents": {key: store.plan[key] for key in ("corpus_sha256", "limit", "skip_bad", "vectors_sha256")},
-        "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
-        "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
-        "device": encoder.device.type,
-        "software": software(),
-    }
-
-
-def _distil(recipe: Recipe) -> DistilTableRecipe:
-    if recipe.distil is None:
-        raise RecipeError("distil: the recipe has no such section.", remedy="See docs/pipeline.md.")
-    return recipe.distil
+    facts = read_json(recipe.work / "backbone.json")
+    tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
+    shards = list(ShardStore(recipe.work / "encode"))
+    vectors = np.concatenate([shard.dense for shard in shards])
+    drawn = np.random.default_rng(settings.seed).permutation(len(vectors))[: settings.documents]
+    places = {int(row): place for place, row in enumerate(drawn)}
+    texts = [""] * len(drawn)
+    documents = iter(recipe.corpus.open())
+    for row, encoded in enumerate(document_id for shard in shards for document_id in shard.ids):
+        document = next_document(documents, encoded)
+        if row in places:
+            texts[places[row]] = document.full_text
+    no_document_left(documents)
+    bags = _tokens(tokenizer, texts, recipe.encode.max_length)
+    kept = [place for place, tokens in enumerate(bags) if len(tokens)]
+    cut = vectors[drawn[kept], : recipe.index.dimension].astype(np.float32)
+    unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
+    return FitTexts(Bags.of([bags[place] for place in kept]), unit, unit, min(settings.held_out, len(kept) // 10))
 
 
 def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:
     """Queries of BEIR files or folders, each once: at most `sample` of each file (None: all), drawn by `seed`.
 
-    Judgments are never read. Raises CorpusError for a file that can't be read.
+    Raises CorpusError for a file that can't be read.
     """
     texts: list[str] = []
     for number, path in enumerate(paths):
@@ -180,9 +127,7 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
     return _draw(list(found), limit, (seed,))
 
 
-def teacher_vectors(
-    encoder: BiEncoder, texts: Sequence[str], instruction: str, folder: Path
-) -> npt.NDArray[np.float16]:
+def teacher_vectors(encoder: Encoder, texts: Sequence[str], instruction: str, folder: Path) -> npt.NDArray[np.float16]:
     """What the whole encoder makes of `texts` as queries: (n, H) float16, L2-normalised before rounding.
 
     They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the
@@ -191,18 +136,22 @@ def teacher_vectors(
     digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
     plan = {"model": encoder.fingerprint, "instruction": instruction, "texts": len(texts), "sha256": digest}
     check_plan(folder / "plan.json", {**plan, "device": encoder.device.type, "software": software()})
-    parts = []
+    parts = [np.zeros((0, encoder.hidden_size), dtype=np.float16)]
     with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
         for start in range(0, len(texts), _PART):
             file, chunk = folder / f"part-{start:08d}.npy", texts[start : start + _PART]
             if file.is_file():
                 progress.skip(len(chunk))
             else:
-                vectors = encoder.encode_queries(chunk, instruction).astype(np.float16)
-                write_array(file, vectors)
+                write_array(file, encoder.encode_queries(chunk, instruction).dense.astype(np.float16))
                 progress.advance(len(chunk))
             parts.append(read_array(file))
-    return np.concatenate(parts) if parts else np.zeros((0, encoder.hidden_size), dtype=np.float16)
+    return np.concatenate(parts)
+
+
+def _tokens(tokenizer: TextTokenizer, texts: list[str], longest: int | None) -> list[npt.NDArray[np.int32]]:
+    """Token ids (n,) of every text, at most the first `longest`."""
+    return [ids[:longest] for ids in tokenizer.encode_batch(texts)]
 
 
 def _draw(texts: list[str], limit: int | None, seed: tuple[int, ...]) -> list[str]:

@@ -150,7 +150,7 @@ class DistilTableRecipe(TableTraining):
 
 
 class RefineRecipe(TableTraining):
-    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.refine`): on at most
+    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`): on at most
     `documents` of it, drawn by `seed`.
     """
 
