@@ -32,7 +32,7 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.results.record import four_digits, record, typed
-from lightretriever.loadtest.servers.model import Encode, load_encoder
+from lightretriever.loadtest.servers.model import Encode, query_encoder
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import Backends
 from lightretriever.service.observability.metrics import StageClock
@@ -183,7 +183,7 @@ def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     from lightretriever.artifacts.pipeline.model import choose_device  # needs torch, as the model does
 
     model = QueryModel(given.model, given.adapter, given.bos_token)
-    encode = load_encoder(model, bundle, light_encoder(bundle), device=given.device)
+    encode = query_encoder(model, bundle, light_encoder(bundle), device=given.device)
     device = str(choose_device(given.device))
     sample = texts[: given.llm_queries or (_LLM_ON_CPU if device == "cpu" else given.count)]
     facts |= {"model": Path(given.model).name, "device": device}

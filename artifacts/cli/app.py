@@ -121,9 +121,9 @@ def encode(
     """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
     with running("encode", as_json=as_json) as job:
         loaded = _recipe(context)
-        stages = _pipeline(loaded)
+        stages = _stages()
         with work_lock(loaded.work):
-            store, skipped = stages.run_encode(loaded, stages.load_recipe_backbone(loaded))
+            store, skipped = stages.run_encode(loaded, stages.load_recipe_encoder(loaded))
         _report_skipped(skipped)
         job.summary = encode_summary(store, skipped)
         job.summary.next = next_command(context, next_stage(loaded), recipe)
@@ -142,8 +142,9 @@ def refine(
     """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
     with running("refine", as_json=as_json) as job:
         loaded = _recipe(context)
+        stages = _stages()
         with work_lock(loaded.work):
-            tables = _refined(loaded)
+            tables = stages.run_refine(loaded)
         job.summary = tables_summary("refine", loaded, tables)
         job.summary.next = next_command(context, next_stage(loaded), recipe)
 
@@ -185,14 +186,14 @@ def build(
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
     with running("build", as_json=as_json) as job:
         loaded = _recipe(context)
-        stages = _pipeline(loaded)
+        stages = _stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
-            backbone = stages.load_recipe_backbone(loaded)
-            stages.run_tables(loaded, backbone)
-            stages.run_encode(loaded, backbone)
+            encoder = stages.load_recipe_encoder(loaded)
+            stages.run_tables(loaded, encoder)
+            stages.run_encode(loaded, encoder)
             if loaded.refine is not None:
-                for line in tables_summary("refine", loaded, _refined(loaded)).made():
+                for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():
                     typer.echo(line, err=True)
             job.summary = _bundle(context, "build", loaded, overwrite)
 
@@ -216,18 +217,10 @@ def verify(
 
 
 def _tables(recipe: Recipe) -> dict[str, Path]:
-    stages = _pipeline(recipe)
+    stages = _stages()
     with work_lock(recipe.work):
-        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_backbone(recipe))
+        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_encoder(recipe))
         return tables
-
-
-def _refined(recipe: Recipe) -> dict[str, Path]:
-    try:
-        from lightretriever.artifacts.pipeline.refine import run_refine
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error) from error
-    return run_refine(recipe)
 
 
 def _bundle(
@@ -269,13 +262,9 @@ def _recipe(context: typer.Context) -> Recipe:
     return load_recipe(context.params["recipe"], overrides)
 
 
-def _pipeline(recipe: Recipe) -> Any:
-    """The stages of the recipe's kind: both modules have the same functions."""
+def _stages() -> Any:
+    """The stages that need torch, which is slow to import."""
     try:
-        if recipe.distil is not None:
-            from lightretriever.artifacts.pipeline import distil_stages
-
-            return distil_stages
         from lightretriever.artifacts.pipeline import stages
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error) from error

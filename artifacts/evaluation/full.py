@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import gettempdir
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.files.workdir import scratch_folder
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.encoder import Encoder
 
 __all__ = ["FullQueries", "QueryModel", "encode_fully"]
 
@@ -30,6 +35,13 @@ class QueryModel:
     def is_biencoder(self) -> bool:
         """Whether it is a folder of sentence-transformers, which has no sparse side."""
         return (Path(self.path) / "modules.json").is_file()
+
+    def load(self, work: Path, *, lowercase: bool, device: str = "auto") -> "Encoder":
+        """Load it to encode queries; a GGUF file is converted below `work`. Raises ModelError."""
+        from lightretriever.artifacts.pipeline.encoder import load_encoder
+
+        recipe = ModelRecipe(path=self.path, adapter=self.adapter, bos_token=self.bos_token, device=device)
+        return load_encoder(recipe, EncodeRecipe(lowercase=lowercase), work, biencoder=self.is_biencoder)
 
 
 @dataclass(frozen=True)
@@ -59,34 +71,22 @@ def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence
     model that can't be loaded, has another tokenizer, or is smaller than the bundle's dimension.
     """
     texts = list(dict.fromkeys(queries))
-    instruction, lowercase = bundle.manifest.tasks[task].instruction, bundle.manifest.tokenizer.lowercase
-    if model.is_biencoder:
-        from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-
-        encoder = load_biencoder(model.path, lowercase=lowercase)
-        dense = _cut(encoder.encode_queries(texts, instruction), bundle)
-        found = {text: QueryVectors(*_NO_TERMS, vector) for text, vector in zip(texts, dense, strict=True)}
-        return FullQueries(found, sparse=False), _compared(encoder.fingerprint, bundle)
-    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
-    from lightretriever.artifacts.pipeline.model import load_backbone
-
+    instruction = bundle.manifest.tasks[task].instruction
     with scratch_folder(Path(gettempdir()), "query-model-") as work:
-        backbone = load_backbone(
-            model.path, work=work, adapter=model.adapter, bos_token=model.bos_token, lowercase=lowercase
-        )
-        if backbone.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
+        encoder = model.load(work, lowercase=bundle.manifest.tokenizer.lowercase)
+        if encoder.has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
             raise ModelError(
-                f"The query model {backbone.name} has another tokenizer than the bundle, so its terms are others.",
+                f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
                 remedy="Give the model that encoded the documents.",
             )
         with ProgressBar("query model", total=len(texts), unit="queries") as progress:
-            vectors, sparse = full_query_vectors(backbone, instruction, texts, progress)
-    idf = bundle.idf()
+            made = encoder.encode_queries(texts, instruction, progress=progress)
+    idf, sparse = bundle.idf(), made.sparse or [_NO_TERMS] * len(texts)
     found = {
         text: QueryVectors(terms, weights if idf is None else weights * idf[terms], vector)
-        for text, vector, (terms, weights) in zip(texts, _cut(vectors, bundle), sparse, strict=True)
+        for text, vector, (terms, weights) in zip(texts, _cut(made.dense, bundle), sparse, strict=True)
     }
-    return FullQueries(found, sparse=True), _compared(backbone.fingerprint, bundle)
+    return FullQueries(found, encoder.has_sparse), _compared(encoder.fingerprint, bundle)
 
 
 def _compared(fingerprint: str, bundle: Bundle) -> list[str]:

@@ -2,16 +2,16 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import BundleError, ModelError
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, fingerprint, local_folder
 from lightretriever.artifacts.progress import ProgressBar
@@ -26,81 +26,42 @@ _BATCH = 64
 
 
 @dataclass(frozen=True)
-class BiEncoder:
-    """A bi-encoder ready to encode, with its own pooling, longest length and prompts.
-
-    `tokenizer` is its tokenizer without special tokens, as a bundle will use it. `fingerprint` stands for weights,
-    tokenizer, modules, prompts, number type and lowercasing.
-    """
+class BiEncoder(Encoder):
+    """A bi-encoder ready to encode, with its own pooling, longest length and prompts."""
 
     model: SentenceTransformer
-    tokenizer: TextTokenizer
-    tokenizer_json: bytes
-    name: str
-    fingerprint: str
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the dimension of its vectors."""
-        return int(self.model.get_embedding_dimension() or 0)
-
-    @property
-    def vocab_size(self) -> int:
-        """V: the tokenizer's highest id + 1."""
-        return self.tokenizer.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-        return self.model.device
-
-    @property
-    def longest(self) -> int | None:
-        """How many tokens of a text it reads at most, special tokens included; None: all."""
-        longest = self.model.max_seq_length
-        return None if longest is None or math.isinf(longest) else int(longest)
+    has_sparse: ClassVar[bool] = False
 
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
         return instruction or self.model.prompts.get("query") or ""
 
-    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> npt.NDArray[np.float32]:
-        """Vectors of queries by the whole encoder, (n, H) float32, L2-normalised. Raises ModelError (not finite)."""
+    def encode_queries(
+        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
+    ) -> Encoded:
+        """Vectors of queries by the whole encoder, (n, H). Raises ModelError for one that is not finite."""
         prompt = self.query_prompt(instruction)
-        options: dict[str, Any] = {"prompt": prompt} if prompt else {}
-        return self._unit(
-            self.model.encode_query(
-                list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False, **options
-            )
-        )
+        return self._encoded(texts, self.model.encode_query, {"prompt": prompt} if prompt else {}, progress)
 
-    def encode_documents(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Vectors of documents, (n, H) float32, L2-normalised. Raises ModelError when one is not finite."""
-        return self._unit(
-            self.model.encode_document(
-                list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False
-            )
-        )
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""
+        return self._encoded(texts, self.model.encode_document, {}, progress)
 
-    def token_states(self, instruction: str = "", *, batch: int = 512) -> npt.NDArray[np.float32]:
-        """What the encoder makes of each token by itself, behind the query prompt: (V, H) float32.
-
-        Ids that the model has no embedding for (special tokens no text contains) get a row of zeros.
-        """
+    def token_states(self, instruction: str = "") -> StatesOf:
+        """What the encoder makes of each token by itself, behind the query prompt."""
         if isinstance(self.model[0], StaticEmbedding):  # its rows are what it makes of each token
-            return self._finite(self.model[0].embedding.weight.detach().float().cpu().numpy()[: self.vocab_size])
+            rows = _embedding(self.model)
+            return lambda tokens: rows[tokens.to(rows.device)]
         before, after = self._frame(self.query_prompt(instruction))
-        transformer: Any = self.model[0]
-        embedded = min(self.vocab_size, len(transformer.auto_model.get_input_embeddings().weight))
-        rows = np.zeros((self.vocab_size, self.hidden_size), dtype=np.float32)
-        with torch.inference_mode(), ProgressBar("token states", total=embedded, unit="tokens") as progress:
-            for start in range(0, embedded, batch):
-                framed = [[*before, token, *after] for token in range(start, min(start + batch, embedded))]
-                ids = torch.tensor(framed, device=self.device)
-                features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-                rows[start : start + len(framed)] = self.model(features)["sentence_embedding"].float().cpu().numpy()
-                progress.advance(len(framed))
-        return self._finite(rows)
+
+        def states_of(tokens: torch.Tensor) -> torch.Tensor:
+            ids = torch.tensor([[*before, token, *after] for token in tokens.tolist()], device=self.device)
+            states: torch.Tensor = self.model({"input_ids": ids, "attention_mask": torch.ones_like(ids)})[
+                "sentence_embedding"
+            ]
+            return states
+
+        return states_of
 
     def check_tokens(self, texts: Sequence[str]) -> None:
         """Raise ModelError for a text whose tokens for a query differ from those the encoder itself reads.
@@ -140,16 +101,17 @@ class BiEncoder:
             raise ModelError(f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.")
         return whole[: ends[0] - 1], whole[ends[0] :]
 
-    def _unit(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        rows = self._finite(np.asarray(vectors, dtype=np.float32))
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)  # of bfloat16 only nearly 1
-        unit: npt.NDArray[np.float32] = rows / np.maximum(norms, 1e-12)
-        return unit
-
-    def _finite(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _encoded(
+        self, texts: Sequence[str], encode: Callable[..., Any], options: dict[str, Any], progress: ProgressBar | None
+    ) -> Encoded:
+        vectors = encode(list(texts), batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False, **options)
+        rows = np.asarray(vectors, dtype=np.float32)
         if not np.isfinite(rows).all():
             raise ModelError(f"{self.name}: a vector is not finite.", remedy="Set model.dtype to float32.")
-        return rows
+        if progress is not None:
+            progress.advance(len(texts))
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)  # of bfloat16 only nearly 1
+        return Encoded(rows / np.maximum(norms, 1e-12))
 
 
 def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto", lowercase: bool = True) -> BiEncoder:
@@ -185,7 +147,26 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
         raise ModelError(error.message) from error
     settings = (tokenizer.sha256, model.max_seq_length, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
     identity = fingerprint(_folders(local_folder(path)), *settings)
-    return BiEncoder(model, tokenizer, content, Path(path).name, identity)
+    longest = model.max_seq_length
+    return BiEncoder(
+        name=Path(path).name,
+        fingerprint=identity,
+        tokenizer=tokenizer,
+        tokenizer_json=content,
+        device=model.device,
+        hidden_size=int(model.get_embedding_dimension() or 0),
+        embedded=min(tokenizer.vocab_size, len(_embedding(model))),
+        longest=None if longest is None or math.isinf(longest) else int(longest),
+        model=model,
+    )
+
+
+def _embedding(model: SentenceTransformer) -> torch.Tensor:
+    """The rows of its embedding layer."""
+    first: Any = model[0]
+    layer = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
+    weight: torch.Tensor = layer.weight
+    return weight
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""BM25 as impacts: the sparse leg of a bundle whose documents were read by a model without a vocabulary head.
+"""BM25 as impacts: the sparse leg of a bundle whose documents were read by an encoder without a sparse side.
 
     impact_d[t] = round(100 · idf(t) · tf / (tf + k1 (1 - b + b · |d| / avgdl)))
     idf(t) = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
@@ -7,51 +7,23 @@ with the tokenizer's tokens as terms and |d| their number: Lucene's BM25Similari
 a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.sparse.arguments import MAX_IMPACT
+from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bm25Statistics", "bm25_impacts", "count_tokens"]
-
-
-@dataclass(frozen=True)
-class Bm25Statistics:
-    """What BM25 knows of a corpus: N documents, avgdl tokens each, df (V,) int64 documents that hold a token."""
-
-    documents: int
-    mean_length: float
-    frequencies: npt.NDArray[np.int64]
-
-    def idf(self, terms: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-        """IDF of token ids (n,), float64, in natural logarithms; above 0 even for a token of every document."""
-        frequencies = self.frequencies[terms]
-        weights: npt.NDArray[np.float64] = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
-        return weights
-
-
-def count_tokens(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> Bm25Statistics:
-    """Count a corpus given as the token ids (n,) of each document; V is `vocab_size`.
-
-    Raises CorpusError for a corpus without a single token.
-    """
-    frequencies = np.zeros(vocab_size, dtype=np.int64)
-    count, tokens = 0, 0
-    for ids in documents:
-        frequencies[np.unique(ids)] += 1
-        count += 1
-        tokens += len(ids)
-    if tokens == 0:
-        raise CorpusError(f"The {count} documents have no token.", remedy="Give a corpus with text, or the tokenizer.")
-    return Bm25Statistics(count, tokens / count, frequencies)
+__all__ = ["Bm25Encoder", "bm25_impacts"]
 
 
 def bm25_impacts(
     ids: npt.NDArray[np.int32],
-    statistics: Bm25Statistics,
+    statistics: TokenStatistics,
     *,
     k1: float = 0.9,
     b: float = 0.4,
@@ -72,3 +44,31 @@ def bm25_impacts(
         strongest = np.argsort(-impacts[kept].astype(np.int64), kind="stable")[:top_k]
         kept = np.sort(kept[strongest])
     return terms[kept].astype(np.int32), impacts[kept]
+
+
+@dataclass(frozen=True)
+class Bm25Encoder:
+    """The sparse side of documents by BM25 over the tokens of `tokenizer`; see `bm25_impacts`."""
+
+    tokenizer: TextTokenizer
+    statistics: TokenStatistics
+    quantization: int
+    top_k: int | None
+
+    @classmethod
+    def of(cls, corpus: Iterable[str], tokenizer: TextTokenizer, quantization: int, top_k: int | None) -> Self:
+        """Count the texts of a corpus. Raises CorpusError for one without a single token."""
+        statistics = count_tokens(tokenizer.encode_all(corpus), tokenizer.vocab_size)
+        if not statistics.mean_length:
+            raise CorpusError(
+                f"The {statistics.documents} documents have no token.",
+                remedy="Give a corpus with text, or the tokenizer.",
+            )
+        return cls(tokenizer, statistics, quantization, top_k)
+
+    def impacts(self, texts: Sequence[str]) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]]:
+        """Terms and impacts of each document."""
+        return [
+            bm25_impacts(ids, self.statistics, quantization=self.quantization, top_k=self.top_k)
+            for ids in self.tokenizer.encode_batch(texts)
+        ]

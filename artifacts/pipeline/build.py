@@ -1,7 +1,6 @@
 """The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[
     if wanted == "corpus":
         tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
         texts = (document.full_text for document in recipe.corpus.open())
-        return idf_weights((ids for part in _parts(texts) for ids in tokenizer.encode_batch(part)), vocab_size)
+        return idf_weights(tokenizer.encode_all(texts), vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
     if now != begun:
         raise ResumeError(
@@ -127,11 +126,6 @@ def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[
     if idf_sha256(idf) != begun:
         raise ResumeError(f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `encode` again.")
     return idf
-
-
-def _parts(texts: Iterator[str]) -> Iterator[list[str]]:
-    while part := list(islice(texts, 4096)):
-        yield part
 
 
 def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:

@@ -1,32 +1,23 @@
-"""Encode a corpus with the full LLM: dense and sparse vectors of every document, in resumable shards."""
+"""Encode a corpus: dense vectors and sparse impacts of every document, in resumable shards."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from lightretriever.artifacts.corpus.beir import Corpus, Document
+from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
-from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
+from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.sparse_head import ImpactRow, quantise_top_k, sparse_weights
-from lightretriever.artifacts.pipeline.states import PackedStates
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = [
-    "QUANTIZATION",
-    "encode_corpus",
-    "encode_documents",
-    "encoded_shard",
-    "length_sorted_batches",
-    "write_shards",
-]
-
+__all__ = ["QUANTIZATION", "encode_corpus", "encoded_shard", "length_sorted_batches", "write_shards"]
 
 T = TypeVar("T")
 
@@ -34,19 +25,43 @@ QUANTIZATION: Final = 100
 """Impacts per unit of weight."""
 
 
-def encode_corpus(backbone: Backbone, corpus: Corpus, settings: EncodeRecipe, work: Path) -> ShardStore:
+def encode_corpus(
+    encoder: Encoder,
+    corpus: Corpus,
+    settings: EncodeRecipe,
+    work: Path,
+    *,
+    vectors: Path | None = None,
+    ids: Path | None = None,
+) -> ShardStore:
     """Encode every document of `corpus` into the shards of `work`; shards that are there are kept.
 
-    Killed at any point and called again, it loses at most one shard and ends with byte-identical files: a
-    shard is a fixed run of documents, batched by itself. Raises ResumeError when `work` was begun with another corpus,
-    model or setting, and CorpusError for a corpus without documents.
-    """
-    total = corpus.count()
-    store = ShardStore.begin(work, _plan(backbone, corpus, settings))
-    with torch.inference_mode(), ProgressBar("encode", total=total, unit="documents") as progress:
+    Dense vectors are the encoder's, or those of the file `vectors`, in the order of `ids` (see `GivenVectors`).
+    Impacts are the encoder's, or BM25 over its tokens where it has none. Killed at any point and called again, it loses
+    at most one shard and ends with byte-identical files: a shard is a fixed run of documents, batched by itself.
 
-        def encode_part(_: int, part: list[Document]) -> EncodedShard:
-            return encode_documents(backbone, part, settings, progress)
+    Raises ResumeError when `work` was begun with another corpus, model or setting, CorpusError for a corpus without
+    documents or tokens, and RecipeError when the given vectors don't fit corpus or encoder.
+    """
+    store = ShardStore.begin(work, _plan(encoder, corpus, settings, vectors))
+    total = corpus.count()
+    given = None if vectors is None else GivenVectors.open(vectors, ids, encoder, corpus, total)
+    bm25 = None
+    if not encoder.has_sparse:
+        texts = (document.full_text for document in corpus)
+        bm25 = Bm25Encoder.of(texts, encoder.tokenizer, QUANTIZATION, settings.top_k)
+    with ProgressBar("encode", total=total, unit="documents") as progress:
+
+        def encode_part(first: int, part: list[Document]) -> EncodedShard:
+            texts = [document.full_text for document in part]
+            if given is None:
+                made = encoder.encode_documents(texts, progress=progress)
+            else:
+                made = Encoded(given.of_documents(first, len(part)))
+                progress.advance(len(part))
+            if bm25 is not None:
+                made = replace(made, sparse=bm25.impacts(texts))
+            return encoded_shard([document.id for document in part], made)
 
         write_shards(store, corpus, settings.shard_size, encode_part, progress)
     return store
@@ -73,53 +88,19 @@ def write_shards(
     store.finish(number)
 
 
-def encode_documents(
-    backbone: Backbone, documents: list[Document], settings: EncodeRecipe, progress: ProgressBar | None = None
-) -> EncodedShard:
-    """Encode a list of documents. The longest are batched first, so that a batch too large fails at once."""
-    sequences = backbone.document_ids([document.full_text for document in documents], settings.max_length)
-    dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
-    sparse: list[Any] = [None] * len(documents)
-    batch_tokens = settings.batch_tokens or (32_768 if backbone.device.type == "cuda" else 2_048)
-    for batch in length_sorted_batches(sequences, batch_tokens):
-        states = _last_hidden_states(backbone, [sequences[index] for index in batch])
-        dense[batch] = torch.nn.functional.normalize(states.ends().float(), dim=1).cpu().numpy().astype(np.float16)
-        weights = sparse_weights(states.hidden, backbone.head, states.spans, backbone.thresholds)
-        rows = quantise_top_k(weights, settings.top_k, QUANTIZATION)
-        for index, row in zip(batch, rows, strict=True):
-            sparse[index] = row
-        if progress is not None:
-            progress.advance(len(batch))
+def encoded_shard(ids: list[str], made: Encoded) -> EncodedShard:
+    """A shard of n documents; their vectors are stored as float16. Raises ModelError for one that is not finite."""
+    dense, sparse = made.dense.astype(np.float16), made.sparse or []
     if not np.isfinite(dense).all():
-        bad = documents[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
-        raise ModelError(f'Document "{bad.id}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
-    return encoded_shard([document.id for document in documents], dense, sparse)
-
-
-def encoded_shard(ids: list[str], dense: npt.NDArray[np.floating], sparse: Sequence[ImpactRow]) -> EncodedShard:
-    """A shard of n documents: `dense` (n, H), stored as float16, and n sparse rows, or none for no sparse side."""
-    lengths = [len(terms) for terms, _ in sparse] or [0] * len(ids)
+        bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
+        raise ModelError(f'Document "{bad}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
     return EncodedShard(
         ids,
-        dense.astype(np.float16, copy=False),
-        np.cumsum([0, *lengths]).astype(np.int64),
+        dense,
+        np.cumsum([0, *([len(terms) for terms, _ in sparse] or [0] * len(ids))]).astype(np.int64),
         np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in sparse)]),
         np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in sparse)]),
     )
-
-
-def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:
-    """Right-padded forward pass, one text a row.
-
-    Attention is causal, so no real position ever sees the padding behind it and no mask is needed.
-    """
-    width = max(map(len, sequences))
-    ids = torch.full((len(sequences), width), backbone.eos_id)
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-    states: torch.Tensor = backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)[0]
-    spans = [(row * width, row * width + len(sequence)) for row, sequence in enumerate(sequences)]
-    return PackedStates(states.flatten(0, 1), spans)
 
 
 def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
@@ -135,14 +116,17 @@ def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int)
         yield batch
 
 
-def _plan(backbone: Backbone, corpus: Corpus, settings: EncodeRecipe) -> dict[str, Any]:
-    return {
+def _plan(encoder: Encoder, corpus: Corpus, settings: EncodeRecipe, vectors: Path | None) -> dict[str, Any]:
+    plan = {
         "corpus_sha256": corpus.sha256(),
         "limit": corpus.limit,
         "skip_bad": corpus.skip_bad,
-        "model": backbone.fingerprint,
-        "device": backbone.device.type,
+        "model": encoder.fingerprint,
+        "device": encoder.device.type,
         "software": software(),
         "quantization": QUANTIZATION,
-        **settings.model_dump(exclude={"lowercase"}),
+        **settings.model_dump(include={"max_length", "top_k", "shard_size"}),
     }
+    if encoder.has_sparse:
+        return plan | {"batch_tokens": settings.batch_tokens}
+    return plan | {"impacts": "bm25", "vectors_sha256": None if vectors is None else file_sha256(vectors)}

@@ -120,7 +120,7 @@ class IndexRecipe(Section):
 
 class TableTraining(Section):
     """How the rows of a token table are trained, and the weights of the three parts of the loss (see
-    `artifacts.pipeline.distil`). The epoch is kept that agrees best on `held_out` texts.
+    `artifacts.pipeline.fit`). The epoch is kept that agrees best on `held_out` texts.
     """
 
     epochs: int = Field(default=6, ge=0)
@@ -135,7 +135,7 @@ class TableTraining(Section):
 
 
 class DistilTableRecipe(TableTraining):
-    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.distil`).
+    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.fit`).
 
     `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
     check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
@@ -150,7 +150,7 @@ class DistilTableRecipe(TableTraining):
 
 
 class RefineRecipe(TableTraining):
-    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.refine`): on at most
+    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`): on at most
     `documents` of it, drawn by `seed`.
     """
 

@@ -1,92 +1,79 @@
-"""The pipeline's stages that need the LLM, each a function of the recipe and its work directory.
+"""The pipeline's stages before the index, each a function of the recipe and its work directory.
 
 WORK/model/              a GGUF model, converted (only then)
-WORK/backbone.json       what the later stages need to know of the model
+WORK/backbone.json       what the later stages need to know of the encoder
 WORK/tokenizer.json      its tokenizer
 WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
-WORK/tables/TASK/        token table of a task, (V, H) float32
 WORK/encode/             encoded documents in shards
+WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
+    training.json        with `distil`: how it was fitted
+    teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
+    refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
 
+import hashlib
+import json
 import os
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.corpus.beir import Skipped
-from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
-from lightretriever.artifacts.files.arrays import write_array
+from lightretriever.artifacts.corpus.beir import Skipped, file_sha256, find_file
+from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
+from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
+from lightretriever.artifacts.pipeline.build import refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.model import Backbone, load_model
-from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.pipeline.table import make_table
-from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings
+from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
+from lightretriever.artifacts.pipeline.fit import FittedTable, distinct_rows, fit_table, scaled_rows
+from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
+from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 
-__all__ = ["load_recipe_backbone", "run_encode", "run_tables"]
+__all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
 
 
-def load_recipe_backbone(recipe: Recipe) -> Backbone:
-    """Load the recipe's model and record in the work directory what the bundle will hold and say of it.
+def load_recipe_encoder(recipe: Recipe) -> Encoder:
+    """Load the recipe's encoder and record in the work directory what the bundle will hold and say of it.
 
     Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer,
     number type or IDF weights, and RecipeError when the model can't give the dimension or the length that the recipe
     asks for, or the weights don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model, dimension = recipe.model, recipe.index.dimension
-    backbone = load_model(model, recipe.work, lowercase=recipe.encode.lowercase)
-    if dimension is not None and dimension > backbone.hidden_size:
+    encoder = load_encoder(recipe.model, recipe.encode, recipe.work, biencoder=recipe.distil is not None)
+    dimension, length = recipe.index.dimension, recipe.encode.max_length
+    if dimension is not None and dimension > encoder.hidden_size:
         raise RecipeError(
-            f"index.dimension is {dimension}, but the hidden size of {backbone.name} is {backbone.hidden_size}.",
+            f"index.dimension is {dimension}, but the vectors of {encoder.name} have {encoder.hidden_size} values.",
             remedy="Lower index.dimension, or leave it out.",
         )
-    if backbone.max_positions is not None and recipe.encode.max_length > backbone.max_positions:
+    if isinstance(encoder, LanguageModel) and length > (most := encoder.backbone.max_positions or length):
         raise RecipeError(
-            f"encode.max_length is {recipe.encode.max_length}, but {backbone.name} reads {backbone.max_positions} "
-            "positions.",
+            f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",
             remedy="Lower encode.max_length.",
         )
-    idf = _recipe_idf(recipe, backbone.vocab_size)
+    idf = _recipe_idf(recipe, encoder.vocab_size)
     facts = {
-        "name": backbone.name,
-        "adapter": None if model.adapter is None else Path(model.adapter).name,
-        "fingerprint": backbone.fingerprint,
-        "hidden_size": backbone.hidden_size,
+        "name": encoder.name,
+        "adapter": None if recipe.model.adapter is None else Path(recipe.model.adapter).name,
+        "fingerprint": encoder.fingerprint,
+        "hidden_size": encoder.hidden_size,
         "lowercase": recipe.encode.lowercase,
         "idf": None if idf is None else idf_sha256(idf),
     }
     check_plan(recipe.work / "backbone.json", facts)
-    write_atomically(recipe.work / "tokenizer.json", backbone.tokenizer_json)
+    write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
     if idf is not None:
         write_array(recipe.work / IDF_FILE, idf)
-    return backbone
-
-
-def run_tables(recipe: Recipe, backbone: Backbone) -> dict[str, Path]:
-    """Make the token table of every task; task name → file of shape (V, H) float32.
-
-    An adapter trained with `idf_rows` gets its rows times its own IDF, whatever the sparse side's query weights are.
-    """
-    adapter, weights = recipe.model.adapter, None
-    if adapter is not None and adapter_settings(adapter).get("idf_rows"):
-        file = adapter_file(adapter, IDF_FILE)
-        if not file.is_file():
-            raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
-        weights = load_idf(file, backbone.vocab_size)
-    return {
-        task: make_table(backbone, instruction, recipe.work / "tables" / task, weights)
-        for task, instruction in recipe.tasks.items()
-    }
-
-
-def run_encode(recipe: Recipe, backbone: Backbone) -> tuple[ShardStore, Skipped]:
-    """Encode the recipe's corpus. Also returns the corpus lines that were skipped."""
-    corpus = recipe.corpus.open()
-    return encode_corpus(backbone, corpus, recipe.encode, recipe.work / "encode"), corpus.skipped
+    return encoder
 
 
 def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | None:
@@ -103,3 +90,128 @@ def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | No
         return load_idf(Path(wanted), vocab_size)
     except BundleError as error:
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
+
+
+def run_encode(recipe: Recipe, encoder: Encoder) -> tuple[ShardStore, Skipped]:
+    """Encode the recipe's corpus into shards. Also returns the corpus lines that were skipped."""
+    corpus, folder = recipe.corpus.open(), recipe.work / "encode"
+    vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
+    return encode_corpus(encoder, corpus, recipe.encode, folder, vectors=vectors, ids=ids), corpus.skipped
+
+
+def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
+    """Make the token table of every task; task name → file of shape (V, H) float32. What is there is kept.
+
+    With `distil`, the corpus is encoded first, and the tables are fitted to what the encoder makes of whole texts.
+    Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
+    fit to.
+    """
+    folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
+    if recipe.distil is not None:
+        return _fit_distilled(recipe, recipe.distil, encoder, folders)
+    weights = _row_weights(recipe, encoder)
+    plan = {"model": encoder.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
+    if weights is not None:
+        plan["row_weights"] = idf_sha256(weights)
+
+    def make(task: str) -> npt.NDArray[np.float32]:
+        rows = token_rows(encoder, recipe.tasks[task], folders[task])
+        return rows if weights is None else rows * weights[:, None]
+
+    return _make(folders, {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}, make)
+
+
+def run_refine(recipe: Recipe) -> dict[str, Path]:
+    """Fit the tables of every task to the encoded corpus; task name → file of shape (V, D) float32. What is there is
+    kept.
+
+    Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded, and no query
+    and no judgment is read. Raises ResumeError when tables or shards are missing, or the work directory was begun with
+    other inputs, and RecipeError when the corpus is too small to fit to.
+    """
+    settings = recipe.refine
+    if settings is None:
+        raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
+    folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
+    begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
+    encoded = read_json(recipe.work / "encode" / "plan.json")
+    if encoded["corpus_sha256"] != (now := recipe.corpus.open().sha256()):
+        raise ResumeError(
+            f"{recipe.work}: the corpus has the SHA-256 {now} now, {encoded['corpus_sha256']} when it was encoded.",
+            remedy="Run `encode` again with this recipe in another work directory.",
+        )
+    plan = {
+        "documents": hashlib.sha256(json.dumps(encoded, sort_keys=True).encode()).hexdigest(),
+        "settings": settings.model_dump(mode="json"),
+        "software": software(),
+    }
+    texts_of = cache(lambda: encoded_documents(recipe, settings))
+
+    def make(task: str) -> FittedTable:
+        texts = texts_of()
+        rows = read_array(recipe.work / "tables" / task / "table.npy")[:, : texts.targets.shape[1]]
+        return fit_table(scaled_rows(rows, np.unique(texts.bags.tokens.numpy())), texts, settings)
+
+    return _make(folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
+
+
+def _fit_distilled(
+    recipe: Recipe, distil: DistilTableRecipe, encoder: Encoder, folders: Mapping[str, Path]
+) -> dict[str, Path]:
+    encoded = run_encode(recipe, encoder)[0].plan
+    plan = {
+        "model": encoder.fingerprint,
+        "documents": {key: encoded[key] for key in ("corpus_sha256", "limit", "skip_bad", "vectors_sha256")},
+        "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
+        "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
+        **_where(encoder),
+    }
+    texts_of = cache(lambda: DistilTexts.of(recipe, distil, encoder))
+
+    def make(task: str) -> FittedTable:
+        all_texts, instruction = texts_of(), recipe.tasks[task]
+        texts = all_texts.of_task(instruction, folders[task] / "teacher")
+        states = token_rows(encoder, instruction, folders[task])
+        return fit_table(distinct_rows(states, all_texts.statistics), texts, distil)
+
+    return _make(folders, {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}, make)
+
+
+def _make(
+    folders: Mapping[str, Path],
+    plans: Mapping[str, dict[str, Any]],
+    make: Callable[[str], FittedTable | npt.NDArray[np.float32]],
+) -> dict[str, Path]:
+    """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
+
+    Beside a fitted table stands `training.json`: the agreement of every epoch.
+    """
+    files = {task: folder / "table.npy" for task, folder in folders.items()}
+    for task, folder in folders.items():
+        check_plan(folder / "plan.json", plans[task])
+    for task, file in files.items():
+        if not file.is_file():
+            made = make(task)
+            if isinstance(made, FittedTable):
+                record = {"best_epoch": made.best, "epochs": [vars(epoch) for epoch in made.epochs]}
+                write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
+                made = made.rows
+            write_array(file, made)
+        for leftover in folders[task].glob("part-*.npy*"):
+            leftover.unlink()
+    return files
+
+
+def _row_weights(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
+    """What rows are multiplied by: its own IDF for an adapter trained with `idf_rows`, whatever queries weigh."""
+    adapter = recipe.model.adapter
+    if adapter is None or not adapter_settings(adapter).get("idf_rows"):
+        return None
+    file = adapter_file(adapter, IDF_FILE)
+    if not file.is_file():
+        raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
+    return load_idf(file, encoder.vocab_size)
+
+
+def _where(encoder: Encoder) -> dict[str, str]:
+    return {"device": encoder.device.type, "software": software()}

@@ -9,6 +9,7 @@ the largest of all, since it is rarer than any token of the corpora.
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,15 @@ from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["IDF_FILE", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
+__all__ = [
+    "IDF_FILE",
+    "TokenStatistics",
+    "count_tokens",
+    "idf_sha256",
+    "idf_weights",
+    "load_idf",
+    "save_idf",
+]
 
 IDF_FILE: Final = "idf.npy"
 """The name of the file, in a bundle and beside an adapter."""
@@ -26,25 +35,44 @@ IDF_FILE: Final = "idf.npy"
 _REMEDY: Final = "Give the idf.npy that was saved with the adapter, or fetch or build it again."
 
 
-def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> npt.NDArray[np.float32]:
-    """IDF of every token, (V,) float32, finite and positive, in natural logarithms.
+@dataclass(frozen=True)
+class TokenStatistics:
+    """What counts say of a corpus: N documents of `mean_length` tokens each, and df (V,) int64, the `frequencies`."""
 
-    `documents` are the token ids (n,) of each training document, in any order, with repetitions; V is `vocab_size`.
+    documents: int
+    mean_length: float
+    frequencies: npt.NDArray[np.int64]
+
+    def idf(self, terms: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+        """IDF of token ids (n,), in natural logarithms; above 0 even for a token of every one of millions."""
+        frequencies = self.frequencies[terms]
+        weights: npt.NDArray[np.float64] = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
+        return weights
+
+
+def count_tokens(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> TokenStatistics:
+    """Count a corpus given as the token ids (n,) of each document; V is `vocab_size`.
+
     Raises CorpusError when there are no documents, and ValueError for an id outside 0..V-1.
     """
     frequencies = np.zeros(vocab_size, dtype=np.int64)
-    count = 0
+    count, tokens = 0, 0
     for ids in documents:
-        count += 1
         present = np.unique(ids)
         if present.size and not (present[0] >= 0 and present[-1] < vocab_size):
             bad = present[0] if present[0] < 0 else present[-1]
             raise ValueError(f"token id {bad} is outside the vocabulary's 0..{vocab_size - 1}")
         frequencies[present] += 1
+        count += 1
+        tokens += len(ids)
     if count == 0:
-        raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one training document.")
-    # log1p stays above zero for a token that nearly all of millions of documents contain.
-    return np.log1p((count - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
+        raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one document.")
+    return TokenStatistics(count, tokens / count, frequencies)
+
+
+def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> npt.NDArray[np.float32]:
+    """IDF of every token, (V,) float32, finite and positive; arguments and errors are those of `count_tokens`."""
+    return count_tokens(documents, vocab_size).idf(np.arange(vocab_size)).astype(np.float32)
 
 
 def idf_sha256(idf: npt.NDArray[np.float32]) -> str:

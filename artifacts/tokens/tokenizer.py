@@ -2,7 +2,8 @@
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
 
 __all__ = ["TextTokenizer", "document_text"]
+
+_BATCH = 4096
 
 
 def document_text(title: str, text: str) -> str:
@@ -85,6 +88,12 @@ class TextTokenizer:
                 raise
             raise _failure(error) from error
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def encode_all(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
+        """Token ids of every text, each int32 (n_i,); a corpus needs no memory but for some thousand texts."""
+        rest = iter(texts)
+        while part := list(islice(rest, _BATCH)):
+            yield from self.encode_batch(part)
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """The tokens of a text in order: id, first character and the one after the last.

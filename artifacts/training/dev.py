@@ -10,11 +10,11 @@ from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.files.shards import EncodedShard
-from lightretriever.artifacts.pipeline.encode import encode_documents
+from lightretriever.artifacts.pipeline.encode import encoded_shard
+from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import token_states
-from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.training.recipe import DevRecipe
 
 __all__ = ["DevSet", "evaluate_dev"]
@@ -65,9 +65,10 @@ def evaluate_dev(
 
     `idf` and `row_weights`, both (V,) float32, are what tokens weigh in sparse and in dense queries; None is 1.
     """
+    encoder = LanguageModel.of(backbone, EncodeRecipe(max_length=max_length, top_k=_TOP_K))
+    made = encoder.encode_documents([document.full_text for document in dev.documents])
+    shard = encoded_shard([document.id for document in dev.documents], made)
     with torch.inference_mode():
-        settings = EncodeRecipe(max_length=max_length, top_k=_TOP_K)
-        shard = encode_documents(backbone, dev.documents, settings)
         tokenised = backbone.tokenizer.encode_batch(list(dev.queries.values()))
         tokens, places = np.unique(np.concatenate(tokenised), return_inverse=True)
         prefix = instruction_prefix(backbone, dev.instruction)

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
-from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encode_documents, encoded_shard, write_shards
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encoded_shard, write_shards
+from lightretriever.artifacts.pipeline.encoder import Encoded
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import ImpactRow
@@ -82,8 +82,8 @@ def _biencoder(teacher: TeacherRecipe, recipe: TrainRecipe) -> VectorTeacher:
 
     model = load_biencoder(str(teacher.path), device=recipe.model.device)
     return VectorTeacher(
-        lambda texts, _: encoded_shard(_numbered(texts), model.encode_queries(texts), []),
-        lambda texts: encoded_shard(_numbered(texts), model.encode_documents(texts), []),
+        lambda texts, _: encoded_shard(_numbered(texts), model.encode_queries(texts)),
+        lambda texts: encoded_shard(_numbered(texts), model.encode_documents(texts)),
     )
 
 
@@ -97,21 +97,21 @@ def _lightretriever(teacher: TeacherRecipe, recipe: TrainRecipe) -> VectorTeache
         device=recipe.model.device,
         lowercase=recipe.lowercase,
     )
-    settings = EncodeRecipe(max_length=recipe.data.max_document_length, top_k=_TERMS)
+    model = LanguageModel.of(backbone, EncodeRecipe(max_length=recipe.data.max_document_length, top_k=_TERMS))
     file = None
     if teacher.adapter is not None and adapter_settings(teacher.adapter).get("query_weights") != "count":
         file = local_folder(teacher.adapter) / IDF_FILE
     idf = load_idf(file, backbone.vocab_size) if file is not None and file.is_file() else None
 
     def queries(texts: list[str], instruction: str) -> EncodedShard:
-        dense, rows = full_query_vectors(backbone, instruction, texts)
-        weighted = [(terms, weights if idf is None else weights * idf[terms]) for terms, weights in rows]
-        return encoded_shard(_numbered(texts), dense, [_largest(terms, weights) for terms, weights in weighted])
+        made = model.encode_queries(texts, instruction)
+        weighted = [(terms, weights if idf is None else weights * idf[terms]) for terms, weights in made.sparse or []]
+        return encoded_shard(
+            _numbered(texts), Encoded(made.dense, [_largest(terms, weights) for terms, weights in weighted])
+        )
 
     def documents(texts: list[str]) -> EncodedShard:
-        numbered = [Document(name, "", text, b"") for name, text in zip(_numbered(texts), texts, strict=True)]
-        with torch.inference_mode():
-            return encode_documents(backbone, numbered, settings)
+        return encoded_shard(_numbered(texts), model.encode_documents(texts))
 
     return VectorTeacher(queries, documents, backbone.vocab_size)
 

@@ -37,7 +37,7 @@ from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import BACKLOG, ready_line, serve
 from lightretriever.service.settings import load_settings
 
-__all__ = ["Encode", "ModelQueryEncoder", "load_encoder", "main", "open_engine"]
+__all__ = ["Encode", "ModelQueryEncoder", "main", "open_engine", "query_encoder"]
 
 Encode = Callable[[Sequence[str]], list[EncodedQuery]]
 """Encodes texts together."""
@@ -107,56 +107,29 @@ class ModelQueryEncoder(QueryEncoder):
                 future.set_result(query)
 
 
-def load_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
+def query_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
     """Load a model and give what encodes queries by it, in the instruction of the bundle's default task.
 
     Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
     times IDF where the bundle's are; a bi-encoder leaves it to `base`, the bundle's own encoder. Raises ModelError.
     """
-    by = _by_biencoder if model.is_biencoder else _by_language_model
-    return by(model, bundle, base, device)
-
-
-def _by_biencoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
-    from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-
-    manifest = bundle.manifest
-    task = manifest.default_task
-    encoder = load_biencoder(model.path, device=device, lowercase=manifest.tokenizer.lowercase)
-    _check_size(encoder.hidden_size, bundle)
-
-    def encode(texts: Sequence[str]) -> list[EncodedQuery]:
-        own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
-        vectors = _cut(encoder.encode_queries(texts, manifest.tasks[task].instruction), bundle)
-        return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
-
-    return encode
-
-
-def _by_language_model(model: QueryModel, bundle: Bundle, base: QueryEncoder, device: str) -> Encode:
-    from lightretriever.artifacts.pipeline.full_query import full_query_vectors
-    from lightretriever.artifacts.pipeline.model import load_backbone
-
     manifest, idf = bundle.manifest, bundle.idf()
+    task = manifest.default_task
     with TemporaryDirectory(prefix="query-model-") as work:
-        backbone = load_backbone(
-            model.path,
-            work=Path(work),
-            adapter=model.adapter,
-            bos_token=model.bos_token,
-            device=device,
-            lowercase=manifest.tokenizer.lowercase,
-        )
-    _check_size(backbone.hidden_size, bundle)
-    if backbone.tokenizer.sha256 != manifest.tokenizer.sha256:
+        encoder = model.load(Path(work), lowercase=manifest.tokenizer.lowercase, device=device)
+    _check_size(encoder.hidden_size, bundle)
+    if encoder.has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
         raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
-    instruction = manifest.tasks[manifest.default_task].instruction
 
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
-        vectors, sparse = full_query_vectors(backbone, instruction, list(texts))
+        made = encoder.encode_queries(texts, manifest.tasks[task].instruction)
+        vectors = _cut(made.dense, bundle)
+        if made.sparse is None:
+            own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
+            return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
         return [
             EncodedQuery.of_model(terms, weights if idf is None else weights * idf[terms], vector)
-            for vector, (terms, weights) in zip(_cut(vectors, bundle), sparse, strict=True)
+            for vector, (terms, weights) in zip(vectors, made.sparse, strict=True)
         ]
 
     return encode
@@ -183,7 +156,7 @@ def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
     parts = Parts.open(bundle, settings, hashed=False)
     try:
-        encode = load_encoder(model, bundle, parts.encoder, device=device)
+        encode = query_encoder(model, bundle, parts.encoder, device=device)
         parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, encode, batch))
         return SearchEngine(bundle, settings, parts)
     except BaseException:

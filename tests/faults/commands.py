@@ -41,8 +41,6 @@ STAGES: Final[dict[str, str]] = {
 _LIBRARIES: Final = (
     "lightretriever.service.cli",
     "lightretriever.artifacts.evaluation.evaluate",
-    "lightretriever.artifacts.pipeline.distil_stages",
-    "lightretriever.artifacts.pipeline.refine",
     "lightretriever.artifacts.pipeline.stages",
     "lightretriever.artifacts.training.loop",
 )

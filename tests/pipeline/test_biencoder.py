@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, normalizers
@@ -29,28 +31,30 @@ def encoder(folder: Path) -> BiEncoder:
 
 def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, folder: Path) -> None:
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
-    for vectors in (encoder.encode_documents(TEXTS), encoder.encode_queries(TEXTS)):
+    for vectors in (encoder.encode_documents(TEXTS).dense, encoder.encode_queries(TEXTS).dense):
         assert (vectors.shape, vectors.dtype.name) == ((len(TEXTS), encoder.hidden_size), "float32")
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
-def test_a_single_token_has_the_vector_of_its_text(encoder: BiEncoder) -> None:
-    states = encoder.token_states()
+def test_a_single_token_has_the_vector_of_its_text(encoder: BiEncoder, tmp_path: Path) -> None:
+    states = token_rows(encoder, "", tmp_path)
     assert states.shape == (encoder.vocab_size, encoder.hidden_size)
     for word in ("music", "player", "terminal"):
         (token,) = encoder.tokenizer.encode(word)
-        np.testing.assert_allclose(states[token], encoder.encode_queries([word])[0], atol=1e-5)
+        np.testing.assert_allclose(states[token], encoder.encode_queries([word]).dense[0], atol=1e-5)
 
 
 def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path) -> None:
     own = load_biencoder(str(save_biencoder(tmp_path / "bi", prompts={"query": "search : "})), device="cpu")
     plain = SentenceTransformer(str(tmp_path / "bi"), device="cpu")
-    np.testing.assert_allclose(own.encode_queries(["music"]), plain.encode(["search : music"]), atol=1e-5)
-    np.testing.assert_allclose(own.encode_queries(["music"], "the tool "), plain.encode(["the tool music"]), atol=1e-5)
-    np.testing.assert_allclose(own.encode_documents(["music"]), plain.encode(["music"]), atol=1e-5)
+    np.testing.assert_allclose(own.encode_queries(["music"]).dense, plain.encode(["search : music"]), atol=1e-5)
+    np.testing.assert_allclose(
+        own.encode_queries(["music"], "the tool ").dense, plain.encode(["the tool music"]), atol=1e-5
+    )
+    np.testing.assert_allclose(own.encode_documents(["music"]).dense, plain.encode(["music"]), atol=1e-5)
     (token,) = own.tokenizer.encode("music")
-    np.testing.assert_allclose(own.token_states()[token], plain.encode("search : music"), atol=1e-5)
+    np.testing.assert_allclose(own.token_states()(torch.tensor([token]))[0], plain.encode("search : music"), atol=1e-5)
 
 
 def test_tokens_are_those_that_the_encoder_reads(encoder: BiEncoder) -> None:
@@ -63,7 +67,7 @@ def test_tokens_are_those_that_the_encoder_reads(encoder: BiEncoder) -> None:
 def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
     other = Tokenizer.from_buffer(encoder.tokenizer_json)
     other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
-    strange = BiEncoder(encoder.model, TextTokenizer(other, content=other.to_str().encode()), b"", "strange", "")
+    strange = replace(encoder, tokenizer=TextTokenizer(other, content=other.to_str().encode()))
     with pytest.raises(ModelError, match=r"the text 'music façade' has, from token 1 on,"):
         strange.check_tokens(["music", "music façade"])
 
@@ -71,7 +75,7 @@ def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
 def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, folder: Path) -> None:
     half = load_biencoder(str(folder), dtype="bfloat16", device="cpu")
     assert next(half.model.parameters()).dtype == torch.bfloat16
-    cosines = (half.encode_documents(TEXTS) * encoder.encode_documents(TEXTS)).sum(axis=1)
+    cosines = (half.encode_documents(TEXTS).dense * encoder.encode_documents(TEXTS).dense).sum(axis=1)
     assert cosines.min() > 0.99
     assert half.fingerprint != encoder.fingerprint
     assert load_biencoder(str(folder), device="cpu").fingerprint == encoder.fingerprint

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, bm25_impacts
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.tokens.idf import count_tokens
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+from tests.support.tiny import train_tokenizer
 
 V = 60
 IdLists = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=30), min_size=1, max_size=12)
@@ -88,6 +92,8 @@ def test_a_cut_keeps_the_strongest(texts: list[list[int]], top_k: int) -> None:
     )
 
 
-def test_a_corpus_without_tokens_is_refused() -> None:
+def test_a_corpus_without_tokens_is_refused(tmp_path: Path) -> None:
+    train_tokenizer(tmp_path / "tokenizer.json", ["some text"])
+    tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
     with pytest.raises(CorpusError, match="The 2 documents have no token"):
-        count_tokens(arrays([[], []]), V)
+        Bm25Encoder.of(["", ""], tokenizer, 100, None)

@@ -15,8 +15,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.cli import app
@@ -205,7 +205,7 @@ def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None
     [
         ({"output": "{tmp}/taken"}, "exists already"),
         ({"index.factory": "Nonsense", "index.dimension": 16}, "Nonsense"),
-        ({"index.dimension": 999}, "index.dimension is 999, but the hidden size of llama is 32"),
+        ({"index.dimension": 999}, "index.dimension is 999, but the vectors of llama have 32 values"),
         ({"corpus.path": "{tmp}/nothing"}, "no corpus.jsonl or corpus.jsonl.gz there"),
         ({"corpus.path": "{tmp}/bad.jsonl"}, "line 1: not JSON"),
         ({"corpus.path": "{tmp}/empty.jsonl"}, "no document in it"),

@@ -15,17 +15,19 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts, count_tokens
-from lightretriever.artifacts.pipeline.distil import (
+from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts
+from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     Bags,
+    FitTexts,
     agreement,
-    initial_rows,
+    distinct_rows,
+    fit_table,
     table_queries,
-    train_table,
 )
-from lightretriever.artifacts.pipeline.distil_stages import corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
+from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -100,11 +102,11 @@ def run(*arguments: str | Path) -> str:
 def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str], k: int = 10) -> float:
     """The share of the full encoder's first k documents that the service's dense leg finds too."""
     documents = tiny_documents(COUNT)
-    vectors = encoder.encode_documents([document.full_text for document in documents])
+    vectors = encoder.encode_documents([document.full_text for document in documents]).dense
     shared = 0
     patient = Settings(deadline_ms=60_000, warm_up_queries=1)
     with SearchEngine.open(Bundle.open(bundle), patient) as engine:
-        for query, vector in zip(queries, encoder.encode_queries(queries), strict=True):
+        for query, vector in zip(queries, encoder.encode_queries(queries).dense, strict=True):
             best = {documents[row].id for row in np.argsort(-(vectors @ vector))[:k]}
             request = SearchRequest.model_validate({"query": query, "k": k, "mode": "dense"})
             shared += len(best & {hit.id for hit in engine.search(request).hits})
@@ -163,7 +165,7 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
 
 def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     documents = tiny_documents(COUNT)
-    vectors = encoder.encode_documents([document.full_text for document in documents])
+    vectors = encoder.encode_documents([document.full_text for document in documents]).dense
     vectors[7] = vectors[8]  # what only the file can say
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
     (tmp_path / "vectors.ids").write_text("".join(f"{document.id}\n" for document in documents))
@@ -191,7 +193,7 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encode
 def test_vectors_that_do_not_fit_are_refused(
     recipe: Path, tmp_path: Path, encoder: BiEncoder, name: str, message: str
 ) -> None:
-    vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)])
+    vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
     zero = vectors.copy()
     zero[1] = 0
     random = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
@@ -208,7 +210,7 @@ def test_vectors_that_do_not_fit_are_refused(
 
 def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     documents = tiny_documents(COUNT)
-    np.save(tmp_path / "vectors.npy", encoder.encode_documents([document.full_text for document in documents]))
+    np.save(tmp_path / "vectors.npy", encoder.encode_documents([document.full_text for document in documents]).dense)
     ids = [document.id for document in documents]
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
     change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
@@ -321,17 +323,17 @@ def test_agreement_by_hand() -> None:
     assert agreement(table, bags_of([0], [1]), targets, documents) == Agreement(cosine=0.5, overlap=0.5)
 
 
-def test_initial_rows_lack_what_all_have_in_common_and_weigh_by_idf() -> None:
+def test_distinct_rows_lack_what_all_have_in_common_and_weigh_by_idf() -> None:
     states = np.array([[1, 1], [1, 3], [5, 5]], dtype=np.float32)
     statistics = count_tokens([np.array([0, 1]), np.array([0])], vocab_size=3)
-    rows = initial_rows(states, statistics)
+    rows = distinct_rows(states, statistics)
     common = np.array([1.0, 1 + 2 / 3])  # token 0 has two of the three postings, token 1 the third
     expected = (states - common) * np.log1p((2 - np.array([2, 1, 0]) + 0.5) / (np.array([2, 1, 0]) + 0.5))[:, None]
     expected /= np.linalg.norm(expected[:2], axis=1).mean()
     np.testing.assert_allclose(rows, expected, rtol=1e-5)
 
 
-def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], Bags, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], FitTexts]:
     """Texts whose true vectors are means of hidden rows, so that training can find them. Token 30 is in no text."""
     random = np.random.default_rng(seed)
     hidden = random.standard_normal((31, 8)).astype(np.float32)
@@ -339,7 +341,7 @@ def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], Bags, npt.NDArray[np.fl
     targets = table_queries(torch.from_numpy(hidden), bags).numpy()
     documents = random.standard_normal((60, 8)).astype(np.float32)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-    return random.standard_normal((31, 8)).astype(np.float32), bags, targets, documents
+    return random.standard_normal((31, 8)).astype(np.float32), FitTexts(bags, targets, documents, held_out=100)
 
 
 @pytest.mark.parametrize("part", ["cosine", "contrast", "kl"])
@@ -347,7 +349,7 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
     weights = {"cosine": 0.0, "contrast": 0.0, "kl": 0.0} | {part: 1.0}
     rest = {"epochs": 30, "batch_size": 50, "learning_rate": 0.05, "temperature": 0.2}
     settings = DistilTableRecipe.model_validate({**weights, **rest})
-    trained = train_table(*toy(), settings, 100)
+    trained = fit_table(*toy(), settings)
     assert len(trained.epochs) == 31
     assert trained.epochs[0].overlap < 0.4
     assert trained.epochs[trained.best].overlap > 0.75
@@ -357,8 +359,8 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
 def test_training_is_deterministic_and_leaves_unseen_rows() -> None:
     settings = DistilTableRecipe(epochs=2, batch_size=50, learning_rate=0.05)
     initial = toy()[0]
-    first, second = (train_table(*toy(), settings, 100).rows for _ in range(2))
-    other = train_table(*toy(), settings.model_copy(update={"seed": 1}), 100).rows
+    first, second = (fit_table(*toy(), settings).rows for _ in range(2))
+    other = fit_table(*toy(), settings.model_copy(update={"seed": 1})).rows
     np.testing.assert_array_equal(first, second)
     assert (first != other).any()
     np.testing.assert_array_equal(first[30], initial[30])
@@ -394,7 +396,7 @@ def test_sentences_and_queries_are_drawn_by_seed(tmp_path: Path) -> None:
 
 def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path) -> None:
     vectors = teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
-    np.testing.assert_allclose(vectors, encoder.encode_queries(QUERIES), atol=1e-3)
+    np.testing.assert_allclose(vectors, encoder.encode_queries(QUERIES).dense, atol=1e-3)
     (part,) = (tmp_path / "teacher").glob("part-*.npy")
     np.save(part, np.ones_like(vectors))
     np.testing.assert_array_equal(teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher"), 1)  # not made again

@@ -12,7 +12,8 @@ from lightretriever.artifacts.evaluation.evaluate import Evaluation
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -80,9 +81,9 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
     impacts = np.zeros((len(names), backbone.vocab_size))
     for row, (start, end) in enumerate(zip(shard.indptr[:-1], shard.indptr[1:], strict=True)):
         impacts[row, shard.terms[start:end]] = shard.impacts[start:end]
-    vectors, sparse = full_query_vectors(backbone, INSTRUCTION, list(QUERIES.values()))
+    made = LanguageModel.of(backbone).encode_queries(list(QUERIES.values()), INSTRUCTION)
     found = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse")}
-    for query, vector, (terms, weights) in zip(QUERIES, vectors[:, :24], sparse, strict=True):
+    for query, vector, (terms, weights) in zip(QUERIES, made.dense[:, :24], made.sparse or [], strict=True):
         dense_scores = documents @ vector
         assert found["full-dense"][query] == [names[i] for i in np.argsort(-dense_scores, kind="stable")]
         sparse_scores = impacts[:, terms] @ weights
@@ -166,7 +167,7 @@ def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> Non
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
     model.save(str(tmp_path / "model"), create_model_card=False)
     encoder = load_biencoder(str(tmp_path / "model"), device="cpu")
-    np.testing.assert_array_equal(encoder.token_states(), rows.numpy())
+    np.testing.assert_array_equal(token_rows(encoder, "", tmp_path), rows.numpy())
     assert encoder.longest is None
     encoder.check_tokens([document.full_text for document in tiny_documents(40)])
     encoder.check_tokens(["a special token in capitals, <S>, of which lower case makes one"])

@@ -15,9 +15,10 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.recipe import load_recipe
-from lightretriever.artifacts.pipeline.table import make_table
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import load_idf, save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -197,7 +198,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path,
     )
     task = bundle.manifest.default_task
     instruction = bundle.manifest.tasks[task].instruction
-    rows = np.load(make_table(plain, instruction, tmp_path / "table"))
+    rows = token_rows(LanguageModel.of(plain), instruction, tmp_path / "table")
     weights = load_idf(tmp_path / "adapter" / "idf.npy", plain.vocab_size)
     expected = rows * weights[:, None]
     found = bundle.table(task).rows(np.arange(plain.vocab_size))

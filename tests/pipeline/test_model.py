@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, ModelDtype, load_backbone
-from lightretriever.artifacts.pipeline.table import instruction_prefix, make_table
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
@@ -90,7 +90,7 @@ def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tm
     tokenizer.save_pretrained(folder)
     backbone = load_backbone(str(folder), work=tmp_path, device="cpu")
     assert backbone.vocab_size == backbone.embedded + 1
-    rows = np.load(make_table(backbone, "Find it", tmp_path / "table"))
+    rows = token_rows(LanguageModel.of(backbone), "Find it", tmp_path)
     assert rows.shape == (backbone.vocab_size, 32)
     assert not rows[-1].any()
     assert rows[:-1].any(axis=1).all()

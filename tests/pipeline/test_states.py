@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.pipeline.states import (
     PrefixCache,
@@ -10,7 +11,6 @@ from lightretriever.artifacts.pipeline.states import (
     token_states_cached,
     token_states_packed,
 )
-from lightretriever.artifacts.pipeline.table import instruction_prefix
 
 from tests.support.states import token_states_naive
 

@@ -1,24 +1,44 @@
-from functools import partial
+"""Token tables of a language model: one row per token, in parts, against the token-by-token forward pass."""
+
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.pipeline import table as table_module
+from lightretriever.artifacts.pipeline import encoder as encoder_module
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.table import instruction_prefix
+from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.stages import load_recipe_encoder, run_tables
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 
+from tests.support.models import write_corpus
 from tests.support.states import token_states_naive
 
 INSTRUCTION = "Given a question, retrieve passages that answer it"
 PART = 100
-make_table = partial(table_module.make_table, batch=48, part=PART)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model_folder: Path) -> Recipe:
+    content = {
+        "name": "tiny",
+        "model": {"path": str(model_folder), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 5)), "name": "tiny"},
+        "tasks": {"one": INSTRUCTION, "other": "Find another"},
+        "default_task": "one",
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    return load_recipe(tmp_path / "recipe.yaml")
 
 
 def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone, tmp_path: Path) -> None:
-    rows = np.load(make_table(any_backbone, INSTRUCTION, tmp_path))
+    rows = token_rows(LanguageModel.of(any_backbone), INSTRUCTION, tmp_path, batch=48, part=PART)
     assert rows.shape == (any_backbone.vocab_size, any_backbone.hidden_size)
     assert rows.dtype == np.float32
     with torch.inference_mode():
@@ -29,7 +49,7 @@ def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone
 
 def test_lookup_mean_normalise_equals_encoding_through_the_model(backbone: Backbone, tmp_path: Path) -> None:
     """q = normalise(mean_i e(t_i)): once from the stored table, once by the model for this query's own tokens."""
-    write_table(tmp_path / "task.npy", np.load(make_table(backbone, INSTRUCTION, tmp_path / "work")), "float32")
+    write_table(tmp_path / "task.npy", token_rows(LanguageModel.of(backbone), INSTRUCTION, tmp_path), "float32")
     ids = backbone.tokenizer.encode("Plays music music from the terminal")
     with torch.inference_mode():
         prefix = instruction_prefix(backbone, INSTRUCTION)
@@ -39,12 +59,11 @@ def test_lookup_mean_normalise_equals_encoding_through_the_model(backbone: Backb
     np.testing.assert_allclose(mean / np.linalg.norm(mean), expected, atol=1e-5)
 
 
-def test_a_stopped_table_goes_on_and_ends_the_same(
-    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = make_table(backbone, INSTRUCTION, tmp_path / "whole").read_bytes()
+def test_rows_of_a_stopped_run_are_kept(backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = LanguageModel.of(backbone)
+    whole = token_rows(encoder, INSTRUCTION, tmp_path / "whole", batch=48, part=PART)
     calls = 0
-    real = table_module._rows
+    real = encoder_module._states
 
     def stop_at_third(*arguments: object) -> object:
         nonlocal calls
@@ -53,16 +72,32 @@ def test_a_stopped_table_goes_on_and_ends_the_same(
             raise KeyboardInterrupt
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table_module, "_rows", stop_at_third)
+    monkeypatch.setattr(encoder_module, "_states", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
-        make_table(backbone, INSTRUCTION, tmp_path / "stopped")
-    assert make_table(backbone, INSTRUCTION, tmp_path / "stopped").read_bytes() == whole
+        token_rows(encoder, INSTRUCTION, tmp_path / "stopped", batch=48, part=PART)
+    again = token_rows(encoder, INSTRUCTION, tmp_path / "stopped", batch=48, part=PART)
+    np.testing.assert_array_equal(again, whole)
     parts = -(-backbone.vocab_size // PART)
     assert calls == parts + 1  # two parts were kept, only the interrupted one was begun twice
-    assert sorted(path.name for path in (tmp_path / "stopped").iterdir()) == ["plan.json", "table.npy"]
 
 
-def test_another_instruction_needs_another_directory(backbone: Backbone, tmp_path: Path) -> None:
-    make_table(backbone, INSTRUCTION, tmp_path)
+def test_a_stage_leaves_whole_tables_and_keeps_them(recipe: Recipe) -> None:
+    encoder = load_recipe_encoder(recipe)
+    tables = run_tables(recipe, encoder)
+    written = {file: file.stat().st_mtime_ns for file in tables.values()}
+    assert [sorted(path.name for path in file.parent.iterdir()) for file in tables.values()] == [
+        ["plan.json", "table.npy"]
+    ] * 2
+    tables["other"].unlink()
+    (tables["one"].parent / "part-0000000.npy").touch()  # a run that was killed after it had written the table
+    assert run_tables(recipe, encoder) == tables
+    assert tables["one"].stat().st_mtime_ns == written[tables["one"]]
+    assert not list(tables["one"].parent.glob("part-*"))
+
+
+def test_another_instruction_needs_another_directory(recipe: Recipe) -> None:
+    encoder = load_recipe_encoder(recipe)
+    run_tables(recipe, encoder)
+    other = recipe.model_copy(update={"tasks": {"one": "Other"}})
     with pytest.raises(ResumeError, match=r"instruction: 'Given a question.*' there, 'Other' now"):
-        make_table(backbone, "Other", tmp_path)
+        run_tables(other, encoder)

@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.encode import encode_documents
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.training.adapter import Adapter, term_thresholds
@@ -80,17 +78,21 @@ def load(adapter: Path) -> Backbone:
 def test_an_adapter_brings_its_thresholds_along(adapter: Path) -> None:
     backbone = load(adapter)
     thresholds = np.load(adapter / "thresholds.npy")
-    documents = [Document("a", "", TEXTS[3], b""), Document("b", "", TEXTS[5], b"")]
-    shard = encode_documents(backbone, documents, EncodeRecipe(max_length=LENGTH, top_k=None))
-    for row, document in enumerate(documents):
-        weights = np.log1p(np.maximum(naive_logits(backbone, document.text).numpy() - thresholds, 0))
+    encoder = LanguageModel.of(backbone, EncodeRecipe(max_length=LENGTH, top_k=None))
+    documents = [TEXTS[3], TEXTS[5]]
+    for text, (terms, impacts) in zip(documents, encoder.encode_documents(documents).sparse or [], strict=True):
+        weights = np.log1p(np.maximum(naive_logits(backbone, text).numpy() - thresholds, 0))
         found = np.zeros(backbone.embedded)
-        part = slice(shard.indptr[row], shard.indptr[row + 1])
-        found[shard.terms[part]] = shard.impacts[part]
+        found[terms] = impacts
         np.testing.assert_allclose(found, np.round(100 * weights), atol=1)
-    _, queries = full_query_vectors(backbone, "", [TEXTS[3]])
-    kept = dict(zip(*queries[0], strict=True))
-    plain = dict(zip(*full_query_vectors(without(adapter), "", [TEXTS[3]])[1][0], strict=True))
+    kept, plain = (
+        {
+            term: weight
+            for terms, weights in one.encode_queries(TEXTS[3:4]).sparse or []
+            for term, weight in zip(terms, weights, strict=True)
+        }
+        for one in (encoder, LanguageModel.of(without(adapter)))
+    )
     both = kept.keys() & plain.keys()  # of each, the strongest terms alone
     assert len(both) >= 10
     for term in both:

@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.pipeline.encode import encode_documents
-from lightretriever.artifacts.pipeline.full_query import FULL_QUERY_TERMS, full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import pack, packed_states
-from lightretriever.artifacts.pipeline.table import instruction_prefix
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive
@@ -265,7 +262,8 @@ def test_teachers_scores_take_part(backbone: Backbone, batch: Batch) -> None:
 def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch) -> None:
     """One query at a time, by the plain forward pass."""
     queries = [example.query for example in batch.examples]
-    dense, sparse = full_query_vectors(backbone, INSTRUCTION, queries)
+    made = LanguageModel.of(backbone).encode_queries(queries, INSTRUCTION)
+    dense, sparse = made.dense, made.sparse or []
     prefix = instruction_prefix(backbone, INSTRUCTION)
     for row, query in enumerate(queries):
         ids = [*prefix, *backbone.tokenizer.encode(query).tolist(), backbone.eos_id]
@@ -283,17 +281,14 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
 
 def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> None:
     """Training and `encode` must agree on what a document's vector is."""
-    documents = [Document(one.id, one.title, one.text, one.raw) for one in tiny_documents(6)]
-    with torch.inference_mode():
-        shard = encode_documents(backbone, documents, EncodeRecipe(max_length=60))
-    sequences = [
-        backbone.frame(ids[:58].tolist())
-        for ids in backbone.tokenizer.encode_batch([document.full_text for document in documents])
-    ]
+    documents = tiny_documents(6)
+    texts = [document.full_text for document in documents]
+    made = LanguageModel.of(backbone, EncodeRecipe(max_length=60)).encode_documents(texts)
+    sequences = [backbone.frame(ids[:58].tolist()) for ids in backbone.tokenizer.encode_batch(texts)]
     with torch.inference_mode():
         ends = packed_states(backbone, sequences, 64).ends()
     packed = torch.nn.functional.normalize(ends, dim=1).numpy()
-    np.testing.assert_allclose(packed, shard.dense.astype(np.float32), atol=2e-3)
+    np.testing.assert_allclose(packed, made.dense, atol=1e-5)
 
 
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:

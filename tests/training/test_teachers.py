@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError, ResumeError
 from lightretriever.artifacts.files.shards import EncodedShard
-from lightretriever.artifacts.pipeline.full_query import full_query_vectors
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
@@ -156,7 +156,8 @@ def dense_and_sparse(folder: Path, one: TrainingSet, tmp_path: Path, adapter: Pa
         with torch.inference_mode():
             states = backbone.decoder(input_ids=torch.tensor([ids]))[0][0]
             weights = torch.log1p(torch.relu((states @ backbone.head.T).amax(dim=0))).numpy()
-        dense, [(terms, asked)] = full_query_vectors(backbone, one.instruction, [query])
+        asked_for = LanguageModel.of(backbone).encode_queries([query], one.instruction)
+        dense, [(terms, asked)] = asked_for.dense, asked_for.sparse or []
         end = torch.nn.functional.normalize(states[-1], dim=0).numpy()
         weighted = np.zeros(len(weights))
         weighted[terms] = asked * idf[terms]

@@ -16,8 +16,9 @@ import torch
 import yaml
 from lightretriever.artifacts.cli.summary import TrainSummary
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
-from lightretriever.artifacts.pipeline.table import make_table
 from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE, TOKEN_MLP_FILE
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
@@ -259,10 +260,10 @@ def test_queries_by_an_mlp_on_the_embeddings(toy: Path, tmp_path: Path) -> None:
     assert backbone.token_mlp is not None
     embedding = backbone.model.get_input_embeddings()
     embedded = embedding(torch.arange(backbone.embedded)).float()
-    table = np.load(make_table(backbone, INSTRUCTION, tmp_path / "table"))
+    table = token_rows(LanguageModel.of(backbone), INSTRUCTION, tmp_path / "table")
     expected = backbone.token_mlp(embedded).detach().numpy()
     np.testing.assert_allclose(table[: backbone.embedded], expected, rtol=1e-4, atol=1e-5)
-    plain = np.load(make_table(replace(backbone, token_mlp=None), INSTRUCTION, tmp_path / "plain"))
+    plain = token_rows(LanguageModel.of(replace(backbone, token_mlp=None)), INSTRUCTION, tmp_path / "plain")
     assert not np.allclose(table, plain, atol=0.1)
     assert measured(toy, tmp_path / "after", tmp_path / "adapter")["dense"]["nDCG@10"] > 0.6
     (tmp_path / "adapter" / TOKEN_MLP_FILE).unlink()

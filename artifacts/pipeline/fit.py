@@ -1,37 +1,35 @@
-"""Learn the token table of a bi-encoder: mean of rows ~ what the whole encoder makes of the query.
+"""Fit a token table to texts: mean of rows ~ what the whole encoder makes of the text.
 
     q = normalise(mean_i E[t_i]),  y = the encoder's own vector of the same text,  d = frozen vectors of documents
 
     loss = cosine · (1 - q·y) + contrast · CE(q·y' / τ over the batch) + kl · KL(softmax(y·d / τ) ‖ softmax(q·d / τ))
 
 Only the rows of E are learned, so this takes minutes on a CPU, whatever the size of the encoder.
+`artifacts.pipeline.fit_texts` says which texts.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.arrays import write_array
-from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Statistics
 from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.idf import TokenStatistics
 from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
 
 __all__ = [
     "Agreement",
     "Bags",
-    "TrainedTable",
+    "FitTexts",
+    "FittedTable",
     "agreement",
-    "initial_rows",
+    "distinct_rows",
+    "fit_table",
+    "scaled_rows",
     "table_queries",
-    "train_table",
-    "write_table",
 ]
 
 _SAMPLED_DOCUMENTS = 1024
@@ -72,6 +70,19 @@ class Bags:
 
 
 @dataclass(frozen=True)
+class FitTexts:
+    """What a table is fitted to: n texts as `bags`, and the encoder's own unit vectors of them, `targets` (n, H).
+
+    The last `held_out` texts are not trained on. `documents` (N, H) are the frozen unit vectors of the corpus.
+    """
+
+    bags: Bags
+    targets: npt.NDArray[np.floating]
+    documents: npt.NDArray[np.floating]
+    held_out: int
+
+
+@dataclass(frozen=True)
 class Agreement:
     """How well the table agrees with the encoder on texts that were held out: mean cosine of the two vectors, and the
     share of the encoder's first ten documents that are among the table's first ten."""
@@ -81,30 +92,33 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class TrainedTable:
-    """The rows (V, H) float32 of the best epoch, and the agreement before training and after each epoch."""
+class FittedTable:
+    """The rows (V, H) float32 of the best epoch, and the agreement before the first epoch and after each."""
 
     rows: npt.NDArray[np.float32]
     epochs: list[Agreement]
 
     @property
     def best(self) -> int:
-        """The epoch that was kept, the first of equals; 0 is the table before training."""
+        """The epoch that was kept, the first of equals; 0 is the table that was begun with."""
         return max(range(len(self.epochs)), key=lambda epoch: (self.epochs[epoch].overlap, -epoch))
 
 
-def initial_rows(states: npt.NDArray[np.float32], statistics: Bm25Statistics) -> npt.NDArray[np.float32]:
-    """The table before training: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), scaled to rows of mean length 1.
+def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) -> npt.NDArray[np.float32]:
+    """Rows to begin with: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), scaled by the tokens of the corpus.
 
     `states` s (V, H) float32 are those of single tokens, p(t) a token's share of the corpus' postings. What all texts
     have in common says nothing of any of them, so it is taken off; rare tokens say most.
     """
     share = statistics.frequencies / statistics.frequencies.sum()
-    common = share @ states
-    rows = (states - common) * statistics.idf(np.arange(len(states)))[:, None]
-    scale = np.linalg.norm(rows[statistics.frequencies > 0], axis=1).mean()
-    scaled: npt.NDArray[np.float32] = (rows / max(scale, 1e-12)).astype(np.float32)
-    return scaled
+    rows = (states - share @ states) * statistics.idf(np.arange(len(states)))[:, None]
+    return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
+
+
+def scaled_rows(rows: npt.NDArray[np.floating], tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    """The rows (V, H) by one factor, so that those of `tokens` have length 1 on average."""
+    scale = max(float(np.linalg.norm(rows[tokens], axis=1).mean()), 1e-12)
+    return np.ascontiguousarray(rows / scale, dtype=np.float32)
 
 
 def table_queries(rows: torch.Tensor, bags: Bags) -> torch.Tensor:
@@ -128,27 +142,20 @@ def agreement(
     return Agreement(cosines / len(bags), shared / (k * len(bags)))
 
 
-def train_table(
-    initial: npt.NDArray[np.float32],
-    bags: Bags,
-    targets: npt.NDArray[np.floating],
-    documents: npt.NDArray[np.floating],
-    settings: TableTraining,
-    held_out: int,
-) -> TrainedTable:
-    """Train from the rows `initial` (V, H) on n texts `bags` with the encoder's unit vectors `targets` (n, H).
+def fit_table(initial: npt.NDArray[np.float32], texts: FitTexts, settings: TableTraining) -> FittedTable:
+    """Train from the rows `initial` (V, H).
 
-    `documents` (N, H) are the frozen unit vectors of the corpus. The last `held_out` texts are not trained on: after
-    every epoch the agreement on them is measured, and the epoch with the best overlap is kept. The same inputs and
-    seed give the same rows on the same machine and number of threads; rows of tokens that are in no text keep their
-    initial values. Raises RecipeError when fewer texts than one batch are left.
+    After every epoch the agreement on the held-out texts is measured, and the epoch with the best overlap is kept. The
+    same inputs and seed give the same rows on the same machine and number of threads; rows of tokens that are in no
+    text keep their initial values. Raises RecipeError when fewer texts than one batch are left to train on.
     """
-    trained = len(bags) - held_out
-    if held_out < 1 or trained < settings.batch_size:
+    bags, targets, documents = texts.bags, texts.targets, texts.documents
+    trained = len(bags) - texts.held_out
+    if texts.held_out < 1 or trained < settings.batch_size:
         raise RecipeError(
-            f"distil: {trained} texts to train on beside {held_out} held out, less than one batch of "
+            f"{trained} texts to train a token table on beside {texts.held_out} held out, less than one batch of "
             f"{settings.batch_size}.",
-            remedy="Give more queries, sentences: true, or a smaller distil.batch_size.",
+            remedy="Give a larger corpus, with `distil` more queries or sentences: true, or a smaller batch_size.",
         )
     generator = torch.Generator().manual_seed(settings.seed)
     rows = torch.nn.Parameter(torch.from_numpy(initial.copy()))
@@ -160,7 +167,7 @@ def train_table(
     optimizer = torch.optim.SparseAdam([rows], lr=settings.learning_rate)
     steps = settings.epochs * (trained // settings.batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=max(steps, 1))
-    with ProgressBar("distil", total=steps * settings.batch_size, unit="texts") as progress:
+    with ProgressBar("fit", total=steps * settings.batch_size, unit="texts") as progress:
         for _ in range(settings.epochs):
             order = torch.randperm(trained, generator=generator)
             for batch in order.split(settings.batch_size):
@@ -174,16 +181,9 @@ def train_table(
                 schedule.step()
                 progress.advance(len(batch))
             epochs.append(agreement(rows, *judged))
-            if TrainedTable(initial, epochs).best == len(epochs) - 1:
+            if FittedTable(initial, epochs).best == len(epochs) - 1:
                 best = rows.detach().clone()
-    return TrainedTable(best.numpy(), epochs)
-
-
-def write_table(file: Path, trained: TrainedTable) -> None:
-    """Write the rows to `file`, and beside them `training.json`: the agreement of every epoch."""
-    record = {"best_epoch": trained.best, "epochs": [vars(epoch) for epoch in trained.epochs]}
-    write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
-    write_array(file, trained.rows)
+    return FittedTable(best.numpy(), epochs)
 
 
 def _loss(

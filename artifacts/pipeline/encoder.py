@@ -1,0 +1,138 @@
+"""Encoders: what a bundle needs of a model that reads its documents, and whose token rows stand for it in queries.
+
+A language model (`pipeline.language_model`) and a bi-encoder (`pipeline.biencoder`) are encoders. Document vectors may
+come from a file instead (`pipeline.given_vectors`), impacts from BM25 (`pipeline.bm25_impacts`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = ["PART", "Encoded", "Encoder", "StatesOf", "load_encoder", "rows_per_pass", "token_rows"]
+
+PART = 8192
+"""Rows of a token table in one file, the most that a kill can cost."""
+
+StatesOf: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""What a model makes of tokens by themselves: ids (n,) → states (n, H)."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoder makes of n texts: `dense` (n, H) float32, L2-normalised, and a `sparse` row of each.
+
+    A sparse row is token ids (m,) int32, ascending, and what they weigh (m,): impacts, uint16, in a document, float32
+    in a query. None stands for an encoder without a sparse side.
+    """
+
+    dense: npt.NDArray[np.float32]
+    sparse: list[tuple[npt.NDArray[np.int32], npt.NDArray[Any]]] | None = None
+
+
+@dataclass(frozen=True)
+class Encoder(ABC):
+    """A model ready to encode.
+
+    `tokenizer` makes the tokens of a query, without special ones; `tokenizer_json` is its file, as a bundle holds it.
+    `fingerprint` stands for all that decides a vector: weights, tokenizer, what frames a text, number type,
+    lowercasing. `hidden_size` is H; of the V ids of the tokenizer the model has an `embedded` number, the others are
+    special tokens no text contains. It reads the first `longest` tokens of a text, special ones included (None: all).
+    """
+
+    name: str
+    fingerprint: str
+    tokenizer: TextTokenizer
+    tokenizer_json: bytes
+    device: torch.device
+    hidden_size: int
+    embedded: int
+    longest: int | None
+
+    has_sparse: ClassVar[bool]
+    """Whether it gives sparse rows too."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the tokenizer's highest id + 1."""
+        return self.tokenizer.vocab_size
+
+    @abstractmethod
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Vectors of documents. Raises ModelError for what the model can't read."""
+
+    @abstractmethod
+    def encode_queries(
+        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
+    ) -> Encoded:
+        """Vectors of whole queries, which the mean of token rows stands for. Raises ModelError."""
+
+    @abstractmethod
+    def token_states(self, instruction: str = "") -> StatesOf:
+        """How it reads tokens by themselves behind an instruction."""
+
+    def check_tokens(self, texts: Sequence[str]) -> None:  # noqa: B027
+        """Raise ModelError for a text whose tokens by `tokenizer` are not those that the model reads."""
+
+
+def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, biencoder: bool) -> Encoder:
+    """Load a model as a bi-encoder or as a language model; a GGUF file is converted below `work`. Raises ModelError."""
+    if biencoder:
+        from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
+
+        return load_biencoder(model.path, dtype=model.dtype, device=model.device, lowercase=settings.lowercase)
+    from lightretriever.artifacts.pipeline.language_model import LanguageModel
+    from lightretriever.artifacts.pipeline.model import load_model
+
+    return LanguageModel.of(load_model(model, work, lowercase=settings.lowercase), settings)
+
+
+def rows_per_pass(encoder: Encoder) -> int:
+    """Tokens of a forward pass: more than 128 fall out of a CPU's caches."""
+    return 512 if encoder.device.type == "cuda" else 128
+
+
+def token_rows(
+    encoder: Encoder, instruction: str, work: Path, *, batch: int | None = None, part: int = PART
+) -> npt.NDArray[np.float32]:
+    """The states of all tokens by themselves, (V, H) float32; ids without an embedding get rows of zeros.
+
+    They are *not* normalised: a query is normalise(mean_i E[t_i]). A forward pass takes `batch` tokens (None: by
+    device). A stopped call goes on after the last finished part of `part` rows; parts lie in `work` as `part-*.npy`
+    until the caller removes them. Raises ModelError for states that are not finite.
+    """
+    rows = np.zeros((encoder.vocab_size, encoder.hidden_size), dtype=np.float32)
+    batch = batch or rows_per_pass(encoder)
+    with torch.inference_mode(), ProgressBar("table", total=encoder.embedded, unit="tokens") as progress:
+        states_of = encoder.token_states(instruction)
+        for start in range(0, encoder.embedded, part):
+            end, file = min(start + part, encoder.embedded), work / f"part-{start:07d}.npy"
+            if file.is_file():
+                progress.skip(end - start)
+            else:
+                write_array(file, _states(states_of, start, end, batch))
+                progress.advance(end - start)
+            rows[start:end] = read_array(file)
+    return rows
+
+
+def _states(states_of: StatesOf, start: int, end: int, batch: int) -> npt.NDArray[np.float32]:
+    """Rows `start` to `end`, (end - start, H) float32."""
+    states = [
+        states_of(torch.arange(first, min(first + batch, end))).float().cpu() for first in range(start, end, batch)
+    ]
+    rows: npt.NDArray[np.float32] = torch.cat(states).numpy()
+    if not np.isfinite(rows).all():
+        bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+        raise ModelError(f"Token {bad} has a state that is not finite.", remedy="Set model.dtype to float32.")
+    return rows

@@ -1,0 +1,161 @@
+"""The texts that token tables are fitted to, with the vectors that the whole encoder makes of them.
+
+A bi-encoder's table learns from documents, sentences and queries (`DistilTexts`), a language model's from documents
+that it has read already (`encoded_documents`). Judgments are never read.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.corpus.beir import Document, read_queries
+from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.workdir import check_plan, read_json
+from lightretriever.artifacts.pipeline.build import next_document, no_document_left
+from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.fit import Bags, FitTexts
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.weights import software
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = ["DistilTexts", "corpus_sentences", "encoded_documents", "query_texts", "teacher_vectors"]
+
+_SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
+_SHORTEST = 4
+"""Words of a sentence worth training on; a text in a script without spaces counts its characters."""
+
+_PART = 2048
+_CHECKED = 1000
+
+
+@dataclass(frozen=True)
+class DistilTexts:
+    """Documents as token ids, with their `vectors` (N, H), and `texts`: queries and sentences, each once."""
+
+    settings: DistilTableRecipe
+    encoder: Encoder
+    documents: list[npt.NDArray[np.int32]]
+    vectors: npt.NDArray[np.float16]
+    statistics: TokenStatistics
+    texts: list[str]
+
+    @classmethod
+    def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
+        """Read the corpus, its shards and the queries. Raises ModelError for a tokenizer that can't serve queries."""
+        documents = [document.full_text for document in recipe.corpus.open()]
+        vectors = np.concatenate([shard.dense for shard in ShardStore(recipe.work / "encode")])
+        texts = query_texts(settings.queries, settings.sample, settings.seed)
+        if settings.sentences:
+            limit = None if settings.sentences is True else settings.sentences
+            texts += corpus_sentences(recipe.corpus.open(), limit, settings.seed)
+        texts = list(dict.fromkeys(texts))
+        tokens = _tokens(encoder.tokenizer, documents, encoder.longest)
+        encoder.check_tokens([*texts[:_CHECKED], *documents[:_CHECKED]])
+        return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.vocab_size), texts)
+
+    def of_task(self, instruction: str, teacher: Path) -> FitTexts:
+        """Documents, sentences and queries; a share of the latter two, or else of the documents, is held out.
+
+        The encoder's vectors of the latter are kept below `teacher`.
+        """
+        targets = teacher_vectors(self.encoder, self.texts, instruction, teacher)
+        bags = _tokens(self.encoder.tokenizer, self.texts, self.encoder.longest)
+        random = np.random.default_rng(self.settings.seed)  # what is held out is the end of these
+        read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
+        order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
+        return FitTexts(
+            Bags.of([*(self.documents[row] for row in read), *(bags[row] for row in order)]),
+            np.concatenate([self.vectors[read], targets[order]]),
+            self.vectors,
+            min(self.settings.held_out, (len(order) or len(read)) // 10),
+        )
+
+
+def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
+    """Drawn documents of the encoded corpus, as far as the model read them, and their vectors, cut to the bundle's D.
+
+    No model is needed. Raises ResumeError where the corpus is not the one that was encoded.
+    """
+    facts = read_json(recipe.work / "backbone.json")
+    tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
+    shards = list(ShardStore(recipe.work / "encode"))
+    vectors = np.concatenate([shard.dense for shard in shards])
+    drawn = np.random.default_rng(settings.seed).permutation(len(vectors))[: settings.documents]
+    places = {int(row): place for place, row in enumerate(drawn)}
+    texts = [""] * len(drawn)
+    documents = iter(recipe.corpus.open())
+    for row, encoded in enumerate(document_id for shard in shards for document_id in shard.ids):
+        document = next_document(documents, encoded)
+        if row in places:
+            texts[places[row]] = document.full_text
+    no_document_left(documents)
+    bags = _tokens(tokenizer, texts, recipe.encode.max_length)
+    kept = [place for place, tokens in enumerate(bags) if len(tokens)]
+    cut = vectors[drawn[kept], : recipe.index.dimension].astype(np.float32)
+    unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
+    return FitTexts(Bags.of([bags[place] for place in kept]), unit, unit, min(settings.held_out, len(kept) // 10))
+
+
+def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:
+    """Queries of BEIR files or folders, each once: at most `sample` of each file (None: all), drawn by `seed`.
+
+    Raises CorpusError for a file that can't be read.
+    """
+    texts: list[str] = []
+    for number, path in enumerate(paths):
+        texts += _draw(list(dict.fromkeys(read_queries(path).values())), sample, (seed, number))
+    return list(dict.fromkeys(texts))
+
+
+def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int) -> list[str]:
+    """Titles and sentences of a corpus, each once, in its order: at most `limit` (None: all), drawn by `seed`."""
+    found: dict[str, None] = {}
+    for document in documents:
+        for part in (document.title, *_SENTENCE_END.split(document.text)):
+            sentence = " ".join(part.split())
+            if len(sentence.split()) >= _SHORTEST or (" " not in sentence and len(sentence) >= 2 * _SHORTEST):
+                found.setdefault(sentence)
+    return _draw(list(found), limit, (seed,))
+
+
+def teacher_vectors(encoder: Encoder, texts: Sequence[str], instruction: str, folder: Path) -> npt.NDArray[np.float16]:
+    """What the whole encoder makes of `texts` as queries: (n, H) float16, L2-normalised before rounding.
+
+    They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the
+    folder was begun with other texts, another encoder or another instruction, or a part can't be read.
+    """
+    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+    plan = {"model": encoder.fingerprint, "instruction": instruction, "texts": len(texts), "sha256": digest}
+    check_plan(folder / "plan.json", {**plan, "device": encoder.device.type, "software": software()})
+    parts = [np.zeros((0, encoder.hidden_size), dtype=np.float16)]
+    with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
+        for start in range(0, len(texts), _PART):
+            file, chunk = folder / f"part-{start:08d}.npy", texts[start : start + _PART]
+            if file.is_file():
+                progress.skip(len(chunk))
+            else:
+                write_array(file, encoder.encode_queries(chunk, instruction).dense.astype(np.float16))
+                progress.advance(len(chunk))
+            parts.append(read_array(file))
+    return np.concatenate(parts)
+
+
+def _tokens(tokenizer: TextTokenizer, texts: list[str], longest: int | None) -> list[npt.NDArray[np.int32]]:
+    """Token ids (n,) of every text, at most the first `longest`."""
+    return [ids[:longest] for ids in tokenizer.encode_batch(texts)]
+
+
+def _draw(texts: list[str], limit: int | None, seed: tuple[int, ...]) -> list[str]:
+    if limit is None or len(texts) <= limit:
+        return texts
+    kept = np.sort(np.random.default_rng(seed).choice(len(texts), size=limit, replace=False))
+    return [texts[index] for index in kept]

@@ -1,0 +1,95 @@
+"""Document vectors from a file, as an index of a bi-encoder already holds them."""
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.files.arrays import UNREADABLE
+from lightretriever.artifacts.pipeline.encoder import Encoder
+
+__all__ = ["GivenVectors"]
+
+_PROBES = 16
+_LEAST_COSINE = 0.9
+"""Given vectors are checked against the encoder's own of a few documents; rounding and cutting cost far less."""
+
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True)
+class GivenVectors:
+    """Document vectors (N, H), float16 or float32, in the corpus' order."""
+
+    vectors: npt.NDArray[np.floating]
+
+    @classmethod
+    def open(cls, path: Path, ids: Path | None, encoder: Encoder, corpus: Corpus, count: int) -> Self:
+        """Map the vectors of the corpus' `count` documents, checked against corpus and encoder.
+
+        Raises RecipeError for another shape or number type, for `ids` in another order than the corpus', and when they
+        are not what the encoder makes of the corpus' first documents; CorpusError for one that is zero or not finite.
+        """
+        try:
+            vectors: npt.NDArray[np.floating] = np.load(str(path), mmap_mode="r", allow_pickle=False)
+        except UNREADABLE as error:
+            raise RecipeError(f"distil.vectors: {path} can't be read as .npy: {error}.") from error
+        shape = (count, encoder.hidden_size)
+        if vectors.shape != shape or vectors.dtype.type not in (np.float16, np.float32):
+            raise RecipeError(
+                f"distil.vectors: {path} is {vectors.dtype.name} of shape {vectors.shape}, expected float16 or float32 "
+                f"of shape {shape}: one row per document of the corpus.",
+                remedy="Give all the vectors, in the corpus' order.",
+            )
+        if ids is not None:
+            _check_ids(ids, corpus)
+        _check_norms(vectors, corpus)
+        given = cls(vectors)
+        probes = [document.full_text for document in islice(corpus, _PROBES)]
+        cosines = (given.of_documents(0, len(probes)) * encoder.encode_documents(probes).dense).sum(axis=1)
+        if np.median(cosines) < _LEAST_COSINE:
+            raise RecipeError(
+                f"distil.vectors: the first {len(probes)} have a median cosine of {np.median(cosines):.2f} with what "
+                f"{encoder.name} makes of the corpus' first documents.",
+                remedy="Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order.",
+            )
+        return given
+
+    def of_documents(self, first: int, count: int) -> npt.NDArray[np.float32]:
+        """The vectors of `count` documents from the place `first` of the corpus on, (n, H), made of length 1."""
+        rows = np.asarray(self.vectors[first : first + count], dtype=np.float32)
+        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
+
+
+def _check_ids(path: Path, corpus: Corpus) -> None:
+    try:
+        ids = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"distil.ids: {path} can't be read: {error}.") from error
+    number = 0
+    for number, document in enumerate(corpus, start=1):
+        found = ids[number - 1] if number <= len(ids) else "nothing"
+        if found != document.id:
+            raise RecipeError(
+                f'distil.ids: line {number} of {path} has {found!r} where the corpus has "{document.id}".',
+                remedy="Give ids and vectors in the corpus' order.",
+            )
+    if number < len(ids):
+        raise RecipeError(f"distil.ids: {path} has {len(ids)} ids, the corpus {number} documents.")
+
+
+def _check_norms(vectors: npt.NDArray[np.floating], corpus: Corpus) -> None:
+    for start in range(0, len(vectors), _CHUNK):
+        norms = np.linalg.norm(np.asarray(vectors[start : start + _CHUNK], dtype=np.float32), axis=1)
+        bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
+        if len(bad):
+            document = next(islice(corpus, start + int(bad[0]), None))
+            raise CorpusError(
+                f'distil.vectors: the vector of document "{document.id}" has the norm {norms[bad[0]]:g}.',
+                remedy="Encode that document again.",
+            )

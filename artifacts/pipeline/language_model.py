@@ -1,0 +1,133 @@
+"""A language model as an encoder: documents, whole queries, and tokens by themselves.
+
+A document is read as `[bos] d <eos>`. Dense: the state at `<eos>`. Sparse: max over the positions of ln(1 + ReLU(h·P)).
+A whole query is `[bos] I q <eos>`, its sparse vector over the positions of q and `<eos>`; of it the strongest terms are
+kept, as a model that isn't trained yet finds all of its vocabulary a little likely. Whole queries are what the token
+table is fitted to and compared with; the service never reads one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from lightretriever.artifacts.pipeline.encode import QUANTIZATION, length_sorted_batches
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
+from lightretriever.artifacts.pipeline.states import (
+    PackedStates,
+    PrefixCache,
+    mlp_states,
+    packed_states,
+    token_states_cached,
+)
+from lightretriever.artifacts.progress import ProgressBar
+from torch.nn.functional import normalize
+
+__all__ = ["FULL_QUERY_TERMS", "LanguageModel", "full_query_states", "instruction_prefix"]
+
+#: Sparse terms kept of a query.
+FULL_QUERY_TERMS = 64
+_BATCH = 64
+_ROW_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class LanguageModel(Encoder):
+    """A language model as an encoder. `settings` say how far and how much at a time it reads documents, and how many
+    of their terms it keeps."""
+
+    backbone: Backbone
+    settings: EncodeRecipe
+    has_sparse: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, backbone: Backbone, settings: EncodeRecipe | None = None) -> Self:
+        """A loaded model as an encoder; `settings` are those of a recipe by default."""
+        settings = settings or EncodeRecipe()
+        names = ("name", "fingerprint", "tokenizer", "tokenizer_json", "device", "hidden_size", "embedded")
+        shared = {name: getattr(backbone, name) for name in names}
+        return cls(**shared, longest=settings.max_length, backbone=backbone, settings=settings)
+
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once."""
+        backbone, settings = self.backbone, self.settings
+        sequences = backbone.document_ids(texts, settings.max_length)
+        dense = np.empty((len(texts), self.hidden_size), dtype=np.float32)
+        sparse: list[Any] = [None] * len(texts)
+        batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 2_048)
+        with torch.inference_mode():
+            for batch in length_sorted_batches(sequences, batch_tokens):
+                states = _last_hidden_states(backbone, [sequences[index] for index in batch])
+                dense[batch] = normalize(states.ends().float(), dim=1).cpu().numpy()
+                weights = sparse_weights(states.hidden, backbone.head, states.spans, backbone.thresholds)
+                rows = quantise_top_k(weights, settings.top_k, QUANTIZATION)
+                for index, row in zip(batch, rows, strict=True):
+                    sparse[index] = row
+                if progress is not None:
+                    progress.advance(len(batch))
+        return Encoded(dense, sparse)
+
+    def encode_queries(
+        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
+    ) -> Encoded:
+        """Dense vectors (n, H) and the weights of the strongest terms, as documents have them before quantisation."""
+        prefix = instruction_prefix(self.backbone, instruction)
+        encoded = [ids.tolist() for ids in self.tokenizer.encode_batch(texts)]
+        dense = np.empty((len(texts), self.hidden_size), dtype=np.float32)
+        sparse = []
+        with torch.inference_mode():
+            for start in range(0, len(encoded), _BATCH):
+                part = encoded[start : start + _BATCH]
+                states, weights = full_query_states(self.backbone, prefix, part, _ROW_TOKENS)
+                dense[start : start + len(part)] = normalize(states.float(), dim=1).cpu().numpy()
+                for row in weights:
+                    terms = row.nonzero()[:, 0]
+                    sparse.append((terms.cpu().numpy().astype(np.int32), row[terms].cpu().numpy()))
+                if progress is not None:
+                    progress.advance(len(part))
+        return Encoded(dense, sparse)
+
+    def token_states(self, instruction: str = "") -> StatesOf:
+        """e(t) behind the instruction, by the model or by its token MLP."""
+        if self.backbone.token_mlp is not None:
+            return lambda tokens: mlp_states(self.backbone, tokens)
+        cache = PrefixCache(self.backbone, instruction_prefix(self.backbone, instruction))
+        return lambda tokens: token_states_cached(self.backbone, cache, tokens)
+
+
+def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
+    """`[bos] I` as token ids, I being `Instruct: {task}\\nQuery: ` or nothing for an empty instruction."""
+    text = f"Instruct: {instruction}\nQuery: " if instruction else ""
+    prefix = [*backbone.prefix(), *backbone.tokenizer.encode(text).tolist()]
+    if not prefix:  # a model without [bos] and an empty instruction: the end token serves as the first position
+        prefix = [backbone.eos_id]
+    return prefix
+
+
+def full_query_states(
+    backbone: Backbone, prefix: list[int], queries: list[list[int]], row_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
+    packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
+    spans = [(start + len(prefix), end) for start, end in packed.spans]
+    weights = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
+    strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
+    return packed.ends(), torch.zeros_like(weights).scatter(1, terms, strongest)
+
+
+def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:
+    """Right-padded forward pass, one text a row.
+
+    Attention is causal, so no real position ever sees the padding behind it and no mask is needed.
+    """
+    width = max(map(len, sequences))
+    ids = torch.full((len(sequences), width), backbone.eos_id)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+    states: torch.Tensor = backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)[0]
+    spans = [(row * width, row * width + len(sequence)) for row, sequence in enumerate(sequences)]
+    return PackedStates(states.flatten(0, 1), spans)
