@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.sparse.arguments import MAX_IMPACT
 
 __all__ = ["Bm25Statistics", "bm25_impacts", "count_tokens"]
 

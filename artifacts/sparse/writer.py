@@ -14,33 +14,22 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import orjson
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_IMPACT, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.arguments import MAX_IMPACT, check_integers
+from lightretriever.artifacts.sparse.arguments import check_integers
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_ID_BYTES",
-    "MAX_TERM",
     "ImpactIndexWriter",
     "LuceneWriter",
     "check_texts",
     "chunks",
     "english_analyzer",
 ]
-
-MAX_DOCUMENT_BYTES: Final = 64 << 20
-"""Largest stored document: 64 MiB of UTF-8. Java holds a document several times over while it writes it."""
-
-MAX_ID_BYTES: Final = 32_766
-"""Longest document id in UTF-8 bytes: Lucene's limit for one term."""
-
-MAX_TERM: Final = 1 << 24
-"""Token ids are below this, far above any vocabulary: Java keeps a table as long as the largest id."""
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
