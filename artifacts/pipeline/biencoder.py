@@ -60,6 +60,13 @@ class BiEncoder:
         longest = self.model.max_seq_length
         return None if longest is None or math.isinf(longest) else int(longest)
 
+    def count_cut(self, texts: Sequence[npt.NDArray[np.int32]]) -> int:
+        """How many texts, given as token ids (n,) without special tokens, are longer than it reads."""
+        if self.longest is None:
+            return 0
+        room = self.longest - self.model.tokenizer.num_special_tokens_to_add()
+        return sum(len(ids) > room for ids in texts)
+
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
         return instruction or self.model.prompts.get("query") or ""

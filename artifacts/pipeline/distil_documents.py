@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256
+from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
@@ -80,8 +81,8 @@ def open_vectors(distil: DistilTableRecipe, encoder: BiEncoder, corpus: Corpus, 
 
 def _check_ids(path: Path, corpus: Corpus) -> None:
     try:
-        ids = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        ids = [read_text(line) for _, line in read_lines(path)]
+    except (CorpusError, ValueError) as error:
         raise RecipeError(f"distil.ids: {path} can't be read: {error}.") from error
     number = 0
     for number, document in enumerate(corpus, start=1):
@@ -104,11 +105,9 @@ def _shard(
 ) -> EncodedShard:
     texts = [document.full_text for document in documents]
     dense = encoder.encode_documents(texts) if given is None else _unit(given, documents)
-    rows = [
-        bm25_impacts(ids, statistics, quantization=QUANTIZATION, top_k=top_k)
-        for ids in encoder.tokenizer.encode_batch(texts)
-    ]
-    return encoded_shard([document.id for document in documents], dense, rows)
+    tokens = encoder.tokenizer.encode_batch(texts)
+    rows = [bm25_impacts(ids, statistics, quantization=QUANTIZATION, top_k=top_k) for ids in tokens]
+    return encoded_shard([document.id for document in documents], dense, rows, encoder.count_cut(tokens))
 
 
 def _unit(vectors: npt.NDArray[np.floating], documents: list[Document]) -> npt.NDArray[np.float32]:

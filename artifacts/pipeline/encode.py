@@ -11,7 +11,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
-from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import ImpactRow, quantise_top_k, sparse_weights
 from lightretriever.artifacts.pipeline.states import PackedStates
@@ -70,14 +70,19 @@ def write_shards(
         else:
             store.write(number, encode(number * size, part))
         number += 1
-    store.finish(number)
+    store.finish(number, skipped=items.skipped.count if isinstance(items, Corpus) else 0)
 
 
 def encode_documents(
     backbone: Backbone, documents: list[Document], settings: EncodeRecipe, progress: ProgressBar | None = None
 ) -> EncodedShard:
     """Encode a list of documents. The longest are batched first, so that a batch too large fails at once."""
-    sequences = backbone.document_ids([document.full_text for document in documents], settings.max_length)
+    texts, longest = [document.full_text for document in documents], settings.max_length
+    longer = backbone.document_ids(texts, longest + 1)
+    sequences = [[*ids[: longest - 1], ids[-1]] if len(ids) > longest else ids for ids in longer]
+    cut = sum(
+        len(ids) > longest or len(text) > CHARS_PER_TOKEN * longest for ids, text in zip(longer, texts, strict=True)
+    )
     dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
     sparse: list[Any] = [None] * len(documents)
     batch_tokens = settings.batch_tokens or (32_768 if backbone.device.type == "cuda" else 2_048)
@@ -93,11 +98,14 @@ def encode_documents(
     if not np.isfinite(dense).all():
         bad = documents[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
         raise ModelError(f'Document "{bad.id}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
-    return encoded_shard([document.id for document in documents], dense, sparse)
+    return encoded_shard([document.id for document in documents], dense, sparse, cut)
 
 
-def encoded_shard(ids: list[str], dense: npt.NDArray[np.floating], sparse: Sequence[ImpactRow]) -> EncodedShard:
-    """A shard of n documents: `dense` (n, H), stored as float16, and n sparse rows, or none for no sparse side."""
+def encoded_shard(
+    ids: list[str], dense: npt.NDArray[np.floating], sparse: Sequence[ImpactRow], cut: int = 0
+) -> EncodedShard:
+    """A shard of n documents: `dense` (n, H), stored as float16, and n sparse rows, or none for no sparse side. `cut`
+    of them are longer than the model reads."""
     lengths = [len(terms) for terms, _ in sparse] or [0] * len(ids)
     return EncodedShard(
         ids,
@@ -105,6 +113,7 @@ def encoded_shard(ids: list[str], dense: npt.NDArray[np.floating], sparse: Seque
         np.cumsum([0, *lengths]).astype(np.int64),
         np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in sparse)]),
         np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in sparse)]),
+        cut,
     )
 
 

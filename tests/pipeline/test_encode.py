@@ -52,6 +52,21 @@ def test_end_token_is_pooled_even_when_a_document_is_cut(backbone: Backbone, tmp
     np.testing.assert_array_equal(first.terms, second.terms)
 
 
+def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) -> None:
+    document = next(iter(Corpus(write_corpus(tmp_path / "corpus.jsonl", 12))))
+    lengths = {}
+    for count in range(1, 100):
+        text = "a " * count
+        lengths[len(backbone.tokenizer.encode(text.strip()))] = text
+    room = SETTINGS.max_length - len(backbone.frame([]))
+    texts = [lengths[room - 1], lengths[room], lengths[room + 1], "a " * 100_000, " " * 100_000 + "a"]
+    documents = [replace(document, id=str(number), title="", text=text) for number, text in enumerate(texts)]
+    assert encode_documents(backbone, documents, SETTINGS).cut == 2
+    store = encode_corpus(backbone, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work")
+    longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
+    assert store.totals().cut == longer
+
+
 @pytest.mark.slow
 def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp_path: Path) -> None:
     """A real process is killed by SIGKILL while it encodes, twice, then finishes."""
