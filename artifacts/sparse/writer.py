@@ -28,7 +28,7 @@ __all__ = [
     "LuceneWriter",
     "check_texts",
     "chunks",
-    "english_analyzer",
+    "word_analyzer",
 ]
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
@@ -126,7 +126,7 @@ class ImpactIndexWriter(LuceneWriter):
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, english_analyzer() if words else None, accelerate=accelerate)
+        super().__init__(path, word_analyzer() if words else None, accelerate=accelerate)
         self._words = words
         self._fields = dict(fields or {})
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
@@ -183,9 +183,10 @@ class ImpactIndexWriter(LuceneWriter):
         return [_text(*one) for one in zip(ids, documents, strict=True)] if self._words else []
 
 
-def english_analyzer() -> JavaObject:
-    """What makes words of a text: Anserini's, which splits, lowercases, leaves out stop words and stems (Porter)."""
-    return java_call(java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance)
+def word_analyzer() -> JavaObject:
+    """What makes words of a text: Anserini's DefaultEnglishAnalyzer, which splits, lowercases, leaves out stop words
+    and stems (Porter). Of scripts without spaces, every two neighbouring signs are words beside its own."""
+    return java_call(java_class("lightretriever.WordAnalyzer").create)
 
 
 def _text(document_id: str, document: bytes) -> bytes:
