@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -29,7 +28,6 @@ __all__ = [
     "SparseInfo",
     "TaskInfo",
     "TokenizerInfo",
-    "ids_sha256",
     "parse_manifest",
     "read_manifest",
     "table_file",
@@ -69,7 +67,7 @@ def table_file(task: str) -> str:
 
 InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, AfterValidator(_task_name)]
-DocumentField = Annotated[str, Field(max_length=MAX_FIELD_CHARS)]
+FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
 ImpactKind = Literal["learned", "bm25"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -182,8 +180,8 @@ class FileInfo(_Part):
 class Manifest(_Part):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
-    `fields` are the documents' declared fields, by which a search can be filtered and counted; `field_names` are the
-    names of all that any document has, "_id" too, in alphabetical order (None in older bundles).
+    `fields` are the declared fields, by which a search can be filtered and counted; `field_names` are all that any
+    document has, "_id" too, in alphabetical order (None in older bundles).
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
     in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
@@ -205,9 +203,7 @@ class Manifest(_Part):
     sparse: SparseInfo
     fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
-    field_names: list[DocumentField] | None = Field(
-        default=None, max_length=MAX_FIELDS, exclude_if=lambda names: names is None
-    )
+    field_names: FieldNames | None = Field(default=None, exclude_if=lambda names: names is None)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 
@@ -246,11 +242,6 @@ class Manifest(_Part):
         """
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def ids_sha256(ids: Iterable[str]) -> str:
-    """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
-    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
 def read_manifest(bundle: Path) -> Manifest:

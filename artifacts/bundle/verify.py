@@ -18,7 +18,8 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     differs,
 )
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ids_sha256, read_manifest
+from lightretriever.artifacts.bundle.hashes import ids_sha256
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle, open_dense
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError

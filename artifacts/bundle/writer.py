@@ -15,7 +15,7 @@ from lightretriever.artifacts.bundle.batches import (
     dense_prefix,
     keep_top_terms,
 )
-from lightretriever.artifacts.bundle.hashes import list_files
+from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -27,7 +27,6 @@ from lightretriever.artifacts.bundle.manifest import (
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
-    ids_sha256,
     table_file,
 )
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
