@@ -162,11 +162,10 @@ class Worker:
 @dataclass(frozen=True)
 class Plan:
     """How much is measured: turns, questions a turn of each side, seconds of a run over HTTP, connections to saturate
-    a server, and its worker processes. Before the first turn each side works for `warm_up_s` seconds: until then Java
-    compiles what runs often, which takes processor time of its own. One more turn is made first and not counted."""
+    a server, and its worker processes. `warm_up` turns before them are not counted: Java compiles what runs often."""
 
     turns: int = 10
-    warm_up_s: float = 20.0
+    warm_up: int = 10
     questions: int = 100
     seconds: float = 1.0
     connections: int = 16
@@ -191,10 +190,6 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
     rows: list[Row] = [{"name": side.name, "commit": commit(side.python.parent)} for side in sides]
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(side)) for side in sides]
-        for worker in workers:
-            until = perf_counter() + plan.warm_up_s
-            while perf_counter() < until:
-                worker.search(plan.texts(texts, 0))
         turns = in_turns(len(sides), plan, lambda side, turn: workers[side].search(plan.texts(texts, turn)))
         for row, worker, found in zip(rows, workers, turns, strict=True):
             row |= worker.facts | _quantiles(found)
@@ -204,8 +199,6 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
         options = ["--port", "0", "--workers", str(plan.workers)]
         commands = [[str(side.command), "serve", str(side.bundle), *options] for side in sides]
         servers = [stack.enter_context(Server(command)) for command in commands]
-        for server in servers:
-            _closed(server, texts, plan.connections, plan.warm_up_s)
         turns = in_turns(len(sides), plan, lambda side, turn: _over_http(servers[side], plan, httpx, texts, turn))
         for row, found in zip(rows, turns, strict=True):
             row |= _quantiles([{"httpx": one.pop("httpx")} for one in found])
@@ -216,11 +209,11 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
 def in_turns(sides: int, plan: Plan, work: Callable[[int, int], Row]) -> list[list[Row]]:
     """What the work gives for every side and turn, another side first in every turn."""
     found: list[list[Row]] = [[] for _ in range(sides)]
-    for turn in range(plan.turns + 1):
+    for turn in range(plan.warm_up + plan.turns):
         for place in range(sides):
             side = (turn + place) % sides
             row = work(side, turn)
-            if turn:
+            if turn >= plan.warm_up:
                 found[side].append(row)
     return found
 
@@ -288,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--results", type=Path, required=True, help="JSON file, such as docs/results/versions.json")
     parser.add_argument("--turns", type=int, default=10, help="turns of every side (10)")
-    parser.add_argument("--warm-up", type=float, default=20.0, help="seconds of work before the first turn (20)")
+    parser.add_argument("--warm-up", type=int, default=10, help="turns before, not counted (10)")
     parser.add_argument("--questions", type=int, default=100, help="questions a turn (100)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a run over HTTP (1)")
     parser.add_argument("--connections", type=int, default=16, help="requests at once that saturate a server (16)")

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import yaml
+from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.errors import SettingsError
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
@@ -180,11 +180,11 @@ def _unknown(message: str) -> SettingsError:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_bytes())
+        content = read_yaml(path)
     except OSError as error:
         raise SettingsError(f"{path}: the settings can't be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())}.") from error
+    except ValueError as error:
+        raise SettingsError(f"{path}: not YAML: {error}.") from error
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import orjson
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT, check_document, new_names
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.sparse.arguments import MAX_IMPACT
 
-__all__ = ["EncodedBatch", "check_batch", "dense_prefix", "keep_top_terms"]
+__all__ = ["EncodedBatch", "check_batch", "check_documents", "dense_prefix", "keep_top_terms"]
 
 _ENCODE_AGAIN = "Encode the corpus again."
 
@@ -41,17 +42,27 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
             "the numbers must be equal.",
             remedy=_ENCODE_AGAIN,
         )
-    for document_id in batch.ids:
-        if not document_id or "\n" in document_id:
-            raise CorpusError(
-                f"{where}: the id {document_id!r} is empty or has a line break.", remedy="Give every document an id."
-            )
     if batch.dense.ndim != 2 or batch.dense.shape[1] < dimension:
         raise CorpusError(
             f"{where}: dense vectors of shape {batch.dense.shape}, expected at least {dimension} values each.",
             remedy="Lower the dimension, or encode with a larger model.",
         )
     _check_sparse(batch, where, vocab_size)
+
+
+def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None:
+    """Raise CorpusError for a document that no bundle may hold (see `artifacts.corpus.bounds`), or that has another id
+    than the batch says. `names` are those of the fields of all documents before, and grow."""
+    for number, (document_id, raw) in enumerate(zip(batch.ids, batch.documents, strict=True), start=first):
+        try:
+            record = check_document(orjson.loads(raw), len(raw))
+            names |= new_names(record, names)
+            if record["_id"] != document_id:
+                raise ValueError(f'"_id" is "{record["_id"]}" in it')
+        except ValueError as error:
+            raise CorpusError(
+                f'document "{document_id}" (number {number}): {error}.', remedy="Mend it in the corpus."
+            ) from error
 
 
 def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> npt.NDArray[np.float32]:

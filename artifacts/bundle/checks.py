@@ -70,9 +70,10 @@ def check_file(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
     """Whether a listed file is there, inside the bundle, a regular file, and as long as it should be."""
     path = root / file
     size = manifest.files[file].bytes
-    if not path.resolve().is_relative_to(root.resolve()):
+    real = Path(os.path.realpath(path))  # unlike resolve(), it raises nothing for a link to itself
+    if not real.is_relative_to(os.path.realpath(root)):
         yield Problem(
-            file, "a link leaves the bundle", f"a file below {root}", str(path.resolve()), "Copy the file itself there."
+            file, "a link leaves the bundle", f"a file below {root}", str(real), "Copy the file itself there."
         )
     elif not path.exists():
         yield Problem(file, "the file is missing", f"{size} bytes", "no file", _FETCH)

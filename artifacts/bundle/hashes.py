@@ -8,7 +8,7 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.manifest import FileInfo
 from xxhash import xxh3_128
 
-__all__ = ["file_hashes", "list_files"]
+__all__ = ["file_hashes", "ids_sha256", "list_files"]
 
 _NEW: Final[dict[str, Any]] = {"sha256": hashlib.sha256, "xxh3": xxh3_128}
 # Large, because a thread waits for the interpreter after each read, and a busy service makes it wait long.
@@ -24,6 +24,11 @@ def file_hashes(path: Path, names: Iterable[str] = tuple(_NEW)) -> dict[str, str
             for one in hashes.values():
                 one.update(buffer[:count])
     return {name: one.hexdigest() for name, one in hashes.items()}
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
 def list_files(folder: Path) -> dict[str, FileInfo]:

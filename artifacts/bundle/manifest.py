@@ -3,13 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
+from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,7 +28,6 @@ __all__ = [
     "SparseInfo",
     "TaskInfo",
     "TokenizerInfo",
-    "ids_sha256",
     "parse_manifest",
     "read_manifest",
     "table_file",
@@ -35,6 +35,7 @@ __all__ = [
 
 FORMAT_VERSION: Final = 3
 MANIFEST_FILE: Final = "manifest.json"
+_MAX_BYTES: Final = 64 << 20
 _FORMAT: Final = "lightretriever-bundle"
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REBUILD: Final = "Fetch or build the bundle again."
@@ -66,6 +67,7 @@ def table_file(task: str) -> str:
 
 InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, AfterValidator(_task_name)]
+FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
 ImpactKind = Literal["learned", "bm25"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -87,11 +89,14 @@ class ModelInfo(_Part):
 
 
 class CorpusInfo(_Part):
-    """The corpus: its name, licence and the SHA-256 of its file."""
+    """The corpus: its name, licence and the SHA-256 of its file. `skipped` of its lines were bad and are left out;
+    `cut` documents are longer than the model reads, and their vectors stand for the beginning alone."""
 
     name: str
     licence: str | None = None
     sha256: Sha256 | None = None
+    skipped: int = Field(default=0, ge=0, exclude_if=lambda count: count == 0)
+    cut: int = Field(default=0, ge=0, exclude_if=lambda count: count == 0)
 
 
 class TokenizerInfo(_Part):
@@ -175,7 +180,8 @@ class FileInfo(_Part):
 class Manifest(_Part):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
-    `fields` are the documents' declared fields, by which a search can be filtered and counted.
+    `fields` are the declared fields, by which a search can be filtered and counted; `field_names` are all that any
+    document has, "_id" too, in alphabetical order (None in older bundles).
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
     in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
@@ -187,8 +193,8 @@ class Manifest(_Part):
     generator: str
     model: ModelInfo
     corpus: CorpusInfo
-    vocab_size: int = Field(ge=1)
-    dimension: int = Field(ge=1)
+    vocab_size: int = Field(ge=1, le=MAX_TERM)
+    dimension: int = Field(ge=1, le=MAX_DIMENSION)
     documents: int = Field(ge=1)
     tokenizer: TokenizerInfo
     default_task: TaskName
@@ -197,6 +203,7 @@ class Manifest(_Part):
     sparse: SparseInfo
     fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
+    field_names: FieldNames | None = Field(default=None, exclude_if=lambda names: names is None)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 
@@ -237,11 +244,6 @@ class Manifest(_Part):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def ids_sha256(ids: Iterable[str]) -> str:
-    """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
-    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
-
-
 def read_manifest(bundle: Path) -> Manifest:
     """Read and validate BUNDLE/manifest.json.
 
@@ -252,7 +254,7 @@ def read_manifest(bundle: Path) -> Manifest:
     if not Path(bundle).is_dir():
         raise BundleError(f"{bundle}: there is no such folder.", remedy="Give the folder that holds manifest.json.")
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, _MAX_BYTES)
     except OSError as error:
         raise BundleError(
             f"{path}: the manifest can't be read: {error.strerror}.", remedy="Give the folder that holds manifest.json."

@@ -1,11 +1,11 @@
 """Whether a bundle is exactly what its manifest says, down to every byte and every count."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import orjson
 from lightretriever.artifacts.bundle.checks import (
     Problem,
     check_dense,
@@ -18,8 +18,10 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     differs,
 )
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ids_sha256, read_manifest
+from lightretriever.artifacts.bundle.hashes import ids_sha256
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle, open_dense
+from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.table import TokenTable, scale_path
@@ -132,21 +134,28 @@ def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
         ids = index.ids()
         message = "ids or their order differ (SHA-256 of all ids)"
         yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, ids_sha256(ids), _REBUILD)
-        yield from _documents(manifest.sparse.directory, index, ids)
+        yield from _documents(manifest, index, ids)
     finally:
         index.close()
 
 
-def _documents(folder: str, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:
-    """Whether each stored document is a JSON object with the id that it is indexed under (the first that is not)."""
+def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:
+    """Whether each stored document is one that a bundle may hold, with the id that it is indexed under (the first that
+    is not), and whether the manifest names all their fields."""
+    folder = manifest.sparse.directory
+    names: set[str] = set()
     for start in range(0, len(ids), _CHUNK):
         ordinals = np.arange(start, min(start + _CHUNK, len(ids)))
         for ordinal, raw in zip(ordinals, index.documents(ordinals), strict=True):
             try:
-                found = json.loads(raw)["_id"]
-            except (ValueError, TypeError, KeyError, RecursionError):
-                found = raw[:80]
-            if found != ids[ordinal]:
-                message = f"document {ordinal} is stored under another id, or is no JSON object"
-                yield Problem(folder, message, ids[ordinal], repr(found), _REBUILD)
+                record = check_document(orjson.loads(raw), len(raw))
+                names |= new_names(record, names)
+            except ValueError as error:
+                yield Problem(folder, f"document {ordinal} can't be served", ids[ordinal], str(error), _REBUILD)
                 return
+            if record["_id"] != ids[ordinal]:
+                message = f"document {ordinal} is stored under another id"
+                yield Problem(folder, message, ids[ordinal], repr(record["_id"]), _REBUILD)
+                return
+    if manifest.field_names is not None:
+        yield from differs(MANIFEST_FILE, "field_names", manifest.field_names, sorted(names), _REBUILD)

@@ -8,8 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.hashes import list_files
+from lightretriever.artifacts.bundle.batches import (
+    EncodedBatch,
+    check_batch,
+    check_documents,
+    dense_prefix,
+    keep_top_terms,
+)
+from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -21,7 +27,6 @@ from lightretriever.artifacts.bundle.manifest import (
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
-    ids_sha256,
     table_file,
 )
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
@@ -106,7 +111,7 @@ def write_bundle(
         declared = dict(fields or {})
         with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words, accelerate=accelerate) as index:
             sample = QuerySample()
-            ids = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
+            ids, names = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
         table = TokenTable.open(folder / tasks[default_task].file)
         given = query_vectors(table, tokenizer.encode_batch(_spaced(queries)))
         dense = _write_dense(folder, len(ids), dimension, factory, given, sample.queries(table))
@@ -126,6 +131,7 @@ def write_bundle(
             sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k, **sparse),
             fusion=None if weights is None else FusionInfo(dense=weights[0], sparse=weights[1]),
             fields=declared,
+            field_names=names,
             ids_sha256=ids_sha256(ids),
             files=list_files(folder),
         )
@@ -202,9 +208,11 @@ def _write_documents(
     vocab_size: int,
     dimension: int,
     top_k: int | None,
-) -> list[str]:
-    """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order."""
+) -> tuple[list[str], list[str]]:
+    """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order, and the names
+    of all fields in alphabetical order."""
     ids: dict[str, int] = {}
+    names: set[str] = set()
     file = _vectors_file(folder)
     for batch in documents:
         check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
@@ -218,12 +226,13 @@ def _write_documents(
                     remedy="Give every document its own id.",
                 )
             ids[document_id] = len(ids)
+        check_documents(batch, names, first=len(ids) - len(batch.ids))
         kept = keep_top_terms(batch, top_k)
         sample.add(kept)
         sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
     if not ids:
         raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
-    return list(ids)
+    return list(ids), sorted(names)
 
 
 def _spaced(texts: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from lightretriever.artifacts.cli.summaries import (
     tables_summary,
     verify_summary,
 )
-from lightretriever.artifacts.cli.summary import BundleSummary, CorpusSummary
+from lightretriever.artifacts.cli.summary import BundleSummary, CorpusSummary, left_out
 from lightretriever.artifacts.cli.train import train
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.folder import write_text_corpus
@@ -65,6 +65,7 @@ def corpus(
             texts=written.files,
             skipped=written.skipped.count,
             skipped_files=written.skipped.reasons,
+            passed_over=written.passed_over,
             bytes=output.stat().st_size,
         )
 
@@ -124,7 +125,7 @@ def encode(
         stages = _stages()
         with work_lock(loaded.work):
             store, skipped = stages.run_encode(loaded, stages.load_recipe_encoder(loaded))
-        _report_skipped(skipped)
+        _report_skipped(skipped, cut=store.totals().cut)
         job.summary = encode_summary(store, skipped)
         job.summary.next = next_command(context, next_stage(loaded), recipe)
 
@@ -227,17 +228,19 @@ def _bundle(
     context: typer.Context, command: Literal["index", "build"], recipe: Recipe, overwrite: bool
 ) -> BundleSummary:
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
-    _report_skipped(skipped)
+    _report_skipped(skipped, cut=bundle.manifest.corpus.cut)
     summary = bundle_summary(command, bundle, skipped)
     summary.next = next_command(context, "verify", recipe.output)
     return summary
 
 
-def _report_skipped(skipped: Skipped, what: str = "corpus lines") -> None:
+def _report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -> None:
     for reason in skipped.reasons:
         typer.echo(f"skipped: {reason}", err=True)
     if skipped.count:
         typer.echo(f"{skipped.count} bad {what} were skipped", err=True)
+    for line in left_out(0, cut):
+        typer.echo(line, err=True)
 
 
 _KEYS = {

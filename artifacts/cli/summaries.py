@@ -45,13 +45,14 @@ def tables_summary(
 
 def encode_summary(store: ShardStore, skipped: Skipped) -> EncodeSummary:
     """Of an encoded corpus."""
-    documents, terms = store.totals()
+    totals = store.totals()
     return EncodeSummary(
         command="encode",
         path=str(store.path),
-        documents=documents,
+        documents=totals.documents,
         skipped=skipped.count,
-        terms=terms,
+        cut=totals.cut,
+        terms=totals.terms,
         dimension=store.read(0).dense.shape[1],
         shards=store.count(),
         bytes=folder_size(store.path)[1],
@@ -68,6 +69,7 @@ def bundle_summary(command: Literal["index", "build"], bundle: Bundle, skipped: 
         version=manifest.digest,
         documents=manifest.documents,
         skipped=skipped.count,
+        cut=manifest.corpus.cut,
         dimension=manifest.dimension,
         tokens=manifest.vocab_size,
         tasks=list(manifest.tasks),

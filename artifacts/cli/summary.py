@@ -23,6 +23,7 @@ __all__ = [
     "TrainSummary",
     "VerifySummary",
     "folder_size",
+    "left_out",
     "megabytes",
 ]
 
@@ -55,14 +56,15 @@ class Summary(_Part):
 
 
 class CorpusSummary(Summary):
-    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `bytes`
-    is the corpus' size."""
+    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
+    another kind, or hidden files or folders; `bytes` is the corpus' size."""
 
     command: Literal["corpus"]
     documents: int
     texts: int
     skipped: int
     skipped_files: list[Text] = Field(default_factory=list)
+    passed_over: int
     bytes: int
 
     def made(self) -> Iterator[str]:
@@ -70,6 +72,8 @@ class CorpusSummary(Summary):
         yield f"{self.path}: {self.documents:,} documents of {self.texts:,} files, {megabytes(self.bytes)}"
         if self.skipped:
             yield f"skipped: {self.skipped:,} bad files"
+        if self.passed_over:
+            yield f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"
 
 
 class AgreementInfo(_Part):
@@ -113,32 +117,36 @@ class TablesSummary(Summary):
 
 
 class EncodeSummary(Summary):
-    """Of `encode`: `terms` are sparse terms of all documents together, `skipped` bad lines of the corpus."""
+    """Of `encode`: `terms` are sparse terms of all documents together, `skipped` bad lines of the corpus, `cut`
+    documents that are longer than the model reads."""
 
     command: Literal["encode"]
     documents: int
     skipped: int
+    cut: int
     terms: int
     dimension: int
     shards: int
     bytes: int
 
     def made(self) -> Iterator[str]:
-        """One line."""
+        """One line, and those of `left_out`."""
         yield (
             f"{self.path}: {self.documents:,} documents, {self.terms:,} sparse terms in {self.shards:,} shards, "
             f"{megabytes(self.bytes)}"
         )
+        yield from left_out(self.skipped, self.cut)
 
 
 class BundleSummary(Summary):
-    """Of `index` and `build`: `version` is the manifest's digest."""
+    """Of `index` and `build`: `version` is the manifest's digest, `skipped` and `cut` are those of `encode`."""
 
     command: Literal["index", "build"]
     name: str
     version: str
     documents: int
     skipped: int
+    cut: int
     dimension: int
     tokens: int
     tasks: list[str]
@@ -151,6 +159,7 @@ class BundleSummary(Summary):
             f"{self.path}: {self.documents:,} documents × {self.dimension}, {self.tokens:,} tokens, "
             f"tasks {', '.join(self.tasks)}; {self.files} files, {megabytes(self.bytes)}"
         )
+        yield from left_out(self.skipped, self.cut)
 
 
 class ProblemInfo(_Part):
@@ -248,6 +257,14 @@ class ErrorObject(_Part):
     """What stands on stdout in place of the summary."""
 
     error: ErrorInfo
+
+
+def left_out(skipped: int, cut: int) -> Iterator[str]:
+    """Lines that say what of a corpus was left out, where something was."""
+    if skipped:
+        yield f"skipped: {skipped:,} bad corpus lines"
+    if cut:
+        yield f"cut: {cut:,} documents are longer than the model reads; their vectors stand for the beginning alone"
 
 
 def folder_size(folder: Path) -> tuple[int, int]:

@@ -1,23 +1,25 @@
-"""BEIR files: corpus and queries as JSON lines, gzipped or not, and qrels as tab-separated values."""
+"""BEIR files: corpus and queries as JSON lines, and qrels as columns; gzipped or not."""
 
-import gzip
 import hashlib
-import io
 import json
-import math
+import re
 import sys
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Final
 
+from lightretriever.artifacts.corpus.bounds import check_document, check_id, new_names
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.corpus.lines import read_lines, read_object, read_text
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_qrels", "read_queries"]
+
+_FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
+_RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,10 @@ class Corpus:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""
         self.skipped = Skipped()
         seen: dict[str, int] = {}
-        for number, line in _lines(self.path):
+        names: set[str] = set()
+        for number, line in read_lines(self.path):
             try:
-                document = _document(line, self.fields)
+                document = _document(line, self.fields, names)
                 first = seen.get(document.id)
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
@@ -130,10 +133,11 @@ def read_queries(path: Path) -> dict[str, str]:
     """Query texts by id, in file order, from `queries.jsonl[.gz]` or the folder that holds it."""
     path = find_file(path, "queries")
     queries: dict[str, str] = {}
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         try:
-            record = _object(line)
+            record = read_object(line)
             query_id, text = _required_id(record), _string(record, "text")
+            _serialised(record)
             if query_id in queries:
                 raise ValueError(f'id "{query_id}" is used twice')
             if not text.strip():
@@ -145,98 +149,78 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Judgments of a BEIR qrels file: query id → document id → relevance grade. A header line is expected."""
+    """Judgments: query id → document id → relevance grade, a whole number.
+
+    The lines have BEIR's columns (query-id, corpus-id, score, below a header or not) or TREC's four (query-id,
+    iteration, corpus-id, grade), separated by tabs or by blanks, all of them alike. A pair may stand there again with
+    the same grade. Raises CorpusError with file and line for a bad line.
+    """
     qrels: dict[str, dict[str, int]] = {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CorpusError(f"{path}: the qrels can't be read: {error}.") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or (number == 1 and line.lower().startswith("query-id")):
-            continue
-        parts = line.split("\t")
+    form: tuple[bool, int] | None = None
+    for number, line in read_lines(path):
         try:
-            query_id, document_id, grade = parts
-            qrels.setdefault(query_id, {})[document_id] = int(grade)
+            text = read_text(line)
+            tabs = "\t" in text
+            columns = [column for column in text.split("\t" if tabs else " ") if tabs or column]
+            first, form = form is None, form or (tabs, len(columns))
+            if form[1] not in (3, 4) or form != (tabs, len(columns)):
+                raise ValueError(f"expected {_FORMS}, all lines alike, found {text[:200]!r}")
+            if first and columns[0].lower() == "query-id":
+                continue
+            query_id, document_id, grade = check_id(columns[0]), check_id(columns[-2]), _grade(columns[-1].strip(" "))
+            known = qrels.setdefault(query_id, {}).setdefault(document_id, grade)
+            if known != grade:
+                raise ValueError(
+                    f'"{document_id}" has the grade {known} for query "{query_id}" before, and {grade} here'
+                )
         except ValueError as error:
-            raise CorpusError(
-                f"{path}, line {number}: expected query-id, corpus-id and an integer score, separated by tabs, "
-                f"found {line!r}.",
-                remedy="Mend the line.",
-            ) from error
+            raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
     return qrels
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered non-blank lines. A truncated gzip file raises CorpusError."""
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except (EOFError, OSError, zlib.error) as error:
-        raise CorpusError(f"{path}: the file can't be read to its end: {error}.", remedy="Fetch it again.") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as probe:
-        gzipped = probe.read(2) == b"\x1f\x8b"
-    return io.BufferedReader(gzip.GzipFile(path, "rb")) if gzipped else path.open("rb")
-
-
-def _document(line: bytes, fields: Mapping[str, FieldKind]) -> Document:
-    record = _object(line)
+def _document(line: bytes, fields: Mapping[str, FieldKind], names: set[str]) -> Document:
+    """A document of a corpus whose fields have `names`, which grow. Raises ValueError for a bad line."""
+    record = read_object(line)
     document_id = _required_id(record)
     title, text = _string(record, "title", default=""), _string(record, "text")
     if not document_text(title, text):
         raise ValueError(f'document "{document_id}" is empty: neither title nor text has a character')
     indexed_values(record, fields)
-    return Document(document_id, title, text, json.dumps(record, ensure_ascii=False).encode())
+    raw = _serialised(record)
+    new = new_names(check_document(record, len(raw)), names)
+    names |= new
+    return Document(document_id, title, text, raw)
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _serialised(record: dict[str, Any]) -> bytes:
     try:
-        record = json.loads(line, parse_constant=_refuse, parse_float=_finite, parse_int=_int64)
-        json.dumps(record, ensure_ascii=False).encode()  # a lone surrogate escape can't be stored as UTF-8
+        return json.dumps(record, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"a lone surrogate ({error.object[error.start]!r}) is no valid text") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise ValueError(f"expected a JSON object, found {type(record).__name__}")
-    return record
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON number")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    return number if math.isfinite(number) else _refuse(digits)
-
-
-def _int64(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
-        raise ValueError(f"{digits[:30]} doesn't fit into 64 bits; write it as a string")
-    return number
 
 
 def _required_id(record: dict[str, Any]) -> str:
     value = record.get("_id")
     if isinstance(value, int) and not isinstance(value, bool):
         value = record["_id"] = str(value)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f'"_id" must be a non-empty string, found {value!r}')
-    if "\n" in value or len(value.encode()) > 512:
-        raise ValueError(f'"_id" must be at most 512 bytes without a line break, found {len(value)} characters')
-    return sys.intern(value)
+    if value is None and (other := next((key for key in ("id", "docid", "doc_id") if key in record), None)):
+        raise ValueError(f'"_id" is missing, but there is "{other}": rename it to "_id" ({_RENAME})')
+    return sys.intern(check_id(value))
 
 
 def _string(record: dict[str, Any], key: str, default: str | None = None) -> str:
     value = record.get(key, default)
     if value is None and default is not None:
         return default
+    if value is None and key == "text" and "contents" in record:
+        raise ValueError(f'"text" is missing, but there is "contents": rename it to "text" ({_RENAME})')
     if not isinstance(value, str):
-        raise ValueError(f'"{key}" must be a string, found {value!r}')
+        raise ValueError(f'"{key}" must be a string, found {value!r:.80}')
     return value
+
+
+def _grade(text: str) -> int:
+    """A grade, a whole number that may be written as 1.0."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}(\.0*)?", text):
+        raise ValueError(f"the grade must be a whole number, found {text[:80]!r}")
+    return int(float(text))

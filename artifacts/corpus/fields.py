@@ -12,15 +12,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
+from lightretriever.artifacts.corpus.bounds import MAX_FIELD_CHARS, MAX_KEYWORD_BYTES
 from pydantic import Field
 
-__all__ = ["MAX_KEYWORD_BYTES", "FieldKind", "FieldName", "indexed_values", "keyword", "milliseconds", "number"]
+__all__ = ["FieldKind", "FieldName", "indexed_values", "keyword", "milliseconds", "number"]
 
 FieldKind = Literal["keyword", "number", "date"]
-FieldName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
-
-MAX_KEYWORD_BYTES: Final = 32_766
-"""Longest keyword in UTF-8 bytes: Lucene's limit for one term."""
+FieldName = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS, pattern=r"^[^\x00-\x1f]+$")]
 
 
 def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind]) -> list[tuple[int, str]]:

@@ -3,7 +3,7 @@
 A file is a document; a longer one is a document for each of its passages (`artifacts.corpus.passages`):
 
     _id      the path below the folder, with / between its parts; path#1, path#2, … for passages
-    title    the first heading of a Markdown file, or else the file's name without its ending
+    title    that of a Markdown file's front matter, or its first heading, or else the file's name without its ending
     text     the rest
     path     the path below the folder, the same for all passages of a file
     folder   the path of the folder that the file lies in, "." for the uppermost one
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from lightretriever.artifacts.corpus.beir import Skipped
+from lightretriever.artifacts.corpus.markdown import markdown_title
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.files.atomic_file import new_file
 from lightretriever.artifacts.progress import ProgressBar
@@ -30,20 +32,19 @@ __all__ = ["Written", "passages", "text_documents", "title_and_text", "write_tex
 _ENDINGS: Final = (".md", ".txt")
 _LONGEST_PATH: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
-_HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
-_BLANKS: Final = " \t"
-_UNDERLINE: Final = re.compile(r" {0,3}={2,}[ \t]*")
-_FENCE: Final = re.compile(r" {0,3}(```|~~~)")
+_LONGEST_WORD: Final = 100  # letters
 _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
 
 
 @dataclass
 class Written:
-    """What became a corpus: how many documents of how many files, and what was left out."""
+    """What became a corpus: how many documents of how many files, what was bad and left out, and how many hidden files
+    and folders, and files with other endings, were passed over."""
 
     documents: int = 0
     files: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    passed_over: int = 0
 
 
 def write_text_corpus(
@@ -61,7 +62,7 @@ def write_text_corpus(
     if os.path.lexists(output) and not overwrite:  # what may not be looked at is told of when it is written
         raise CorpusError(f"{output}: exists already.", remedy="Choose another name, or pass --overwrite.")
     written = Written()
-    files = _files(folder, written.skipped)
+    files = _files(folder, written)
     with _new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
         for name in files:
             try:
@@ -93,23 +94,10 @@ def text_documents(folder: Path, name: str, words: int) -> list[dict[str, str]]:
 
 
 def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
-    """The first heading of a Markdown file and what is left without it, or else the file's name and all of it."""
-    lines = content.split("\n")
-    fence = ""
-    for number, line in enumerate(lines if path.suffix.lower() == ".md" else []):
-        if marker := _FENCE.match(line):
-            fence = "" if marker[1] == fence else fence or marker[1]
-        elif not fence and (heading := _heading(line)):
-            return heading, "\n".join(lines[:number] + lines[number + 1 :])
-        elif not fence and line.strip() and _UNDERLINE.fullmatch("".join(lines[number + 1 : number + 2])):
-            return line.strip(), "\n".join(lines[:number] + lines[number + 2 :])
-    return path.stem, content
-
-
-def _heading(line: str) -> str:
-    """The text of a heading without its closing signs, "" where there is none."""
-    heading = _HEADING.fullmatch(line)
-    return heading[1].rstrip(_BLANKS).rstrip("#").rstrip(_BLANKS) if heading else ""
+    """The title of a Markdown file (see `artifacts.corpus.markdown`) and what is left without it, or else the file's
+    name and all of it."""
+    title, text = markdown_title(content) if path.suffix.lower() == ".md" else ("", content)
+    return title or path.stem, text
 
 
 def _content(folder: Path, name: str) -> str:
@@ -136,9 +124,10 @@ def _content(folder: Path, name: str) -> str:
     return content.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _files(folder: Path, bad: Skipped) -> list[str]:
+def _files(folder: Path, written: Written) -> list[str]:
     """The text files below a folder, by their paths as bytes. What can't be looked into is counted as bad, and so are
-    links to folders, which may lead out of it or in a circle."""
+    links to folders, which may lead out of it or in a circle. Counts what is passed over."""
+    bad = written.skipped
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
 
@@ -147,6 +136,7 @@ def _files(folder: Path, bad: Skipped) -> list[str]:
 
     found = []
     for place, folders, names in os.walk(folder, onerror=unreadable):
+        entries = len(folders) + len(names)
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(place) / name for name in folders):
             with suppress(PermissionError):  # it will be unreadable
@@ -154,6 +144,7 @@ def _files(folder: Path, bad: Skipped) -> list[str]:
                     bad.add(f"{readable(path)}: a link to a folder; it is not followed")
         texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
         found += [(Path(place) / name).relative_to(folder).as_posix() for name in texts]
+        written.passed_over += entries - len(folders) - len(texts)
     return sorted(found, key=os.fsencode)
 
 
@@ -178,7 +169,19 @@ def _new_corpus(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
             yield file
 
 
-_BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+", r"\s+")))
+# Chinese and Japanese: each character counts as a word. Other scripts without spaces: each six characters, with the
+# marks that belong to them. A word of more than a hundred letters, such as an address, counts as several.
+_HAN: Final = (
+    r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u9fff\uf900-\ufaff"
+    r"\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_SIGNS: Final = r"\u3001-\u3004\u3008-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+_UNSPACED: Final = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf"
+_MARKS: Final = "".join(chr(code) for code in range(0xE00, 0xAAE0) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+_WORD: Final = re.compile(
+    rf"[{_HAN}][{_SIGNS}]*|[{_UNSPACED}]{{1,6}}[{_MARKS}]*|[^\s{_HAN}{_UNSPACED}]{{1,{_LONGEST_WORD}}}"
+)
+_BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])\s*", r"\s+")))
 _HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
 
 _Span = tuple[int, int]
@@ -187,9 +190,10 @@ _Span = tuple[int, int]
 def passages(text: str, words: int) -> list[str]:
     """The parts of `text`, in order, each of at most `words` words; [] where there is no word.
 
-    Words are what white space separates, and each is in one passage. Between the first and the last word of a passage,
-    the text is as it was. A paragraph that fits is not cut, and a heading (`# …`) is not the end of a passage, as long
-    as the paragraph below it fits, too; nor are several in a row.
+    Words are what white space separates, or parts of it: each character of Chinese and Japanese, six characters of
+    other scripts without spaces, a hundred letters of a longer word. Each is in one passage. Between the first and the
+    last word of a passage, the text is as it was. A paragraph that fits is not cut, and a heading (`# …`) is not the
+    end of a passage, as long as the paragraph below it fits, too; nor are several in a row.
     """
     whole = text.strip()
     found: list[_Span] = []
@@ -212,6 +216,9 @@ def _parts(text: str, span: _Span, words: int, level: int = 0) -> Iterator[_Span
             yield span
         return
     start, end = span
+    if level == len(_BORDERS):
+        yield from (word.span() for word in _WORD.finditer(text, *span))
+        return
     for border in _BORDERS[level].finditer(text, *span):
         yield from _parts(text, (start, border.start()), words, level + 1)
         start = border.end()
@@ -230,4 +237,10 @@ def _headed(text: str, parts: list[_Span], words: int) -> list[_Span]:
 
 
 def _count(text: str, span: _Span) -> int:
-    return len(text[slice(*span)].split())
+    return sum(_size(word) for word in text[slice(*span)].split())
+
+
+def _size(word: str) -> int:
+    if len(word) <= _LONGEST_WORD and (word.isascii() or max(word) < "\u0e00"):  # before Thai, all scripts have spaces
+        return 1
+    return sum(1 for _ in _WORD.finditer(word))

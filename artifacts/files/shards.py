@@ -6,10 +6,10 @@ name and renamed, so a shard that exists is whole. A run that was killed starts 
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,7 +18,7 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 
-__all__ = ["EncodedShard", "ShardStore"]
+__all__ = ["EncodedShard", "ShardStore", "ShardTotals"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class EncodedShard:
     """A run of encoded documents, in corpus order.
 
     `ids` n document ids; `dense` (n, H) float16, L2-normalised before rounding; `indptr` (n+1,) int64 with `terms`
-    (nnz,) int32 token ids, ascending per document, and `impacts` (nnz,) uint16: the sparse vectors in CSR form.
+    (nnz,) int32 token ids, ascending per document, and `impacts` (nnz,) uint16: the sparse vectors in CSR form. `cut`
+    of the documents were longer than the model reads.
     """
 
     ids: list[str]
@@ -34,6 +35,16 @@ class EncodedShard:
     indptr: npt.NDArray[np.int64]
     terms: npt.NDArray[np.int32]
     impacts: npt.NDArray[np.uint16]
+    cut: int = 0
+
+
+class ShardTotals(NamedTuple):
+    """What a finished job has: documents, sparse terms, documents that were cut, bad lines that were left out."""
+
+    documents: int
+    terms: int
+    cut: int
+    skipped: int
 
 
 class ShardStore:
@@ -66,7 +77,15 @@ class ShardStore:
         """Write one shard; the same content always gives the same bytes."""
         buffer = io.BytesIO()
         ids = np.frombuffer("\n".join(shard.ids).encode(), dtype=np.uint8)
-        np.savez(buffer, ids=ids, dense=shard.dense, indptr=shard.indptr, terms=shard.terms, impacts=shard.impacts)
+        np.savez(
+            buffer,
+            ids=ids,
+            dense=shard.dense,
+            indptr=shard.indptr,
+            terms=shard.terms,
+            impacts=shard.impacts,
+            cut=np.int64(shard.cut),
+        )
         write_atomically(self._file(number), buffer.getvalue())
 
     def read(self, number: int) -> EncodedShard:
@@ -75,7 +94,8 @@ class ShardStore:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 ids = arrays["ids"].tobytes().decode().split("\n")
-                return EncodedShard(ids, arrays["dense"], arrays["indptr"], arrays["terms"], arrays["impacts"])
+                vectors = (arrays["dense"], arrays["indptr"], arrays["terms"], arrays["impacts"])
+                return EncodedShard(ids, *vectors, cut=_cut(arrays))
         except (*UNREADABLE, KeyError, BadZipFile) as error:
             raise _unreadable(file, error) from error
 
@@ -84,32 +104,39 @@ class ShardStore:
         for number in range(self.count()):
             yield self.read(number)
 
-    def finish(self, count: int) -> None:
-        """Record that the job has `count` shards and all are written."""
-        write_atomically(self.path / "done.json", json.dumps({"shards": count}).encode() + b"\n")
+    def finish(self, count: int, *, skipped: int = 0) -> None:
+        """Record that the job has `count` shards and all are written, and how many bad lines were left out."""
+        write_atomically(self.path / "done.json", json.dumps({"shards": count, "skipped": skipped}).encode() + b"\n")
 
     def count(self) -> int:
         """The number of shards of a finished job. Raises ResumeError while it is unfinished."""
+        return int(self._done()["shards"])
+
+    def _done(self) -> dict[str, Any]:
         file = self.path / "done.json"
         if not file.is_file():
             raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy="Run `encode` again.")
-        return int(read_json(file)["shards"])
+        return read_json(file)
 
-    def totals(self) -> tuple[int, int]:
-        """Documents and sparse terms of a finished job. Of each shard only the row pointers are read. ResumeError."""
-        documents = terms = 0
+    def totals(self) -> ShardTotals:
+        """What a finished job has. Of each shard only the row pointers are read. ResumeError."""
+        documents = terms = cut = 0
         for number in range(self.count()):
             file = self._file(number)
             try:
                 with np.load(file, allow_pickle=False) as arrays:
-                    indptr = arrays["indptr"]
+                    indptr, shorter = arrays["indptr"], _cut(arrays)
             except (*UNREADABLE, KeyError, BadZipFile) as error:
                 raise _unreadable(file, error) from error
-            documents, terms = documents + len(indptr) - 1, terms + int(indptr[-1])
-        return documents, terms
+            documents, terms, cut = documents + len(indptr) - 1, terms + int(indptr[-1]), cut + shorter
+        return ShardTotals(documents, terms, cut, int(self._done().get("skipped", 0)))
 
     def _file(self, number: int) -> Path:
         return self.path / f"shard-{number:05d}.npz"
+
+
+def _cut(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+    return int(arrays["cut"]) if "cut" in arrays else 0  # older shards lack it
 
 
 def _unreadable(file: Path, error: Exception) -> ResumeError:

@@ -32,6 +32,13 @@ class BiEncoder(Encoder):
     model: SentenceTransformer
     has_sparse: ClassVar[bool] = False
 
+    def count_cut(self, texts: Sequence[str]) -> int:
+        """How many texts have more tokens than it reads, special ones included."""
+        if self.longest is None:
+            return 0
+        room = self.longest - self.model.tokenizer.num_special_tokens_to_add()
+        return sum(len(ids) > room for ids in self.tokenizer.encode_batch(texts))
+
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
         return instruction or self.model.prompts.get("query") or ""

@@ -13,8 +13,8 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.sparse.arguments import MAX_IMPACT
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 

@@ -14,7 +14,7 @@ from lightretriever.artifacts.corpus.beir import Corpus, Document, Skipped, read
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.shards import ShardStore, ShardTotals
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
@@ -52,7 +52,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     facts = _read(recipe, "backbone.json", "table")
     store, corpus = ShardStore(recipe.work / "encode"), recipe.corpus.open()
     plan = _read(recipe, "encode/plan.json", "encode")
-    store.count()
+    totals = store.totals()
     _check_same(recipe, facts, plan, corpus)
     tables = {task: _table(recipe, task) for task in recipe.tasks}
     idf = _idf(recipe, facts, len(tables[recipe.default_task].rows))
@@ -60,7 +60,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         recipe.output,
         name=recipe.name,
         model=_model_info(recipe, facts),
-        corpus=CorpusInfo(name=recipe.corpus.name, licence=recipe.corpus.licence, sha256=plan["corpus_sha256"]),
+        corpus=_corpus_info(recipe, plan, totals),
         tokenizer_file=recipe.work / "tokenizer.json",
         lowercase=facts["lowercase"],
         tables=tables,
@@ -128,6 +128,16 @@ def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[
     return idf
 
 
+def _corpus_info(recipe: Recipe, plan: dict[str, Any], totals: ShardTotals) -> CorpusInfo:
+    return CorpusInfo(
+        name=recipe.corpus.name,
+        licence=recipe.corpus.licence,
+        sha256=plan["corpus_sha256"],
+        skipped=totals.skipped,
+        cut=totals.cut,
+    )
+
+
 def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
     return ModelInfo(
         name=recipe.model.name or facts["name"],
@@ -170,7 +180,7 @@ def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
 def encoded_batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
     """Shards joined with the documents' JSON, id by id."""
     documents = iter(corpus)
-    with ProgressBar("index", total=store.totals()[0], unit="documents") as progress:
+    with ProgressBar("index", total=store.totals().documents, unit="documents") as progress:
         for shard in store:
             raws = [next_document(documents, document_id).raw for document_id in shard.ids]
             progress.advance(len(raws))

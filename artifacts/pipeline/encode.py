@@ -61,7 +61,7 @@ def encode_corpus(
                 progress.advance(len(part))
             if bm25 is not None:
                 made = replace(made, sparse=bm25.impacts(texts))
-            return encoded_shard([document.id for document in part], made)
+            return encoded_shard([document.id for document in part], made, cut=encoder.count_cut(texts))
 
         write_shards(store, corpus, settings.shard_size, encode_part, progress)
     return store
@@ -85,11 +85,12 @@ def write_shards(
         else:
             store.write(number, encode(number * size, part))
         number += 1
-    store.finish(number)
+    store.finish(number, skipped=items.skipped.count if isinstance(items, Corpus) else 0)
 
 
-def encoded_shard(ids: list[str], made: Encoded) -> EncodedShard:
-    """A shard of n documents; their vectors are stored as float16. Raises ModelError for one that is not finite."""
+def encoded_shard(ids: list[str], made: Encoded, *, cut: int = 0) -> EncodedShard:
+    """A shard of n documents, of which `cut` are longer than the model reads; their vectors are stored as float16.
+    Raises ModelError for one that is not finite."""
     dense, sparse = made.dense.astype(np.float16), made.sparse or []
     if not np.isfinite(dense).all():
         bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
@@ -100,6 +101,7 @@ def encoded_shard(ids: list[str], made: Encoded) -> EncodedShard:
         np.cumsum([0, *([len(terms) for terms, _ in sparse] or [0] * len(ids))]).astype(np.int64),
         np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in sparse)]),
         np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in sparse)]),
+        cut,
     )
 
 

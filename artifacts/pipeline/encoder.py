@@ -72,6 +72,10 @@ class Encoder(ABC):
         """Vectors of documents. Raises ModelError for what the model can't read."""
 
     @abstractmethod
+    def count_cut(self, texts: Sequence[str]) -> int:
+        """How many documents are longer than it reads."""
+
+    @abstractmethod
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
     ) -> Encoded:

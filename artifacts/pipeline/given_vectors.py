@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.pipeline.encoder import Encoder
@@ -68,8 +69,8 @@ class GivenVectors:
 
 def _check_ids(path: Path, corpus: Corpus) -> None:
     try:
-        ids = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        ids = [read_text(line) for _, line in read_lines(path)]
+    except (CorpusError, ValueError) as error:
         raise RecipeError(f"distil.ids: {path} can't be read: {error}.") from error
     number = 0
     for number, document in enumerate(corpus, start=1):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from lightretriever.artifacts.pipeline.encode import QUANTIZATION, length_sorted_batches
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
-from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 from lightretriever.artifacts.pipeline.states import (
@@ -70,6 +70,14 @@ class LanguageModel(Encoder):
                 if progress is not None:
                     progress.advance(len(batch))
         return Encoded(dense, sparse)
+
+    def count_cut(self, texts: Sequence[str]) -> int:
+        """How many documents have more tokens than it reads, special ones included."""
+        longest = self.settings.max_length
+        read = self.backbone.document_ids(texts, longest + 1)
+        return sum(
+            len(ids) > longest or len(text) > CHARS_PER_TOKEN * longest for ids, text in zip(read, texts, strict=True)
+        )
 
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 from lightretriever.artifacts.errors import ModelError
@@ -28,7 +28,10 @@ from lightretriever.artifacts.pipeline.weights import (
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
-__all__ = ["Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone", "load_model"]
+__all__ = ["CHARS_PER_TOKEN", "Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone", "load_model"]
+
+CHARS_PER_TOKEN: Final = 64
+"""Of a text, so many characters are tokenised for each token that a document may have."""
 
 ModelDtype = Literal["auto", "float32", "bfloat16"]
 
@@ -96,9 +99,9 @@ class Backbone:
     def document_ids(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The framed token ids of documents, each of at most `max_length` ids, special tokens included."""
         room = max_length - len(self.prefix()) - 1
-        # Tokens have far fewer than 64 characters on average, so this cuts only what `max_length` would cut anyway, and
+        # Tokens have far fewer characters on average, so this cuts only what `max_length` would cut anyway, and
         # a document of many megabytes isn't tokenised to its end.
-        encoded = self.tokenizer.encode_batch([text[: 64 * max_length] for text in texts])
+        encoded = self.tokenizer.encode_batch([text[: CHARS_PER_TOKEN * max_length] for text in texts])
         return [self.frame(ids[:room].tolist()) for ids in encoded]
 
     def prefix(self) -> list[int]:

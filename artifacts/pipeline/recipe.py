@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from lightretriever.artifacts.bundle.manifest import TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.artifacts.tokens.table import TableDtype
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -102,7 +103,7 @@ class IndexRecipe(Section):
     file or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
     """
 
-    dimension: int | None = Field(default=None, ge=1)
+    dimension: int | None = Field(default=None, ge=1, le=MAX_DIMENSION)
     top_k: int | None = Field(default=None, ge=1)
     factory: str | None = None
     weights: tuple[LegWeight, LegWeight] | None = None
@@ -225,10 +226,10 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = read_yaml(Path(path))
     except OSError as error:
         raise RecipeError(f"{path}: the recipe can't be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise RecipeError(f"{path}: not a YAML file: {error}.") from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.")

@@ -6,11 +6,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 
-__all__ = ["MAX_IMPACT", "check_integers", "check_k", "check_ordinals", "check_terms", "weighted_query"]
-
-MAX_IMPACT: Final = 65_535
-"""Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
+__all__ = ["check_integers", "check_k", "check_ordinals", "check_terms", "weighted_query"]
 
 _MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)

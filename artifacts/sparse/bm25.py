@@ -13,7 +13,7 @@ from lightretriever.artifacts.sparse.index import DocumentSet
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
-from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks, english_analyzer
+from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks, word_analyzer
 
 __all__ = ["BM25_B", "BM25_K1", "WordIndex", "WordSearch", "build_word_index", "count_texts"]
 
@@ -31,9 +31,8 @@ _FIELD: Final = b"words"
 def build_word_index(path: Path, ids: Iterable[str], texts: Iterable[str]) -> int:
     """Index `texts`, named by as many different `ids`, in the directory `path`, which must not exist or be empty.
 
-    Words are split, lowercased, freed of stop words and stemmed (Porter) by Anserini's DefaultEnglishAnalyzer. Returns
-    the number of documents. Raises ValueError on bad input, and BundleError when `path` is not empty; either way
-    nothing is left behind.
+    The words are those of `writer.word_analyzer`. Returns the number of documents. Raises ValueError on bad input, and
+    BundleError when `path` is not empty; either way nothing is left behind.
     """
     with _WordIndexWriter(path) as writer:
         pairs = zip(ids, texts, strict=True)
@@ -49,7 +48,7 @@ class WordSearch:
         """`field` is Lucene's name, UTF-8, of what holds the words: by default that of the index of a bundle."""
         self._index = index
         self._field = field
-        self._analyzer = english_analyzer()
+        self._analyzer = word_analyzer()
         self._java = java_class("lightretriever.WordSearch")
 
     def search(
@@ -119,7 +118,7 @@ class WordIndex(LuceneIndex):
 
 class _WordIndexWriter(LuceneWriter):
     def __init__(self, path: Path) -> None:
-        super().__init__(path, english_analyzer())
+        super().__init__(path, word_analyzer())
 
     def add(self, batch: list[tuple[str, str]]) -> None:
         ids = [utf8("document id", name) for name, _ in batch]

@@ -14,33 +14,22 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import orjson
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_IMPACT, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.arguments import MAX_IMPACT, check_integers
+from lightretriever.artifacts.sparse.arguments import check_integers
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_ID_BYTES",
-    "MAX_TERM",
     "ImpactIndexWriter",
     "LuceneWriter",
     "check_texts",
     "chunks",
-    "english_analyzer",
+    "word_analyzer",
 ]
-
-MAX_DOCUMENT_BYTES: Final = 64 << 20
-"""Largest stored document: 64 MiB of UTF-8. Java holds a document several times over while it writes it."""
-
-MAX_ID_BYTES: Final = 32_766
-"""Longest document id in UTF-8 bytes: Lucene's limit for one term."""
-
-MAX_TERM: Final = 1 << 24
-"""Token ids are below this, far above any vocabulary: Java keeps a table as long as the largest id."""
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
@@ -137,7 +126,7 @@ class ImpactIndexWriter(LuceneWriter):
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, english_analyzer() if words else None, accelerate=accelerate)
+        super().__init__(path, word_analyzer() if words else None, accelerate=accelerate)
         self._words = words
         self._fields = dict(fields or {})
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
@@ -194,9 +183,10 @@ class ImpactIndexWriter(LuceneWriter):
         return [_text(*one) for one in zip(ids, documents, strict=True)] if self._words else []
 
 
-def english_analyzer() -> JavaObject:
-    """What makes words of a text: Anserini's, which splits, lowercases, leaves out stop words and stems (Porter)."""
-    return java_call(java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance)
+def word_analyzer() -> JavaObject:
+    """What makes words of a text: Anserini's DefaultEnglishAnalyzer, which splits, lowercases, leaves out stop words
+    and stems (Porter). Of scripts without spaces, every two neighbouring signs are words beside its own."""
+    return java_call(java_class("lightretriever.WordAnalyzer").create)
 
 
 def _text(document_id: str, document: bytes) -> bytes:

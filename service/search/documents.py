@@ -37,11 +37,12 @@ class Documents:
     Every method raises SearchFailedError where the store gives no answer.
     """
 
-    def __init__(self, store: DocumentStore) -> None:
+    def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:
+        """`names` are those of all fields, as the manifest has them; None in a bundle of an older version."""
         self.store = store
-        sample = self._sample(_SAMPLE)
-        self.fields: list[str] = sorted({"title", "text"}.union(*sample) - {_ID_FIELD})
-        """Names of the fields: those of up to 1,000 documents spread evenly over the index."""
+        found = [names] if names is not None else self._sample(_SAMPLE)
+        self.fields: list[str] = sorted({"title", "text"}.union(*found) - {_ID_FIELD})
+        """Names of the fields; without `names`, those of up to 1,000 documents spread evenly over the index."""
 
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
         """Give id and fields of documents (m,), in this order; `fields` None: all of them."""

@@ -6,11 +6,10 @@ with SearchEngine.open(Bundle.open(path)) as engine:
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from threading import Event
 from time import perf_counter
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import (
@@ -29,7 +28,6 @@ from lightretriever.service.schemas import (
     EncodeRequest,
     EncodeResponse,
     EncodeTimings,
-    Mode,
     SearchRequest,
     SearchResponse,
     TokenCount,
@@ -40,14 +38,12 @@ from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.plan import REQUESTS, Parts, Plan, fusion_weights, modes_of
 from lightretriever.service.search.request import RequestLimits
+from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
 
 __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
-_WARM_UP_DEADLINE_MS: Final = 5_000.0
-_BM25_EVERY: Final = 10  # searches of the warm-up
-_PROBES: Final = 500  # different searches of the warm-up
 T = TypeVar("T")
 
 
@@ -204,33 +200,16 @@ class SearchEngine:
         return call
 
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
-        """Search with words of the documents, sometimes by BM25 if there is, until the JVM is fast; the engine is ready
-        when the legs answered.
+        """Search until the JVM is fast; the engine is ready when the legs answered, and a second time does nothing.
 
-        Ends after `warm_up_queries` searches or `warm_up_s` seconds, whichever comes first, and searches for no more
-        than a `share` of the time; when `stop` is set it ends at once, and the engine is not ready. A second time does
-        nothing. SearchFailedError or DeadlineError if a leg did not answer one of these searches.
+        Takes no more than a `share` of the time; when `stop` is set it ends at once, and the engine is not ready.
+        SearchFailedError or DeadlineError if a leg did not answer.
         """
         self._require_open()
-        if self._warm:
-            return
-        probes = self.parts.documents.probes(_PROBES) or [self.bundle.manifest.name]
-        until = perf_counter() + self.settings.warm_up_s
-        stop = stop or Event()
-        for number in range(self.settings.warm_up_queries):
-            if stop.is_set():
-                return
-            begun = perf_counter()
-            if number and begun >= until:
-                break
-            self._require_open()
-            mode: Mode = "bm25" if number % _BM25_EVERY == 1 and "bm25" in self.modes else "hybrid"
-            request = SearchRequest(query=probes[number % len(probes)], mode=mode, allow_partial=False, k=1)
-            self._probe(request)
-            if share < 1.0:
-                stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
-        trim_heap()
-        self._warm = not stop.is_set()
+        if not self._warm:
+            title = self.bundle.manifest.name
+            self._warm = warm_up(self.parts, self.settings, self._plan, title, stop or Event(), share)
+            trim_heap()
 
     def require_ready(self) -> None:
         """Raise NotReadyError unless the engine is warm, open, and no lane is stuck."""
@@ -290,11 +269,6 @@ class SearchEngine:
             candidates=settings.candidates if request.candidates is None else request.candidates,
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
         )
-
-    def _probe(self, request: SearchRequest) -> None:
-        """Search without limits or metrics."""
-        plan = replace(self._plan(request), deadline_ms=_WARM_UP_DEADLINE_MS)
-        Search(self.parts, plan, StageClock()).run()
 
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
         self._require_open()

@@ -58,7 +58,7 @@ class Parts:
                 return cls(
                     encoder=encoder.result(),
                     legs=backends.legs,
-                    documents=Documents(backends.documents),
+                    documents=Documents(backends.documents, bundle.manifest.field_names),
                     filters=Filters(backends.documents),
                     executor=Executor(
                         [REQUESTS, *backends.legs], settings.threads(), patience_s=settings.deadline_ms / 1e3

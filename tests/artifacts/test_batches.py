@@ -75,8 +75,6 @@ def test_a_good_batch_passes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ids": ["a", ""]}, "the id '' is empty"),
-        ({"ids": ["a", "b\nc"]}, "has a line break"),
         ({"ids": ["a"]}, "documents 0..0: 1 ids, 2 documents, 2 dense and 2 sparse"),
         ({"documents": []}, "2 ids, 0 documents"),
         ({"dense": np.ones((3, 8))}, "3 dense"),

@@ -248,6 +248,33 @@ def changed(batches: list[EncodedBatch], number: int, changes: dict[str, Any]) -
     return [dataclasses.replace(batch, **changes) if i == number else batch for i, batch in enumerate(batches)]
 
 
+def test_the_manifest_names_all_fields_of_all_documents(
+    write: Write, batches: list[EncodedBatch], tmp_path: Path
+) -> None:
+    documents = list(batches[1].documents)
+    documents[3] = json.dumps({**json.loads(documents[3]), "rare": 1}).encode()
+    bundle = write(tmp_path / "b", documents=changed(batches, 1, {"documents": documents}))
+    assert bundle.manifest.field_names == ["_id", "rare", "text", "title", "year"]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b'{"_id": "other", "text": "x"}', '"_id" is "other" in it'),
+        (b'{"_id": "doc-16", "more": ' + b"[" * 100 + b"]" * 100 + b"}", "more than 100 objects and lists"),
+        (b"no JSON", 'document "doc-16"'),
+    ],
+)
+def test_a_document_that_could_not_be_served_is_an_error(
+    write: Write, batches: list[EncodedBatch], tmp_path: Path, document: bytes, message: str
+) -> None:
+    documents = list(batches[1].documents)
+    documents[3] = document
+    with pytest.raises(CorpusError, match=message):
+        write(tmp_path / "b", documents=changed(batches, 1, {"documents": documents}))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_id_used_twice_is_an_error(write: Write, batches: list[EncodedBatch], tmp_path: Path) -> None:
     ids = [batches[0].ids[4], *batches[1].ids[1:]]
     with pytest.raises(CorpusError, match='"cjk" is used by the documents 4 and 13'):

@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,12 @@ BAD = {
     "not JSON: NaN is no JSON number": b'{"_id": "b", "text": "x", "year": NaN}',
     "not JSON: 1e999 is no JSON number": b'{"_id": "b", "text": "x", "year": 1e999}',
     "not JSON: 18446744073709551616 doesn't fit": b'{"_id": "b", "text": "x", "year": 18446744073709551616}',
-    "not JSON: maximum recursion": b"[" * 100_000,
+    "more than 100 objects and lists stand in each other": b"[" * 100_000,
+    'the key "text" stands twice': b'{"_id": "b", "text": "one", "text": "two"}',
+    'the key "a" stands twice': b'{"_id": "b", "text": "x", "more": [{"a": 1, "a": 1}]}',
+    '"_id" is missing, but there is "id": rename it': {"id": "b", "contents": "x"},
+    '"text" is missing, but there is "contents": rename it': {"_id": "b", "contents": "x"},
+    "a field's name has at most 200 characters": {"_id": "b", "text": "x", "f" * 201: 1},
 }
 
 
@@ -96,8 +103,82 @@ def test_bad_queries_are_named(tmp_path: Path, line: object, message: str) -> No
         read_queries(path)
 
 
-@pytest.mark.parametrize("line", ["q1 a 1", "q1\ta\tx", "q1\ta"])
-def test_bad_qrels_are_named(tmp_path: Path, line: str) -> None:
+COLUMNS = "line 2: expected query-id, corpus-id and score"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1 a 1", COLUMNS),
+        ("q1\ta", COLUMNS),
+        ("q1\t0\ta\t1", COLUMNS),
+        ("q1\ta\tx", "line 2: the grade must be a whole number, found 'x'"),
+        ("q1\ta\t0.5", "line 2: the grade must be a whole number, found '0.5'"),
+        ("q1\ta\t1_0", "line 2: the grade must be a whole number"),
+        ("q1\t\t1", 'line 2: "_id" must be a non-empty string'),
+        ("q1\ta\t1\nq2\ta\t1\nq1\ta\t0", 'line 4: "a" has the grade 1 for query "q1" before, and 0 here'),
+    ],
+)
+def test_bad_qrels_are_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{line}\n")
-    with pytest.raises(CorpusError, match="line 2: expected query-id"):
+    with pytest.raises(CorpusError, match=message):
         read_qrels(tmp_path / "test.tsv")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("\ufeffquery-id\tcorpus-id\tscore\nq1\tem\t1\n2\trfc\t2\n", {"q1": {"em": 1}, "2": {"rfc": 2}}),
+        ("\ufeffq1\tem\t1\nq 3\ta/b c\t1\n", {"q1": {"em": 1}, "q 3": {"a/b c": 1}}),
+        ("query-id-7\tem\t1\n", {"query-id-7": {"em": 1}}),
+        ("q1 0 em 1\n2 0 rfc 2\n", {"q1": {"em": 1}, "2": {"rfc": 2}}),
+        ("q1\tQ0\tem\t1\n", {"q1": {"em": 1}}),
+        ("q1  em   1.0 \n2 rfc -1\n", {"q1": {"em": 1}, "2": {"rfc": -1}}),
+        ("q1\tem\t1\r\n\r\n2\trfc\t2\r\n", {"q1": {"em": 1}, "2": {"rfc": 2}}),
+        ("q1\tem\t1\nq1\tem\t1\n", {"q1": {"em": 1}}),
+        *((f"q1\te{sign}m\t1\n", {"q1": {f"e{sign}m": 1}}) for sign in "\u2028\u2029\x85\x0b\x0c\x1c\r"),
+    ],
+)
+def test_qrels_of_every_common_form_are_read(tmp_path: Path, content: str, found: object) -> None:
+    (tmp_path / "test.tsv").write_bytes(content.encode())
+    assert read_qrels(tmp_path / "test.tsv") == found
+    (tmp_path / "test.tsv").write_bytes(gzip.compress(content.encode()))
+    assert read_qrels(tmp_path / "test.tsv") == found
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "remedy"),
+    [
+        (b"\x28\xb5\x2f\xfd\x00", "zstd", "zstd -d"),
+        (lzma.compress(b"{}"), "xz", "xz -d"),
+        (bz2.compress(b"{}"), "bzip2", "bzip2 -d"),
+        (b"PK\x03\x04\x14\x00", "zip", "unzip"),
+        (b"PAR1\x15\x04", "Parquet", "lines=True"),
+        ("{}".encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
+        ("{}".encode("utf-16-le"), "UTF-16 without a mark", "iconv -f UTF-16LE"),
+        ("{}".encode("utf-16-be"), "UTF-16 without a mark", "iconv"),
+        (b'[{"_id": "a", "text": "x"}]', "one JSON array", "jq -c '.[]'"),
+        (b'\xef\xbb\xbf [\n{"_id": "a", "text": "x"}]', "one JSON array", "jq -c '.[]'"),
+        (b'{\n  "_id": "a",\n  "text": "x"\n}', "JSON over several lines", "jq -c ."),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer", "git lfs pull"),
+        (b"<!doctype html><html>", "HTML", "Fetch the file again"),
+        (gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), "gzip twice over", "gzip -d"),
+        (gzip.compress(b"\x28\xb5\x2f\xfd\x00", mtime=0), "zstd", "zstd -d"),
+    ],
+)
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_file_of_another_kind_is_named(
+    tmp_path: Path, content: bytes, kind: str, remedy: str, skip_bad: bool
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(CorpusError, match=f"corpus.jsonl: this is .*{kind}") as raised:
+        list(Corpus(path, skip_bad=skip_bad))
+    assert remedy in raised.value.remedy
+
+
+def test_a_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "a", "text": "x"}\r\n\r\n{"_id": "b", "text": "y"}')
+    assert [document.id for document in Corpus(tmp_path)] == ["a", "b"]
+    (tmp_path / "queries.jsonl").write_text('\ufeff{"_id": "q\u2028\x85", "text": "x"}')
+    assert read_queries(tmp_path) == {"q\u2028\x85": "x"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.hashes import ids_sha256
 from lightretriever.artifacts.bundle.manifest import (
     FORMAT_VERSION,
     Manifest,
-    ids_sha256,
     parse_manifest,
     read_manifest,
     table_file,

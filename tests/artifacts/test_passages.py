@@ -19,6 +19,37 @@ def test_every_word_is_in_one_passage_in_order_and_none_is_too_long(text: str, w
         place = text.index(part, place) + len(part)
 
 
+@given(st.text(alphabet=st.sampled_from("ab.!# \n。、日本ไทยก็ភាសា")), st.integers(1, 12))
+def test_no_sign_is_lost_in_any_script(text: str, words: int) -> None:
+    assert "".join("".join(passages(text, words)).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "most"),
+    [
+        ("办公室的咖啡机每天早上七点由值班人员打开，水箱要先装满。咖啡豆放在左边的柜子里，用完请写在清单上。", 200),
+        ("これは検索エンジンのための短い文書です。カタカナもあります。", 200),
+        ("ภาษาไทยไม่มีช่องว่างระหว่างคำ" * 3, 1_200),
+        ("ພາສາລາວບໍ່ມີຊ່ອງຫວ່າງ" * 3, 1_200),
+        ("ភាសាខ្មែរមិនមានដកឃ្លា" * 3, 1_500),
+        ("မြန်မာဘာသာစကားတွင်" * 3, 1_500),
+        ("𠀀𠀁𠀂", 200),
+        ("x" * 5_000, 15_000),
+    ],
+)
+def test_scripts_without_spaces_and_endless_words_are_cut(paragraph: str, most: int) -> None:
+    text = paragraph * 40
+    found = passages(text, 150)
+    assert len(found) > 1 or len(text) < 150
+    assert "".join(found) == text
+    assert max(map(len, found)) <= most
+
+
+def test_a_chinese_text_is_cut_behind_its_sentences() -> None:
+    assert passages("今天天气好。我们去公园！你来吗？", 9) == ["今天天气好。", "我们去公园！你来吗？"]
+    assert passages("한국어 문장은 띄어 씁니다", 3) == ["한국어 문장은 띄어", "씁니다"]
+
+
 @given(TEXTS, st.integers(1, 12))
 def test_two_neighbours_do_not_fit_into_one(text: str, words: int) -> None:
     sizes = [len(part.split()) for part in passages(text.replace("#", ""), words)]

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,8 @@ import yaml
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.artifacts.training.recipe import load_train_recipe
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.settings import load_settings
 
 CONTENT = {
     "name": "r",
@@ -52,6 +55,44 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes, message: str) 
     (tmp_path / "r.yaml").write_bytes(content)
     with pytest.raises(RecipeError, match=message):
         load_recipe(tmp_path / "r.yaml")
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BOMB, "more than 100,000 values"),
+        ("a: &a [*a]", "nested more than 20 deep"),
+        ("a: " + "[" * 3_000 + "]" * 3_000, "nested more than 20 deep"),
+        ("name: r\nwork: w\nname: s", "the key 'name' stands twice"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "merge keys"),
+        ("a: 2024-13-45", "month must be in 1..12"),
+        ("a: 1\n" + "#" * (1 << 20), "more than 1,048,576 bytes"),
+    ],
+)
+def test_a_recipe_that_costs_or_loses_something_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "r.yaml").write_text(content)
+    with pytest.raises(RecipeError, match=f"r.yaml: .*{message}"):
+        load_recipe(tmp_path / "r.yaml")
+    with pytest.raises(SettingsError, match=f"r.yaml: .*{message}"):
+        load_settings(tmp_path / "r.yaml")
+
+
+def test_a_pipe_or_folder_is_no_recipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "self").symlink_to("self")
+    for name, reason in (("pipe", "no regular file"), (".", "no regular file"), ("self", "symbolic link")):
+        with pytest.raises(RecipeError, match=f"can't be read: .*{reason}"):
+            load_recipe(tmp_path / name)
+        with pytest.raises(SettingsError, match=f"can't be read: .*{reason}"):
+            load_settings(tmp_path / name)
+
+
+def test_aliases_are_read(path: Path) -> None:
+    path.write_text(path.read_text().replace("name: c", "name: &name c").replace("work: w", "work: *name"))
+    assert load_recipe(path).work == Path("c")
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:

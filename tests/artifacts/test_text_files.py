@@ -75,7 +75,7 @@ def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
             "folder": "sub",
         },
     ]
-    assert (written.documents, written.files, written.skipped.count) == (6, 4, 0)
+    assert (written.documents, written.files, written.skipped.count, written.passed_over) == (6, 4, 0, 3)
     documents = list(Corpus(output, fields={"folder": "keyword", "path": "keyword"}))
     assert [document.id for document in documents] == [line["_id"] for line in lines(output)]
 
@@ -93,7 +93,24 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
     ("content", "title", "text"),
     [
         ("no heading", "name", "no heading"),
-        ("text\n## Second level\nmore", "Second level", "text\nmore"),
+        ("text\n## Second level\nmore", "name", "text\n## Second level\nmore"),
+        ("\n## Second level\n# First\nmore", "Second level", "\n# First\nmore"),
+        ("text\n# First level\nmore", "First level", "text\nmore"),
+        ("---\ntitle: Grinding\n# no title\n---\n# Heading\ntext", "Grinding", "# Heading\ntext"),
+        ("---\ntags: [a]\n...\n# Heading\ntext", "Heading", "text"),
+        ("---\ntitle: 2024\n---", "2024", ""),
+        ('+++\ntitle = "Pour-over"\n+++\n\n## Water\n', "Pour-over", "\n## Water\n"),
+        ("---\nA text below a rule\n---\nmore", "name", "---\nA text below a rule\n---\nmore"),
+        ("---\n{{ template }}: [\n---\n# T", "T", "---\n{{ template }}: [\n---"),
+        ("````\n```\n# code\n```\n````\n# T", "T", "````\n```\n# code\n```\n````"),
+        ("```\n# code\n``` no end\n# code", "name", "```\n# code\n``` no end\n# code"),
+        ("<!--\n# comment\n-->\n# T", "T", "<!--\n# comment\n-->"),
+        ("<h1 align='center'>Kettle &amp; <b>pot</b></h1>\n\ntext", "Kettle & pot", "\ntext"),
+        ("text\n<h1>\n  <img src='a.png'>\n  Kettle\n</h1> more", "Kettle", "text\n more"),
+        ("text\n<h2>Steps</h2>", "name", "text\n<h2>Steps</h2>"),
+        ("My title\n---\ntext", "My title", "text"),
+        ("text\n\nMy title\n---\ntext", "name", "text\n\nMy title\n---\ntext"),
+        ("- item\n---\ntext", "name", "- item\n---\ntext"),
         ("```sh\n# a comment\n```\n# Title", "Title", "```sh\n# a comment\n```"),
         ("~~~\n```\n# a comment\n~~~\n# Title", "Title", "~~~\n```\n# a comment\n~~~"),
         ("Title\n=====\ntext", "Title", "text"),
@@ -172,6 +189,7 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
         f"{tmp_path}/corpus.jsonl.gz: 6 documents of 4 files, 0.0 MB",
         "skipped: 28 bad files",
     ]
+    assert "passed over: 3 hidden files and folders, and files of other kinds" in done.stdout
     assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
 
 

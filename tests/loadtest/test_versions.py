@@ -28,7 +28,7 @@ def test_a_worker_times_every_question(tiny_path: Path) -> None:
 
 
 def test_sides_take_turns(tiny_path: Path) -> None:
-    plan, turns = Plan(turns=3), []
+    plan, turns = Plan(turns=3, warm_up=1), []
 
     def work(side: int, turn: int) -> dict[str, int]:
         turns.append((side, turn))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.writer import MAX_DOCUMENT_BYTES, ImpactIndexWriter
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 from tests.lucene.support import Collection, query, rows
 
@@ -28,7 +29,7 @@ IDS = [
     "new\nline",
     "nul\0byte",
     "\U0010ffff",
-    "a" * 32_766,
+    "a" * MAX_ID_BYTES,
 ]
 TEXTS = [f'{{"_id": "{n}", "text": "{t}"}}'.encode() for n, t in enumerate([*IDS[:-1], "long 🦀 " * 5000])]
 
@@ -134,7 +135,7 @@ GOOD = rows({1: 1}, {2: 2})
         (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][None]), r"impacts must be integers of shape \(n,\)"),
         (["a", "b"], [b"", b""], (np.array([0, 0, 2]), np.array([3, 3]), GOOD[2]), "document 'b' names term 3 twice"),
         (["a", ""], [b"", b""], GOOD, "document id b'' has 0 bytes"),
-        (["a", "b" * 32_767], [b"", b""], GOOD, "has 32767 bytes"),
+        (["a", "b" * 513], [b"", b""], GOOD, "has 513 bytes; it must have 1 to 512"),
         (["a", "\ud800"], [b"", b""], GOOD, r"document id '\\ud800' is not valid Unicode"),
         (["a", "b"], [b"", b"\xff"], GOOD, "not valid UTF-8"),
         (["a", "b"], [b"", b"\xed\xa0\x80"], GOOD, "not valid UTF-8"),

@@ -229,3 +229,35 @@ def test_bad_arguments_are_refused(words: WordSearch) -> None:
         words.search("\udfff", 1)
     with pytest.raises(ValueError, match="ordinals must be 0 to 2999"):
         words.scores("fox", np.array([COUNT]))
+
+
+UNSPACED = {
+    "zh": "办公室的咖啡机每天早上七点由值班人员打开，水箱要先装满。",
+    "zh-backwards": "机啡咖的室公办",
+    "ja": "これは検索エンジンのための短い文書です。",
+    "ja-other": "エンジニアの検査と索引",
+    "th": "ภาษาไทยไม่มีช่องว่างระหว่างคำ",
+    "th-other": "ประเทศลาวอยู่ติดกับเวียดนาม",
+    "km": "ភាសាខ្មែរមិនមានដកឃ្លា",
+    "lo": "ພາສາລາວບໍ່ມີຊ່ອງຫວ່າງ",
+    "en": "The quick foxes are running",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("咖啡机", "zh"),
+        ("検索エンジン", "ja"),
+        ("ช่องว่าง", "th"),
+        ("ខ្មែរ", "km"),
+        ("ລາວ", "lo"),
+        ("fox running 🦊", "en"),
+    ],
+)
+def test_words_of_scripts_without_spaces_are_found_in_their_order(tmp_path: Path, text: str, first: str) -> None:
+    build_word_index(tmp_path / "words", list(UNSPACED), list(UNSPACED.values()))
+    with WordIndex.open(tmp_path / "words") as words:
+        found = words.search(text, 10)
+        assert found[0][0] == first
+        assert words.search("语 ថៃ", 10) == []

@@ -149,6 +149,7 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
     index = bundle.sparse()
     try:
         tokens = [encoder.tokenizer.encode(document.full_text) for document in tiny_documents(COUNT)]
+        assert manifest.corpus.cut == sum(len(ids) > 62 for ids in tokens) > 0  # 64 with [CLS] and [SEP]
         statistics = count_tokens(tokens, encoder.vocab_size)
         query = encoder.tokenizer.encode("music player music")
         expected = np.zeros(COUNT)
@@ -168,7 +169,8 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encode
     vectors = encoder.encode_documents([document.full_text for document in documents]).dense
     vectors[7] = vectors[8]  # what only the file can say
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
-    (tmp_path / "vectors.ids").write_text("".join(f"{document.id}\n" for document in documents))
+    ids = "\ufeff" + "".join(f"{document.id}\r\n" for document in documents)
+    (tmp_path / "vectors.ids").write_bytes(ids.encode())
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
     change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
     run("encode", recipe)

@@ -2,6 +2,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,21 @@ def test_end_token_is_pooled_even_when_a_document_is_cut(backbone: Backbone) -> 
     first, second = (encoder.encode_documents(["search engine " * times]) for times in (100, 200))
     np.testing.assert_array_equal(first.dense, second.dense)
     np.testing.assert_array_equal((first.sparse or [])[0], (second.sparse or [])[0])
+
+
+def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) -> None:
+    document = next(iter(Corpus(write_corpus(tmp_path / "corpus.jsonl", 12))))
+    lengths = {}
+    for count in range(1, 100):
+        text = "a " * count
+        lengths[len(backbone.tokenizer.encode(text.strip()))] = text
+    room = SETTINGS.max_length - len(backbone.frame([]))
+    texts = [lengths[room - 1], lengths[room], lengths[room + 1], "a " * 100_000, " " * 100_000 + "a"]
+    encoder = LanguageModel.of(backbone, SETTINGS)
+    assert encoder.count_cut([replace(document, title="", text=text).full_text for text in texts]) == 2
+    store = encode_corpus(encoder, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work")
+    longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
+    assert store.totals().cut == longer
 
 
 @pytest.mark.slow

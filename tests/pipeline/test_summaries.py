@@ -101,6 +101,7 @@ def test_every_stage_says_what_it_made_and_what_comes_next(place: Path) -> None:
     index = summary("index", recipe, "--limit", 30)
     bundle = Bundle.open(place / "bundle")
     assert index["version"] == bundle.manifest.digest
+    assert index["cut"] == encode["cut"] == bundle.manifest.corpus.cut
     assert (index["documents"], index["tasks"]) == (30, ["fact", "web"])
     assert index["next"] == f"lightretriever verify {bundle.path}"
     verify = summary("verify", bundle.path)
@@ -116,6 +117,9 @@ def test_build_counts_skipped_lines_and_verify_lists_problems(place: Path, tmp_p
     places = ["--work", tmp_path / "work", "--output", tmp_path / "bundle"]
     build = summary("build", place / "recipe.yaml", *places)
     assert (build["documents"], build["skipped"]) == (40, 1)
+    corpus = Bundle.open(tmp_path / "bundle").manifest.corpus
+    assert (corpus.skipped, corpus.cut) == (1, build["cut"])
+    assert build["cut"] > 0
     (tmp_path / "bundle" / "dense.faiss").write_bytes(b"")
     verify = summary("verify", tmp_path / "bundle", status=1)
     assert (verify["sound"], verify["next"]) == (False, None)
@@ -160,9 +164,11 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
 def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
     result = run("build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30)
     assert result.exit_code == 0, result.output
-    made, took, then = result.stdout.splitlines()
+    made, cut, took, then = result.stdout.splitlines()
     tokens = Bundle.open(tmp_path / "b").manifest.vocab_size
     assert made.startswith(f"{tmp_path / 'b'}: 30 documents × 32, {tokens:,} tokens, tasks fact, web; ")
+    assert re.fullmatch(r"cut: \d+ documents are longer than the model reads; .*", cut)
+    assert cut in result.stderr.splitlines()
     assert re.fullmatch(r"took [\d.]+ s", took)
     assert then == f"next: lightretriever verify {tmp_path / 'b'}"
     for stage in ("corpus: 30", "table: ", "encode: 30/30 documents, ", "index: 30/30 documents, ", "dense: 30/30"):

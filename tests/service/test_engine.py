@@ -1,11 +1,18 @@
 """The engine in process: its answers equal those of a brute-force search, whatever the mode, fusion and page."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.service.backends.lucene import LuceneDocuments
 from lightretriever.service.errors import DocumentNotFoundError, InvalidRequestError, NotReadyError
 from lightretriever.service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
+from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
@@ -189,3 +196,17 @@ def test_ready_only_after_the_warm_up_and_not_after_closing(tiny_bundle: Bundle)
             call()
     with pytest.raises(NotReadyError, match="closed"):
         engine.document("music")
+
+
+def test_a_field_that_one_document_has_can_be_asked_for(tmp_path: Path) -> None:
+    records = [{"_id": f"n{number}", "text": "x"} | ({"rare": 1} if number == 1500 else {}) for number in range(3000)]
+    rows = (np.zeros(3001, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))
+    with ImpactIndexWriter(tmp_path / "lucene") as writer:
+        writer.add([f"n{number}" for number in range(3000)], [json.dumps(one).encode() for one in records], *rows)
+    index = ImpactIndex.open(tmp_path / "lucene")
+    try:
+        store = LuceneDocuments(index)
+        assert Documents(store, ["_id", "rare", "text"]).fields == ["rare", "text", "title"]
+        assert Documents(store, None).fields == ["text", "title"]  # of an older bundle, a sample of 1,000
+    finally:
+        index.close()

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["copy_of", "edit_manifest", "flip_bit", "resign", "sign"]
+import numpy as np
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+
+__all__ = ["copy_of", "edit_manifest", "flip_bit", "resign", "rewrite_lucene", "sign"]
 
 
 def copy_of(bundle: Path, parent: Path) -> Path:
@@ -52,3 +55,15 @@ def flip_bit(path: Path, place: float = 0.5) -> None:
     content = bytearray(path.read_bytes())
     content[min(int(place * len(content)), len(content) - 1)] ^= 0x10
     path.write_bytes(content)
+
+
+def rewrite_lucene(bundle: Path, ids: list[str], documents: list[bytes]) -> None:
+    """Write other documents into the Lucene index of a bundle, and sign it."""
+    for file in (bundle / "lucene").iterdir():
+        file.unlink()
+    count = len(ids)
+    with ImpactIndexWriter(bundle / "lucene") as writer:
+        writer.add(
+            ids, documents, np.arange(count + 1), np.arange(count, dtype=np.int32), np.ones(count, dtype=np.int32)
+        )
+    resign(bundle)

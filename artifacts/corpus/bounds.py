@@ -1,0 +1,94 @@
+"""The one table of bounds on documents. Readers, writers, the manifest, `verify` and the service share it, so that
+nothing is refused late, and nothing is read that can't be served."""
+
+from collections.abc import Mapping, Set
+from typing import Any, Final
+
+__all__ = [
+    "MAX_DIMENSION",
+    "MAX_DOCUMENT_BYTES",
+    "MAX_FIELDS",
+    "MAX_FIELD_CHARS",
+    "MAX_ID_BYTES",
+    "MAX_IMPACT",
+    "MAX_KEYWORD_BYTES",
+    "MAX_NESTING",
+    "MAX_TERM",
+    "check_document",
+    "check_id",
+    "check_nesting",
+    "new_names",
+]
+
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+"""Largest document: 64 MiB of UTF-8, as a line and as it is stored. Java holds it several times over to write it."""
+
+MAX_ID_BYTES: Final = 512
+"""Longest document or query id in UTF-8 bytes. It stands in URLs, logs and run files."""
+
+MAX_NESTING: Final = 100
+"""Most objects and lists around a value of a document, the document included. JSON writers stop at 254, and an answer
+puts some around it."""
+
+MAX_FIELDS: Final = 10_000
+"""Most different names of fields that the documents of a corpus have together; the manifest lists them."""
+
+MAX_FIELD_CHARS: Final = 200
+"""Longest name of a field."""
+
+MAX_KEYWORD_BYTES: Final = 32_766
+"""Longest keyword in UTF-8 bytes: Lucene's limit for one term."""
+
+MAX_TERM: Final = 1 << 24
+"""Token ids are below this, far above any vocabulary: Java keeps a table as long as the largest id."""
+
+MAX_IMPACT: Final = 65_535
+"""Largest impact of a term in a document (it fills an unsigned 16-bit number)."""
+
+MAX_DIMENSION: Final = 65_536
+"""Most values of a vector."""
+
+
+def check_id(value: object) -> str:
+    """The id of a document or query. Raises ValueError for what can't be one."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f'"_id" must be a non-empty string, found {value!r:.80}')
+    if "\n" in value or (size := len(value.encode())) > MAX_ID_BYTES:
+        found = "a line break" if "\n" in value else f"{size:,} bytes"
+        raise ValueError(f'"_id" must be at most {MAX_ID_BYTES} bytes without a line break, found {found}')
+    return value
+
+
+def check_nesting(value: object) -> None:
+    """Raise ValueError for a JSON value with more than MAX_NESTING objects and lists in each other."""
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        parts = [part for part in level if isinstance(part, dict | list)]
+        if not parts:
+            return
+        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+    raise ValueError(f"more than {MAX_NESTING} objects and lists stand in each other; nest it less")
+
+
+def check_document(record: object, size: int) -> dict[str, Any]:
+    """The document, read from JSON of `size` bytes. Raises ValueError for one that no bundle may hold."""
+    if size > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"a document has at most {MAX_DOCUMENT_BYTES:,} bytes, this one has {size:,}; cut it up")
+    if not isinstance(record, dict):
+        raise ValueError(f"expected a JSON object, found {type(record).__name__}")
+    check_id(record.get("_id"))
+    check_nesting(record)
+    return record
+
+
+def new_names(record: Mapping[str, object], known: Set[str]) -> Set[str]:
+    """The names of a document's fields that are not `known` yet. Raises ValueError for too many or too long ones."""
+    names = record.keys() - known
+    for name in names:
+        if len(name) > MAX_FIELD_CHARS:
+            raise ValueError(
+                f'a field\'s name has at most {MAX_FIELD_CHARS} characters, "{name[:40]}…" has {len(name):,}'
+            )
+    if len(names) + len(known) > MAX_FIELDS:
+        raise ValueError(f'the documents have at most {MAX_FIELDS:,} different fields, "{min(names)}" is one more')
+    return names

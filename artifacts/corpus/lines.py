@@ -1,0 +1,123 @@
+"""The one reader of files of lines: corpus, queries, qrels and ids.
+
+A line ends at "\\n" or "\\r\\n" and nowhere else, so that an id may hold any other sign of a line's end. A file is
+UTF-8, with or without a byte order mark, and may be gzipped; a file of another kind is named with a way to convert it.
+"""
+
+import gzip
+import io
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_NESTING, check_nesting
+from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.files.reading import open_regular
+
+__all__ = ["read_lines", "read_object", "read_text"]
+
+_GZIP: Final = b"\x1f\x8b"
+_BOM: Final = b"\xef\xbb\xbf"
+_LOOK: Final = 512
+_KINDS: Final = (
+    (rb"\x28\xb5\x2f\xfd", "zstd", "Unpack it by `zstd -d`, or pack it by gzip."),
+    (rb"\xfd7zXZ\x00", "xz", "Unpack it by `xz -d`, or pack it by gzip."),
+    (rb"BZh[1-9]1AY&SY", "bzip2", "Unpack it by `bzip2 -d`, or pack it by gzip."),
+    (rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),
+    (rb"\x1f\x8b", "gzip twice over", "Unpack it once by `gzip -d`."),
+    (rb"PAR1[\x00-\x1f]", "Parquet", "Convert it, as by pandas: to_json(…, orient='records', lines=True)."),
+    (rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch the file by `git lfs pull`."),
+    (rb"\s*<(!DOCTYPE|html)", "HTML, as a failed download leaves it", "Fetch the file again."),
+    (rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff", "UTF-16 or UTF-32", "Convert it by `iconv -f UTF-16 -t UTF-8`."),
+    (rb".*\x00", "binary, or UTF-16 without a mark", "Convert text by `iconv -f UTF-16LE -t UTF-8`."),
+    (rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\n|$)", "one JSON array", "Make a line of each object by `jq -c '.[]'`."),
+    (rb"(\xef\xbb\xbf)?\s*\{[ \t\r]*\n", "JSON over several lines", "Make a line of each object by `jq -c .`."),
+)
+"""How a file begins that is no file of lines: its kind, and what to do."""
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, each with its number from 1, without its end.
+
+    A line longer than MAX_DOCUMENT_BYTES is cut to a little more than that; `read_text` refuses it. Raises CorpusError
+    for a file that can't be read to its end or is of another kind.
+    """
+    try:
+        with open_regular(path) as raw, _unpacked(raw) as file:
+            _check_kind(path, file.peek(_LOOK)[:_LOOK])
+            number = 0
+            while line := file.readline(MAX_DOCUMENT_BYTES + 8):  # a mark and an end may stand around it
+                number += 1
+                rest = line
+                while rest and not rest.endswith(b"\n"):
+                    rest = file.readline(MAX_DOCUMENT_BYTES)
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                line = line.removeprefix(_BOM) if number == 1 else line
+                if line.strip():
+                    yield number, line
+    except (EOFError, OSError, zlib.error) as error:
+        raise CorpusError(f"{path}: the file can't be read to its end: {error}.", remedy="Fetch it again.") from error
+
+
+def read_text(line: bytes) -> str:
+    """The text of a line. Raises ValueError for one that is too long or not UTF-8."""
+    if len(line) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"a line has at most {MAX_DOCUMENT_BYTES:,} bytes, this one is longer; cut the document up")
+    return line.decode()
+
+
+def read_object(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line. Raises ValueError for what is none, and for what can't be stored and served: a key
+    that stands twice, too deep nesting, numbers beyond 64 bits, halves of surrogate pairs."""
+    try:
+        text = read_text(line)
+        record = json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, parse_int=_int64, object_pairs_hook=_unique
+        )
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"more than {MAX_NESTING} objects and lists stand in each other; nest it less") from error
+    check_nesting(record)
+    if not isinstance(record, dict):
+        raise ValueError(f"expected a JSON object, found {type(record).__name__}")
+    return record
+
+
+def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
+    if file.peek(2)[:2] != _GZIP:
+        return file
+    return io.BufferedReader(gzip.GzipFile(fileobj=file))
+
+
+def _check_kind(path: Path, head: bytes) -> None:
+    for pattern, kind, remedy in _KINDS:
+        if re.match(pattern, head, re.DOTALL | re.IGNORECASE):
+            raise CorpusError(f"{path}: this is {kind}, where lines of text are expected.", remedy=remedy)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f'the key "{next(key for key in keys if keys.count(key) > 1):.80}" stands twice')
+    return record
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"not JSON: {constant} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse(digits[:30])
+
+
+def _int64(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
+        raise ValueError(f"not JSON: {digits[:30]} doesn't fit into 64 bits; write it as a string")
+    return number

@@ -1,0 +1,82 @@
+"""Reading files that may be anything: a pipe, a device, a link to itself, YAML that grows when it is read."""
+
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+__all__ = ["open_regular", "parse_yaml", "read_bounded", "read_yaml"]
+
+_MAX_YAML_BYTES: Final = 1 << 20
+_MAX_YAML_DEPTH: Final = 20
+_MAX_YAML_VALUES: Final = 100_000
+_TOO_DEEP: Final = f"nested more than {_MAX_YAML_DEPTH} deep"
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading, without waiting. OSError for what is none, such as a folder or a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes. Raises OSError, also for a larger one."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(0, f"it has more than {most:,} bytes", str(path))
+    return content
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file of at most 1 MiB. Raises OSError, and ValueError as `parse_yaml` does."""
+    return parse_yaml(read_bounded(path, _MAX_YAML_BYTES))
+
+
+def parse_yaml(content: bytes | str) -> Any:
+    """What a YAML text says. Raises ValueError for what is not YAML, is nested more than 20 deep, has more than 100,000
+    values (an alias counts as what it stands for), or names a key twice."""
+    try:
+        value = yaml.load(content, _Loader)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that there is not
+        raise ValueError(" ".join(str(error).split())) from error
+    _check_expanded(value)
+    return value
+
+
+def _check_expanded(value: object) -> None:
+    """Raise ValueError for a value that aliases make large, or endless, when somebody walks through all of it."""
+    level, count = [value], 0
+    for _ in range(_MAX_YAML_DEPTH + 1):
+        parts = [part for part in level if isinstance(part, dict | list | set | tuple)]
+        if not parts:
+            return
+        count += sum(map(len, parts))
+        if count > _MAX_YAML_VALUES:
+            raise ValueError(f"more than {_MAX_YAML_VALUES:,} values, each alias counted as what it stands for")
+        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+    raise ValueError(_TOO_DEEP)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, whose first value would be lost, and merge keys, which multiply."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise yaml.MarkedYAMLError(problem="merge keys (<<) are not read", problem_mark=key.start_mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        if len(mapping) < len(node.value):
+            keys = [self.construct_object(key) for key, _ in node.value]
+            place = next(place for place, key in enumerate(keys) if key in keys[:place])
+            mark = node.value[place][0].start_mark
+            raise yaml.MarkedYAMLError(problem=f"the key {keys[place]!r:.80} stands twice", problem_mark=mark)
+        return mapping

@@ -1,0 +1,90 @@
+package lightretriever;
+
+import io.anserini.analysis.DefaultEnglishAnalyzer;
+import java.io.IOException;
+import java.util.ArrayDeque;
+import java.util.Queue;
+import java.util.Set;
+import org.apache.lucene.analysis.Analyzer;
+import org.apache.lucene.analysis.AnalyzerWrapper;
+import org.apache.lucene.analysis.TokenFilter;
+import org.apache.lucene.analysis.TokenStream;
+import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
+import org.apache.lucene.analysis.tokenattributes.OffsetAttribute;
+import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
+
+/**
+ * The words of Anserini's DefaultEnglishAnalyzer and, of scripts without spaces, every two neighbouring signs beside
+ * them. Nothing is left out, so an index that was written without the pairs is searched as before.
+ */
+public final class WordAnalyzer extends AnalyzerWrapper {
+  private final Analyzer english = DefaultEnglishAnalyzer.newDefaultInstance();
+
+  private WordAnalyzer() {
+    super(PER_FIELD_REUSE_STRATEGY);
+  }
+
+  public static Analyzer create() {
+    return new WordAnalyzer();
+  }
+
+  @Override
+  protected Analyzer getWrappedAnalyzer(String field) {
+    return english;
+  }
+
+  @Override
+  protected TokenStreamComponents wrapComponents(String field, TokenStreamComponents components) {
+    return new TokenStreamComponents(components.getSource(), new Pairs(components.getTokenStream()));
+  }
+
+  private static final class Pairs extends TokenFilter {
+    /** Kinds of which Lucene makes a token of each sign, and of a whole run of them. */
+    private static final Set<String> SIGNS = Set.of("<IDEOGRAPHIC>", "<HIRAGANA>");
+
+    private static final Set<String> RUNS = Set.of("<KATAKANA>", "<SOUTHEAST_ASIAN>");
+
+    private final CharTermAttribute word = addAttribute(CharTermAttribute.class);
+    private final OffsetAttribute place = addAttribute(OffsetAttribute.class);
+    private final TypeAttribute kind = addAttribute(TypeAttribute.class);
+    private final Queue<String> pairs = new ArrayDeque<>();
+    private String before = "";
+    private int end = -1;
+
+    Pairs(TokenStream words) {
+      super(words);
+    }
+
+    @Override
+    public boolean incrementToken() throws IOException {
+      if (!pairs.isEmpty()) {
+        word.setEmpty().append(pairs.remove());
+        return true;
+      }
+      if (!input.incrementToken()) {
+        return false;
+      }
+      String text = word.toString();
+      if (SIGNS.contains(kind.type())) {
+        if (place.startOffset() == end) {
+          pairs.add(before + text);
+        }
+        before = text;
+        end = place.endOffset();
+      } else if (RUNS.contains(kind.type())) {
+        int[] signs = text.codePoints().toArray();
+        for (int i = 0; signs.length > 2 && i + 1 < signs.length; i++) {
+          pairs.add(new String(signs, i, 2));
+        }
+      }
+      return true;
+    }
+
+    @Override
+    public void reset() throws IOException {
+      super.reset();
+      pairs.clear();
+      end = -1;
+    }
+  }
+}
