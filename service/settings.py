@@ -1,7 +1,7 @@
 """The service's settings: one table of name, default and help, with the unit in the name.
 
-A setting comes from, in this order: the environment (`LIGHTRETRIEVER_` + the name in upper case), a YAML file
-(`--config`, or the path in `LIGHTRETRIEVER_CONFIG`), the default below.
+Sources, by precedence: the environment (`LIGHTRETRIEVER_` + the name in upper case), a YAML file (`--config`, or the
+path in `LIGHTRETRIEVER_CONFIG`), the default below.
 """
 
 import os
@@ -20,9 +20,9 @@ __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
 _FEWEST_THREADS: Final = 2  # for the two legs
-_MOST_THREADS: Final = 4  # more of them hold each other up at the interpreter's lock
+_MOST_THREADS: Final = 4  # more would contend for the GIL
 
-# Kubernetes gives every container the addresses of the services around it, in variables of such names.
+# Kubernetes sets such variables in every container, with the addresses of the services around it.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
@@ -129,15 +129,12 @@ class Settings(BaseSettings):
     )
 
     def threads(self) -> int:
-        """Threads that work on requests: `search_threads`, or as many as fit this process' processors."""
+        """Give the number of request threads: `search_threads`, or as many as suit this process's processors."""
         return self.search_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, len(os.sched_getaffinity(0))))
 
 
 def load_settings(config: Path | None = None) -> Settings:
-    """Read the settings: the environment, the YAML file, the defaults.
-
-    Raises SettingsError naming the setting, the value and the remedy.
-    """
+    """Read the settings. SettingsError names the setting, the value and the remedy."""
     _check_environment()
     file = config or os.environ.get(CONFIG_VARIABLE)
     values = _read_yaml(Path(file)) if file else {}
