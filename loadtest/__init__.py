@@ -1,1 +1,1 @@
-"""Speed: benchmarks, load tests, and what they are compared with."""
+"""Speed: benchmarks, load tests, and other systems for comparison."""

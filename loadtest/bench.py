@@ -2,10 +2,9 @@
 
     python -m lightretriever.loadtest.bench BUNDLE --queries FOLDER --output docs/results [--model MODEL] […]
 
-Every system is a server process on this machine, started by one command, and asked for the same queries over the same
-documents; the load generator shares the machine. Writes OUTPUT/load.json with every single run, the rows of the service
-in OUTPUT/speed.json, and from both OUTPUT/load.md. A system that can't be measured is listed with
-the reason.
+Every system is a server process on this machine, started by one command, and gets the same queries over the same
+documents; the load generator shares the machine. Writes OUTPUT/load.json with every run, the service's rows in
+OUTPUT/speed.json, and from both OUTPUT/load.md. Lists a system that can't be measured with the reason.
 """
 
 import argparse
@@ -35,7 +34,7 @@ __all__ = ["goal_rows", "main"]
 
 
 def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...]) -> dict[str, Any]:
-    """Start every system that can be started, measure them in turn, and give what `load.json` holds but its origin."""
+    """Start all systems that can start, measure them in turn, and give the content of `load.json`, without origin."""
     described: list[dict[str, Any]] = []
     settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{plan.limit_s * 1e3:.0f}"}
     with ExitStack() as stack:
@@ -64,13 +63,13 @@ def _start(system: System | LeftOut, settings: dict[str, str], stack: ExitStack)
             finish(system.prepare)
         server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
     except LoadError as error:
-        # Where somebody's folders lie says nothing about a result.
+        # Paths of this machine's folders don't belong in a result.
         return LeftOut(system.name, system.label, f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}")
     return Running(system, server)
 
 
 def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows for `speed.json` that follow from what was measured."""
+    """Derive the rows of `speed.json` from the measurements."""
     facts: dict[str, Any] = {"documents": load["bundle"]["documents"], "queries": load["queries"]["count"]}
     rows: list[dict[str, Any]] = []
     highest = load["saturated"]

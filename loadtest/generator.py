@@ -1,12 +1,12 @@
-"""Load on a search server: a constant arrival rate (open loop), or a constant number of requests at once (closed loop).
+"""Load on a search server: a constant arrival rate (open loop), or a constant concurrency (closed loop).
 
     python -m lightretriever.loadtest.generator http://127.0.0.1:8080 --queries FOLDER --rate 500 --seconds 10
     python -m lightretriever.loadtest.generator http://127.0.0.1:8080 --queries FOLDER --connections 16 --seconds 10
 
 Open loop: request i is due i/rate seconds after the start, whether or not earlier ones were answered, and its latency
-counts from then. A server that stops for a second therefore shows a second in all requests that were due meanwhile,
-which a client that waits for answers would never have sent (coordinated omission). Closed loop: every connection sends
-its next request as soon as its last one was answered, which gives the highest throughput at that concurrency.
+counts from then. If a server stops for a second, all requests due meanwhile show it; a client that waits for answers
+would never have sent them (coordinated omission). Closed loop: every connection sends its next request as soon as it
+has the last answer, which gives the highest throughput at that concurrency.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from lightretriever.loadtest.client.counters import Counters
 __all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
 
 MOST_CONNECTIONS: Final = 512
-"""More would not fit into select(2), which can wait for less than a millisecond, unlike epoll as Python has it."""
+"""The limit of select(2), which can wait for less than a millisecond, unlike epoll in Python."""
 _CHECK_S: Final = 0.02
 
 
 class _Run:
-    """Requests under way: who waits, who is free, what became of them. `ended` is called when one has ended."""
+    """The requests of a run: waiting requests, connections, and counters. Calls `ended` when a request ends."""
 
     def __init__(
         self, target: Target, requests: Sequence[bytes], connections: int, limit_s: float, ended: Callable[[], None]
@@ -59,12 +59,12 @@ class _Run:
         self._waiting: deque[Ticket] = deque()
 
     def begin(self, due: float) -> None:
-        """Send the next request, due at this `perf_counter` time, on a free connection, or let it wait for one."""
+        """Send the next request, due at this `perf_counter` time, on a free connection, or queue it."""
         self._place(Ticket(self.begun, due))
         self.begun += 1
 
     def idle(self, connection: Connection) -> None:
-        """Give a connection the request that waits longest."""
+        """Send the longest-waiting request on the connection."""
         self._open.add(connection)
         if self._waiting:
             self._send(connection, self._waiting.popleft())
@@ -78,7 +78,7 @@ class _Run:
         self._ended()
 
     def lost(self, connection: Connection, ticket: Ticket | None) -> None:
-        """Forget a connection. The request on it is sent once more if the server may have closed it out of boredom."""
+        """Remove a connection. Send its request once more if the server may have closed the connection as idle."""
         self._open.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
@@ -92,7 +92,7 @@ class _Run:
             self._end("failed")
 
     def drop_late(self) -> None:
-        """Give up, every now and then, what was due too long ago."""
+        """Abandon overdue requests, at most every 20 ms."""
         now = perf_counter()
         if now - self._checked < _CHECK_S:
             return
@@ -105,12 +105,12 @@ class _Run:
             self._end("late")
 
     def close(self) -> None:
-        """Cut all connections."""
+        """Abort all connections."""
         for connection in self._open:
             connection.close()
 
     def result(self, wall_s: float, used_s: float) -> dict[str, Any]:
-        """What the two loops give."""
+        """Give the common result of both loops."""
         cost = {"sent": self.begun, "wall_s": round(wall_s, 3), "client_us": round(used_s / self.begun * 1e6, 1)}
         return {**self.counters.summary(wall_s), **cost}
 
@@ -153,8 +153,8 @@ async def open_loop(
     connections: int = 256,
     limit_s: float = 10.0,
 ) -> dict[str, Any]:
-    """Send `rate` requests a second for `seconds`, and wait for the answers, each no longer than `limit_s` after its
-    request was due. Requests are taken in order, and from the start again when there are no more.
+    """Send `rate` requests a second for `seconds`, and wait for each answer until `limit_s` after its request was due.
+    Takes requests in order, and repeats them if there are too few.
 
     Gives `rate`, `Counters.summary`, `sent`, `wall_s`, and `client_us`, the generator's own processor time per request.
     """
@@ -175,7 +175,7 @@ async def open_loop(
 async def closed_loop(
     url: str, requests: Sequence[bytes], *, connections: int, seconds: float, limit_s: float = 10.0
 ) -> dict[str, Any]:
-    """Keep `connections` requests under way for `seconds`; latency counts from when the one before it was answered.
+    """Keep `connections` requests in flight for `seconds`; latency counts from the previous answer.
 
     Gives `connections`, and the rest as `open_loop` does.
     """
@@ -198,8 +198,8 @@ async def closed_loop(
 
 
 def run_loop(work: Coroutine[Any, Any, dict[str, Any]], *, on_time: bool = True) -> dict[str, Any]:
-    """Run a loop to its end, on an event loop that wakes within microseconds of the time asked for; a closed loop, in
-    which nothing is due at a time, need not be `on_time` and costs less on uvloop."""
+    """Run a loop to its end, on an event loop that wakes within microseconds of the requested time. A closed loop has
+    no schedule, so it need not be `on_time` and costs less on uvloop."""
 
     def precise() -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
@@ -216,7 +216,7 @@ def read_texts(folder: Path, seed: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Send load and print what came of it, as JSON; returns the exit status."""
+    """Send load and print the result as JSON; returns the exit status."""
     given = _parser().parse_args(arguments)
     try:
         requests = search_requests(given.url, read_texts(given.queries, given.seed), given.k)

@@ -2,7 +2,7 @@
 
     locust -f loadtest/locustfile.py --host http://127.0.0.1:8080 --queries FOLDER --headless -u 16 -t 30s
 
-`--queries` is a folder with queries.jsonl(.gz); without it a handful of words are asked for.
+`--queries` is a folder with queries.jsonl(.gz); without it, users search for a few fixed texts.
 """
 
 from argparse import ArgumentParser
@@ -36,7 +36,7 @@ def _begin(environment: Environment, **_: Any) -> None:
 
 
 class Searcher(FastHttpUser):
-    """Someone who searches without a pause."""
+    """A user who searches without a pause."""
 
     wait_time = constant(0)
     k: ClassVar[int]
@@ -44,7 +44,7 @@ class Searcher(FastHttpUser):
 
     @task
     def search(self) -> None:
-        """Ask for the next query."""
+        """Search for the next query."""
         body = {"query": next(self.queries), "k": self.k}
         with self.rest("POST", "/search", json=body, name="/search") as answer:
             if answer.status_code == 200 and (answer.js is None or answer.js.get("degraded")):
@@ -52,8 +52,8 @@ class Searcher(FastHttpUser):
 
 
 def _look_at_the_clock(**_: Any) -> None:
-    """gevent's clock stands still while modules are imported, and a run would end early by as much."""
-    sleep(0.001)  # locust has made this gevent's own
+    """Update gevent's clock, which stands still during imports; otherwise a run would end early by that time."""
+    sleep(0.001)  # locust has patched this to gevent's own
 
 
 events.init.add_listener(_look_at_the_clock)

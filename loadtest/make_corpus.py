@@ -2,20 +2,20 @@
 
     python -m lightretriever.loadtest.make_corpus RECIPE OUTPUT --documents 1000000
 
-RECIPE is that of a bundle that was built: a model is fitted to its encoded documents, in the work directory. Tokenizer,
-token tables and IDF of the new bundle are those of the real one. A thousand of `--queries`, from all over, lay out the
-dense index, as those of a recipe would.
+RECIPE is the recipe of an existing bundle. The program fits a model to its encoded documents, in the work directory.
+Tokenizer, token tables and IDF of the new bundle are those of the real one. A thousand of `--queries`, spread over
+them, lay out the dense index, as a recipe's queries would.
 
-The model is one of neighbourhoods: every fitted document with those nearest to it, k in all. A synthetic document is
-drawn near a fitted one, from one of the neighbourhoods that have it. Within a neighbourhood, a document's share p_j
-falls with the number of neighbourhoods it is in, so all fitted documents take part equally.
+The model consists of neighbourhoods: every fitted document with its nearest ones, k in total. A synthetic document is
+drawn near a fitted one, from one of the neighbourhoods that contain it. Within a neighbourhood, a document's share p_j
+falls with the number of neighbourhoods that contain it, so all fitted documents have equal influence.
 
-dense   a Gaussian with the neighbourhood's own mean and covariance, cut to length 1
-sparse  every term asks one of the k documents, document j with probability p_j, and is taken with its impact there if
-        that one has it
-text    the JSON of the document in the middle, under another id
+dense   a Gaussian with the neighbourhood's mean and covariance, normalised to length 1
+sparse  each term selects one of the k documents, document j with probability p_j, and is kept with its impact there if
+        that document has it
+text    the JSON of the central document, under another id
 
-What is kept and what is not: docs/speed.md.
+docs/speed.md lists what the model keeps and loses.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
 __all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
 
-_NEIGHBOURS: Final = 30  # with fewer, drawn documents lie in too few directions; with more, between the subjects
+_NEIGHBOURS: Final = 30  # with fewer, samples lie in too few directions; with more, between subjects
 _BATCH: Final = 1024
-_PARTS: Final = 65_536  # a probability is a number of them
+_PARTS: Final = 65_536  # probabilities are multiples of 1 / _PARTS
 _POOL: Final = 1 << 20
 
 Floats = npt.NDArray[np.float32]
@@ -53,7 +53,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sample:
-    """An encoded corpus in one piece: n documents.
+    """A whole encoded corpus in memory: n documents.
 
     `documents`: their JSON. `dense` (n, D) float32 of length 1. `indptr` (n+1,) int64, `terms` (nnz,) int32 and
     `impacts` (nnz,) uint16: the sparse vectors in CSR form.
@@ -67,7 +67,7 @@ class Sample:
 
     @classmethod
     def of(cls, batches: Sequence[EncodedBatch], dimension: int, top_k: int | None = None) -> Self:
-        """Join batches, cut as a bundle of `dimension` and `top_k` would be."""
+        """Join batches, cut to `dimension` and `top_k` as in a bundle."""
         kept = [keep_top_terms(batch, top_k) for batch in batches]
         counts = np.concatenate([np.diff(batch.indptr) for batch in kept])
         return cls(
@@ -79,9 +79,9 @@ class Sample:
         )
 
     def postings(self, documents: Ordinals) -> tuple[Ordinals, Ordinals]:
-        """Where the terms of given documents (m,) lie, one document after the other.
+        """Locate the terms of given documents (m,), one document after the other.
 
-        Two arrays int64 (t,): which of the m it is, and the place in `terms` and `impacts`.
+        Two arrays int64 (t,): each term's document among the m, and its index in `terms` and `impacts`.
         """
         counts = self.indptr[documents + 1] - self.indptr[documents]
         rows = np.repeat(np.arange(documents.size), counts)
@@ -91,10 +91,10 @@ class Sample:
 
 
 class SyntheticCorpus:
-    """A model of an encoded corpus, from which documents are drawn; the same seed gives the same documents."""
+    """A model of an encoded corpus that generates documents; the same seed gives the same documents."""
 
     def __init__(self, sample: Sample, *, seed: int = 0, neighbours: int = _NEIGHBOURS) -> None:
-        """Fit, with neighbourhoods of so many documents. ValueError for a sample without documents."""
+        """Fit the model, with neighbourhoods of `neighbours` documents. ValueError for a sample without documents."""
         if not sample.documents:
             raise ValueError("a model can't be fitted to no documents")
         self._sample = sample
@@ -108,7 +108,7 @@ class SyntheticCorpus:
         self._weights: Doubles = rarity.sum(axis=1) / rarity.sum()  # picks a document, then a neighbourhood that has it
 
     def draw(self, documents: int) -> Iterator[EncodedBatch]:
-        """That many documents, named s0, s1, …, in batches."""
+        """Generate documents, named s0, s1, …, in batches."""
         generator = np.random.default_rng(self._seed)
         for first in range(0, documents, _BATCH):
             yield self._batch(generator, first, min(_BATCH, documents - first))
@@ -125,10 +125,10 @@ class SyntheticCorpus:
         return EncodedBatch(ids, texts, dense, indptr, self._sample.terms[places], self._sample.impacts[places])
 
     def _vectors(self, generator: np.random.Generator, middles: Ordinals) -> Floats:
-        """Dense vectors (m, D) float32 of length 1, near the documents in the middle (m,).
+        """Draw dense vectors (m, D) float32 of length 1, near the central documents (m,).
 
         With shares p, documents d, their mean μ = Σ p_j d_j and standard normal g, Σ √p_j g_j (d_j - μ) has the
-        covariance Σ p_j (d_j - μ)(d_j - μ)ᵀ, too small by 1 - Σ p_j², as of any sample.
+        covariance Σ p_j (d_j - μ)(d_j - μ)ᵀ, too small by a factor of 1 - Σ p_j², like any sample covariance.
         """
         shares = self._shares[middles]
         normal = np.sqrt(shares) * generator.standard_normal(shares.shape)
@@ -140,10 +140,10 @@ class SyntheticCorpus:
         return vectors
 
     def _terms(self, generator: np.random.Generator, middles: Ordinals) -> tuple[Ordinals, Ordinals]:
-        """The terms of documents near those in the middle (m,): indptr (m+1,), and their places in the sample.
+        """Draw the terms of documents near the central ones (m,): indptr (m+1,), and their indices in the sample.
 
-        Which document a term asks follows from a random number of the term, taken from a pool at an offset of the
-        document's own: the same for all its neighbours, and much faster than one for every term and document.
+        A random number of the term selects the document. It comes from a pool at the document's offset, so that it is
+        the same for all its neighbours; drawing one for every term and document would be much slower.
         """
         pool = generator.integers(_PARTS, size=_POOL + self._vocabulary, dtype=np.uint16)
         offsets = generator.integers(_POOL, size=len(middles))
@@ -159,7 +159,7 @@ class SyntheticCorpus:
 
 
 def read_sample(recipe: Recipe) -> Sample:
-    """The encoded documents of a recipe, cut as its bundle is. Raises ResumeError when they aren't all there."""
+    """Read the encoded documents of a recipe, cut like its bundle. Raises ResumeError if some are missing."""
     store = ShardStore(recipe.work / "encode")
     manifest = Bundle.open(recipe.output).manifest
     return Sample.of(list(encoded_batches(store, recipe.corpus.open())), manifest.dimension, manifest.sparse.top_k)
@@ -168,7 +168,7 @@ def read_sample(recipe: Recipe) -> Sample:
 def make_bundle(
     source: Bundle, corpus: SyntheticCorpus, documents: int, output: Path, factory: str | None, queries: Sequence[str]
 ) -> Bundle:
-    """Write `documents` synthetic documents as a bundle, everything else as in `source`. Raises what writing raises."""
+    """Write `documents` synthetic documents as a bundle, all else as in `source`. Errors as in `write_bundle`."""
     manifest = source.manifest
     ids = np.arange(manifest.vocab_size)
     tables = {task: TableInput(info.instruction, source.table(task).rows(ids)) for task, info in manifest.tasks.items()}

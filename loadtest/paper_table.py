@@ -1,15 +1,15 @@
-"""The paper's table of speed, remade: 65,536 queries, tokenised, encoded and searched, with and without the LLM.
+"""The paper's table of speed, reproduced: 65,536 queries, tokenised, encoded and searched, with and without the LLM.
 
     python -m lightretriever.loadtest.paper_table BUNDLE --queries FOLDER --results docs/results/speed.json
     python -m lightretriever.loadtest.paper_table BUNDLE --queries FOLDER --model MODEL --adapter ADAPTER --device cuda
 
-The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM the service's query encoder
-encodes them in two processes, each its half; `tokenize_s` and `encode_s` are summed over the processes, `both_s` is the
-time on the clock, of the median of five turns. Both legs are searched for 100 candidates and fused, by as many threads
-as the machine has processors. With the LLM the same indexes are searched for the model's queries. On a GPU it encodes
-all of them; on a CPU `--llm-queries` of them, and its times are scaled up, which the row says.
+The folder's questions are shuffled, and repeated until there are 65,536. Without the LLM, the service's query encoder
+encodes half of them in each of two processes; `tokenize_s` and `encode_s` are summed over the processes, `both_s` is
+the wall-clock time, each from the median of five turns. As many threads as the machine has processors search both legs
+for 100 candidates and fuse them. With the LLM, they search the same indexes for the model's queries. On a GPU the model
+encodes all of them; on a CPU `--llm-queries` of them, and its times are scaled up, as the row shows.
 
-The paper's own (arXiv:2505.12260, table 1; one A800 GPU, 1 million passages, exact dense search, batches of 256):
+The paper's figures (arXiv:2505.12260, table 1; one A800 GPU, 1 million passages, exact dense search, batches of 256):
 
     Full-Llama8b            tokenise 1.3746 s   encode 109.4853 s   search 8.5133 s   total 119.3730 s     549 QPS
     LightRetriever-Llama8b  tokenise 0.8209 s   encode   0.0412 s   search 8.5010 s   total   9.3630 s   6,999 QPS
@@ -49,20 +49,20 @@ _WARM_UP: Final = 2000
 _TURNS: Final = 5  # of some tenths of a second
 _LLM_ON_CPU: Final = 1024
 _PATIENCE_S: Final = 600
-_HERE: Final[dict[str, Any]] = {}  # what a process that encodes has open
+_HERE: Final[dict[str, Any]] = {}  # state of an encoding process
 
 Times = dict[str, float]
 
 
 def light_encoder(bundle: Bundle) -> QueryEncoder:
-    """The service's query encoder for the bundle's default task."""
+    """Open the service's query encoder for the bundle's default task."""
     task = bundle.manifest.default_task
     return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf())
 
 
 def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:
-    """Seconds to encode texts by the service's encoder in `processes` new processes, each its share: `tokenize_s` and
-    `encode_s` summed over them, and `both_s`, from the start of the first to the end of the last, on the clock."""
+    """Encode texts with the service's encoder in `processes` new processes, and give the seconds: `tokenize_s` and
+    `encode_s` summed over them, and the wall-clock time `both_s` from the first start to the last end."""
     shares = [texts[number::processes] for number in range(processes)]
     context = get_context("spawn")
     with ProcessPoolExecutor(processes, context, _open, (path, context.Barrier(processes))) as pool:
@@ -73,13 +73,13 @@ def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:
 
 
 def _open(path: Path, barrier: Barrier) -> None:
-    """In a process of its own: get ready to encode."""
+    """Open the encoder in a new process."""
     bundle = Bundle.open(path)
     _HERE.update(encoder=light_encoder(bundle), task=bundle.manifest.default_task, barrier=barrier)
 
 
 def _encode(texts: Sequence[str]) -> Times:
-    """Encode when all processes are ready: when that began and ended, and the seconds of its parts."""
+    """Encode when all processes are ready; give its start, its end, and the seconds of its parts."""
     clock = StageClock()
     _HERE["barrier"].wait(_PATIENCE_S)
     begin = perf_counter()  # CLOCK_MONOTONIC, the same in all processes
@@ -89,7 +89,7 @@ def _encode(texts: Sequence[str]) -> Times:
 
 
 def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
-    """Seconds to search both legs for encoded queries, 100 candidates each, and fuse them, on all processors."""
+    """Search both legs for encoded queries, 100 candidates each, and fuse them, on all processors; give the seconds."""
     weights = bundle.manifest.fusion
     share = (0.7, 0.3) if weights is None else (weights.dense, weights.sparse)
     backends = Backends.open(bundle)
@@ -109,7 +109,7 @@ def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
 
 
 def measure_light(bundle: Bundle, texts: Sequence[str], processes: int) -> Times:
-    """The row of the service: `tokenize_s`, `encode_s` and `both_s` of the median of several turns, and `search_s`."""
+    """Measure the service: `tokenize_s`, `encode_s` and `both_s` of the median of several turns, and `search_s`."""
     turns = [encode_light(bundle.path, texts, processes) for _ in range(_TURNS)]
     times = sorted(turns, key=lambda turn: turn["both_s"])[_TURNS // 2]
     queries = list(light_encoder(bundle).encode_batch(texts, bundle.manifest.default_task, StageClock()))
@@ -117,7 +117,7 @@ def measure_light(bundle: Bundle, texts: Sequence[str], processes: int) -> Times
 
 
 def measure_model(bundle: Bundle, encode: Encode, texts: Sequence[str], count: int) -> Times:
-    """The row of the LLM, scaled from `texts` to `count`: `both_s`, tokenising included, and `search_s`."""
+    """Measure the LLM, scaled from `texts` to `count`: `both_s`, including tokenising, and `search_s`."""
     encode(texts[:16])
     begin = perf_counter()
     queries = encode(texts)
@@ -126,7 +126,7 @@ def measure_model(bundle: Bundle, encode: Encode, texts: Sequence[str], count: i
 
 
 def rows_of(light: Times, model: Times | None, count: int, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows for the file of speeds: the table's own, and `encode_65536_s` and `encode_vs_llm` where they are had."""
+    """Make rows for `speed.json`: the table's own, and `encode_65536_s` and `encode_vs_llm` if measured."""
     rows = [_table_row("without the LLM", light, count, facts)]
     if count == COUNT:
         rows.append({"key": "encode_65536_s", "unit": "s", "value": round(light["both_s"], 4), **facts})

@@ -1,12 +1,12 @@
-"""How costs grow: with the corpus, the dimension, the terms per document, k, candidates and the query's length.
+"""Growth of costs with the corpus, the dimension, the terms per document, k, candidates and the query's length.
 
     python -m lightretriever.loadtest.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json \\
         --docs docs/speed.md
 
-The bundles are those of `loadtest.make_corpus` at several sizes, and real ones cut at other dimensions and terms. Every
-bundle is measured in process, one query after the other, and as a service: start with its files out of the page cache,
-first queries, memory of one and of two processes. `--docs` writes the tables, with what follows for 10 and 100 million
-documents, between two marks of that page.
+The bundles are those of `loadtest.make_corpus` at several sizes, and real ones cut to other dimensions and terms. Each
+is measured in process, one query after the other, and as a service: start with its files out of the page cache, first
+queries, memory of one and of two processes. `--docs` writes the tables, extrapolated to 10 and 100 million documents,
+between two marks of that page.
 """
 
 import argparse
@@ -38,12 +38,12 @@ __all__ = ["LENGTHS", "SIZES", "cold_start", "main", "measure_bundle"]
 SIZES: Final = ((1, 100), (10, 100), (100, 100), (10, 10), (10, 1000), (1000, 1000))
 """k and candidates of a search."""
 LENGTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Words of a query."""
+"""Numbers of words of a query."""
 _FIRST: Final = 20
 
 
 def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: float) -> dict[str, Any]:
-    """Everything about one bundle; times in milliseconds, sizes in bytes, memory in MiB."""
+    """Measure one bundle; times in milliseconds, sizes in bytes, memory in MiB."""
     manifest, asked = bundle.manifest, queries[:count]
     sizes = {name: info.bytes for name, info in manifest.files.items()}
     lucene = sum(size for name, size in sizes.items() if name.startswith(f"{manifest.sparse.directory}/"))
@@ -73,7 +73,7 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
 
 
 def _cut(words: Sequence[str], length: int, count: int) -> list[str]:
-    """Up to `count` queries of `length` words each, from running text."""
+    """Cut running text into up to `count` queries of `length` words each."""
     return [" ".join(words[start : start + length]) for start in range(0, len(words) - length + 1, length)][:count]
 
 
@@ -87,11 +87,11 @@ def _searches(engine: SearchEngine, queries: Sequence[str], k: int = 10, candida
 
 
 def cold_start(bundle: Bundle, queries: Sequence[str]) -> dict[str, float]:
-    """Start a service whose files are not in memory: `ready_s`, and the milliseconds of the first and 20th query."""
+    """Start a service with its files out of the page cache: `ready_s`, and milliseconds of the first and 20th query."""
     for file in bundle.manifest.files:
         descriptor = os.open(bundle.path / file, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # only what is on disk can leave the page cache; what others have mapped stays
+            os.fsync(descriptor)  # only clean pages can leave the page cache; pages mapped by others stay
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -101,7 +101,7 @@ def cold_start(bundle: Bundle, queries: Sequence[str]) -> dict[str, float]:
 
 
 def _ask(url: str, query: str) -> float:
-    """Milliseconds of one request, on a new connection."""
+    """Send one request on a new connection; give the milliseconds."""
     request = Request(f"{url}/search", json.dumps({"query": query}).encode(), {"content-type": "application/json"})
     begun = perf_counter()
     with urlopen(request) as answer:
@@ -110,7 +110,7 @@ def _ask(url: str, query: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the bundles that are given, and write tables where they are asked for; returns the exit status."""
+    """Measure the given bundles, and write the tables if requested; returns the exit status."""
     given = _parser().parse_args(arguments)
     try:
         if given.bundles:

@@ -1,14 +1,14 @@
-"""What each stage of a search costs in process, one query after the other.
+"""Times each stage of a search in process, one query after the other.
 
     python -m lightretriever.loadtest.stages BUNDLE --queries FOLDER --results docs/results/speed.json [--work FOLDER]
 
-For every query all stages are timed in turn, so a disturbance of the machine meets all of them.
+Times all stages of each query in turn, so a disturbance of the machine affects all of them.
 
     tokenize  text to token ids                        fetch      the first ten documents
     encode    text to both query vectors               serialise  the answer as JSON
     dense     the dense leg's candidates               search     everything but HTTP, legs in parallel
     sparse    the sparse leg's candidates              fresh      `encode` with nothing else between two queries
-    rescore   each leg's score of the other's          bm25       Lucene's BM25 on the words of the same documents,
+    rescore   each leg's scores of the other's         bm25       Lucene's BM25 on the words of the same documents,
     fuse      two rankings to one                                 with --work, the folder for that index
 """
 
@@ -44,7 +44,7 @@ _WARM_UP: Final = 200
 T = TypeVar("T")
 
 Seconds = dict[str, list[float]]
-"""By stage, the seconds of every query."""
+"""Seconds of every query, by stage."""
 
 
 def measure(
@@ -76,7 +76,7 @@ def measure(
         timed("fetch", parts.documents.fetch, table.ordinals[fused.order[:_PAGE]], None)
         answer = timed("search", engine.search, SearchRequest(query=text, candidates=candidates))
         timed("serialise", json_response, answer.model_dump())
-    for text in queries:  # in a search, where the legs fill the processor's caches meanwhile, encoding takes longer
+    for text in queries:  # within a search, encoding takes longer, because the legs fill the processor's caches
         timed("fresh", parts.encoder.encode, text, task, StageClock())
     return seconds
 
@@ -89,7 +89,7 @@ def _rescore(table: CandidateTable, legs: Sequence[Leg], query: EncodedQuery) ->
 
 
 def rows_of(seconds: Seconds, bundle: Bundle, backends: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows for `speed.json`: one per stage, and those that have a goal. `backends` of the legs, by their names."""
+    """Make rows for `speed.json`: one per stage, and those that have a goal. `backends`: by leg."""
     documents, info = bundle.manifest.documents, bundle.manifest.dense
     facts = {"documents": documents, "queries": len(seconds["search"])}
     rows: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def rows_of(seconds: Seconds, bundle: Bundle, backends: dict[str, str]) -> list[
             rows.append({"key": "stage", "setting": setting, "unit": "µs", **latency(seconds[stage], 1e6), **facts})
     rows.append({"key": "encode_query_us", "unit": "µs", **latency(seconds["fresh"], 1e6), **facts})
     rows.append({"key": "hybrid_inprocess_ms", "unit": "ms", **latency(seconds["search"], 1e3), **facts})
-    recall = 1.0 if info.recall is None else info.recall  # measured when the index was built; an exact one has none
+    recall = 1.0 if info.recall is None else info.recall  # measured at build time; None for an exact index
     if recall >= _LEAST_RECALL:
         found = {"value": round(1 / latency(seconds["dense"], 1)["p50"]), "recall@100": recall}
         rows.append({"key": "dense_qps_per_core", "unit": "queries/s", **found, **facts})

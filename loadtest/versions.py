@@ -5,13 +5,13 @@
         --side after .venv/bin/python demo/bundle --side accelerated .venv/bin/python demo/accelerated
 
 A side is a name, an interpreter (or the `lightretriever` command beside it) and a bundle. Every side searches in
-process, then over HTTP, in turns of a few questions, so a disturbance of the machine meets all sides. Ratios refer to
+process, then over HTTP, in turns of a few questions, so a disturbance of the machine affects all sides. Ratios refer to
 the first side. Needs httpx2, which the development setup installs.
 
 in_process             `SearchEngine.search`, one search after the other
 dense, sparse_alone    each leg alone, with the same vectors
 httpx, http            a client of httpx2, and the load generator with one connection: one request after the other
-saturated              the load generator with `--connections` requests always under way
+saturated              the load generator with `--connections` requests always in flight
 """
 
 import argparse
@@ -93,14 +93,14 @@ with SearchEngine.open(bundle) as engine, bundle.sparse() as sparse:
             raise RuntimeError("a leg is missing in an answer: the machine is too slow for the deadline")
         say({"in_process": search, "dense_alone": of_dense, "sparse_alone": of_sparse})
 """
-"""Runs in the interpreter of a side: describes it, and times the questions of each line of stdin, in seconds."""
+"""Program for the interpreter of a side: describes it, and times the questions of each line of stdin, in seconds."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One version with one bundle. `python` is its interpreter, absolute, with links kept: a virtual environment's."""
+    """One version with one bundle. `python` is its interpreter: absolute, with links, as in a virtual environment."""
 
     name: str
     python: Path
@@ -108,7 +108,7 @@ class Side:
 
     @classmethod
     def of(cls, name: str, program: str, bundle: str) -> Self:
-        """Take an interpreter, or the command `lightretriever` beside it. Raises LoadError without the files."""
+        """Take an interpreter, or the command `lightretriever` beside it. Raises LoadError if a file is missing."""
         path = Path(os.path.abspath(program))  # noqa: PTH100 -- resolve() would leave the virtual environment
         side = cls(name, path.with_name("python") if path.name == "lightretriever" else path, Path(bundle).resolve())
         for file in (side.python, side.command, side.bundle / "manifest.json"):
@@ -126,7 +126,7 @@ class Worker:
     """Searches in process, in the interpreter of a side. `facts` holds documents, dense index and versions."""
 
     def __init__(self, side: Side) -> None:
-        """Open and warm up. Raises LoadError when the process ends instead; its reason goes to stderr."""
+        """Open and warm up. Raises LoadError if the process ends; it writes its reason to stderr."""
         self._name = side.name
         self._process = subprocess.Popen(
             [str(side.python), "-P", "-c", WORKER, str(side.bundle)],
@@ -138,7 +138,7 @@ class Worker:
         self.facts = self._answer()
 
     def search(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Seconds (n,) of `in_process`, `dense_alone`, `sparse_alone` for n texts. LoadError if one has no answer."""
+        """Give seconds (n,) of `in_process`, `dense_alone`, `sparse_alone` for n texts. LoadError without an answer."""
         self._input.write(json.dumps(list(texts)) + "\n")
         self._input.flush()
         return self._answer()
@@ -161,8 +161,8 @@ class Worker:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured: turns, questions a turn of each side, seconds of a run over HTTP, connections to saturate
-    a server, and its worker processes. `warm_up` turns before them are not counted: Java compiles what runs often."""
+    """The extent of a measurement: turns, questions per turn and side, seconds of a run over HTTP, connections to
+    saturate a server, and its worker processes. `warm_up` turns are not counted; in them Java compiles its hot code."""
 
     turns: int = 10
     warm_up: int = 10
@@ -172,14 +172,14 @@ class Plan:
     workers: int = 1
 
     def texts(self, texts: Sequence[str], turn: int) -> list[str]:
-        """The questions of a turn: others in every turn, the same for all sides."""
+        """Give the questions of a turn: different ones in every turn, the same for all sides."""
         return list(islice(cycle(texts), turn * self.questions, (turn + 1) * self.questions))
 
 
 def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row]:
-    """Measure all sides in turns: one row each. Raises LoadError when a side can't be run or does not answer in full.
+    """Measure all sides in turns: one row each. Raises LoadError if a side can't run or does not answer in full.
 
-    Times in process and of httpx are quantiles of all searches; everything else is the median of the turns.
+    Times in process and with httpx are quantiles of all searches; all others are the median of the turns.
     """
     if not texts:
         raise LoadError("There is nothing to search for.", remedy="Give a folder with queries.")
@@ -207,7 +207,7 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
 
 
 def in_turns(sides: int, plan: Plan, work: Callable[[int, int], Row]) -> list[list[Row]]:
-    """What the work gives for every side and turn, another side first in every turn."""
+    """Run the work for every side and turn, with another side first in every turn."""
     found: list[list[Row]] = [[] for _ in range(sides)]
     for turn in range(plan.warm_up + plan.turns):
         for place in range(sides):
@@ -219,7 +219,7 @@ def in_turns(sides: int, plan: Plan, work: Callable[[int, int], Row]) -> list[li
 
 
 def _over_http(server: Server, plan: Plan, httpx: Any, texts: Sequence[str], turn: int) -> Row:
-    """One turn over HTTP: seconds (n,) of `httpx`, ms of the rest, processor time of a request, memory in MiB."""
+    """Run one turn over HTTP: seconds (n,) of `httpx`, ms of the rest, processor time per request, memory in MiB."""
     asked = plan.texts(texts, turn)
     seconds = []
     with httpx.Client(base_url=server.url) as client:
@@ -243,13 +243,13 @@ def _closed(server: Server, texts: Sequence[str], connections: int, seconds: flo
 
 
 def _quantiles(turns: Sequence[Row]) -> Row:
-    """p50 and p99 in ms of seconds by name, over all turns."""
+    """Give p50 and p99 in ms of seconds by name, over all turns."""
     found = {name: latency([second for turn in turns for second in turn[name]], 1e3) for name in turns[0]}
     return {f"{name}_{share}_ms": times[share] for name, times in found.items() for share in ("p50", "p99")}
 
 
 def ratios(rows: Sequence[Row]) -> list[Row]:
-    """Of every side after the first, its figures divided by the first side's."""
+    """Give the figures of every side after the first, divided by the first side's."""
     first, *others = rows
     names = [name for name, value in first.items() if isinstance(value, float)]
     return [{"name": row["name"]} | {name: round(row[name] / first[name], 3) for name in names} for row in others]

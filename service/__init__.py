@@ -1,1 +1,1 @@
-"""The online search service: no model, no torch, only tables and indexes that a bundle holds."""
+"""The online search service: no model, no torch, only a bundle's tables and indexes."""

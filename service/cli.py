@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 
 
 def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
-    """The engine that serves, for the commands that evaluate and train; they import nothing of the service."""
+    """Open the serving engine for the commands that evaluate and train, which import nothing from the service."""
     from lightretriever.service.search.evaluation import open_searcher
 
     return open_searcher(bundle)
@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"obj": _open_searcher},
 )
-if sys.argv[1:2] != ["serve"]:  # which needs nothing of the others, and whose every process would load and keep it
+if sys.argv[1:2] != ["serve"]:  # each of its processes would load the other commands and keep them in memory
     from lightretriever.artifacts.cli.app import add_commands
 
     add_commands(app)
@@ -46,9 +46,7 @@ def serve(
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
-    workers: Annotated[
-        int, typer.Option(help="Processes that answer, sharing the bundle's files.", min=1, max=1024)
-    ] = 1,
+    workers: Annotated[int, typer.Option(help="Worker processes; they share the bundle's files.", min=1, max=1024)] = 1,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
 ) -> None:
     """Serve a bundle over HTTP until SIGTERM or Ctrl-C."""
@@ -60,10 +58,10 @@ def serve(
 
 @app.command()
 def key(
-    name: Annotated[str, typer.Argument(help="Who or what gets the key.", show_default=False)],
-    scope: Annotated[list[str], typer.Option(help="What the key is for: search or admin; may be given twice.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's user.", show_default=False)],
+    scope: Annotated[list[str], typer.Option(help="What the key permits: search or admin; may be given twice.")],
 ) -> None:
-    """Make an API key: the key goes to stderr, its entry for the file of keys (api_keys_file) to stdout."""
+    """Make an API key: print the key on stderr, and its entry for the file of keys (api_keys_file) on stdout."""
     try:
         made, entry = new_key(name, scope)
     except ValidationError as error:

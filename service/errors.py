@@ -1,27 +1,27 @@
-"""Every error the service answers with: one closed table of kinds, each with its status, title and documentation.
+"""All errors that the service answers with: one closed table of kinds, each with status, title and documentation.
 
 LightRetrieverError
 ├── SettingsError                 a setting is wrong; the service doesn't start
 └── ServiceError                  answered as application/problem+json (RFC 9457)
     ├── InvalidJsonError          400  the body is not JSON
     ├── UnauthorizedError         401  no API key, or an unknown one
-    ├── ForbiddenError            403  the API key is for something else
+    ├── ForbiddenError            403  the API key lacks the scope
     ├── RouteNotFoundError        404  there is no such path
     ├── DocumentNotFoundError     404  no document has this id
-    ├── MethodNotAllowedError     405  the path exists, for another method
-    ├── BodyTimeoutError          408  the body did not come within the deadline
+    ├── MethodNotAllowedError     405  the path exists, but not for this method
+    ├── BodyTimeoutError          408  the body did not arrive within the deadline
     ├── BundleRefusedError        409  the bundle in the served folder can't be served
     ├── BodyTooLargeError         413  the body is over the limit
     ├── MediaTypeError            415  the body is not declared as plain JSON
     ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
-    ├── NoTokensError             422  the tokenizer finds nothing in the query
+    ├── NoTokensError             422  the tokenizer finds no token in the query
     ├── NoDirectionError          422  the query's vector is zero, so no document is nearer than another
-    ├── RateLimitedError          429  more requests than this caller may make
-    ├── SearchFailedError         500  no leg, or a leg that was required, could answer
-    ├── InternalError             500  a mistake of the service
-    ├── NotReadyError             503  the service still warms up, or its threads are stuck
-    ├── OverloadedError           503  too many requests wait already
-    └── DeadlineError             504  the answer was not there in time
+    ├── RateLimitedError          429  the caller exceeded its rate limit
+    ├── SearchFailedError         500  a required leg, or every leg, failed
+    ├── InternalError             500  a bug in the service
+    ├── NotReadyError             503  the service is warming up, or its threads are stuck
+    ├── OverloadedError           503  too many requests are waiting
+    └── DeadlineError             504  the answer was not ready in time
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ __all__ = [
     "shortened",
 ]
 
-# An answer must stay small whatever the request was.
+# They keep answers small.
 MOST_FIELD_ERRORS = 20
 _LONGEST_ECHO = 100
 
@@ -70,7 +70,7 @@ class SettingsError(LightRetrieverError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """What is wrong with one field. `field` is its path (`fusion.weights.dense`), `value` a JSON-safe echo."""
+    """An error in one field. `field` is its path (`fusion.weights.dense`), `value` a JSON-safe echo."""
 
     field: str
     message: str
@@ -84,7 +84,7 @@ class ServiceError(LightRetrieverError):
     status: ClassVar[int]
     title: ClassVar[str]
     headers: Mapping[str, str] = MappingProxyType({})
-    """Headers that the answer gets because of this error."""
+    """Headers that this error adds to the answer."""
 
     def __init__(self, detail: str, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(detail)
@@ -93,9 +93,9 @@ class ServiceError(LightRetrieverError):
 
     @classmethod
     def of(cls, *errors: FieldError, count: int | None = None) -> Self:
-        """Make the error of one or more fields; the first of them becomes the detail.
+        """Make the error of one or more fields; the first one becomes the detail.
 
-        Of many fields only the first twenty are named; `count` is the number of all where `errors` has not all.
+        Keeps the first twenty; `count` is the total where `errors` is incomplete.
         """
         first, total = errors[0], max(len(errors), count or 0)
         more = f" ({total - 1} more)" if total > 1 else ""
@@ -114,14 +114,14 @@ class InvalidJsonError(ServiceError):
 
 
 class UnauthorizedError(ServiceError):
-    """There is no API key in the request, or an unknown one."""
+    """The request has no API key, or an unknown one."""
 
     kind, status, title = "unauthorized", 401, "An API key is needed"
     headers = MappingProxyType({"www-authenticate": 'Bearer realm="lightretriever"'})
 
 
 class ForbiddenError(ServiceError):
-    """The API key is for something else."""
+    """The API key lacks the scope."""
 
     kind, status, title = "forbidden", 403, "The API key is not for this"
 
@@ -139,20 +139,20 @@ class DocumentNotFoundError(ServiceError):
 
 
 class MethodNotAllowedError(ServiceError):
-    """The path exists, for another method."""
+    """The path exists, but not for this method."""
 
     kind, status, title = "method_not_allowed", 405, "The method is not allowed here"
 
 
 class BodyTimeoutError(ServiceError):
-    """The body did not come within the deadline."""
+    """The body did not arrive within the deadline."""
 
     kind, status, title = "body_timeout", 408, "The body came too slowly"
-    headers = MappingProxyType({"connection": "close"})  # the rest of the body must not be waited for
+    headers = MappingProxyType({"connection": "close"})  # don't wait for the rest of the body
 
 
 class BundleRefusedError(ServiceError):
-    """The bundle in the served folder can't be served; the one before still is."""
+    """The bundle in the served folder can't be served; the previous one stays in place."""
 
     kind, status, title = "bundle_refused", 409, "The bundle was refused"
 
@@ -176,7 +176,7 @@ class InvalidRequestError(ServiceError):
 
 
 class NoTokensError(ServiceError):
-    """The tokenizer finds nothing in the query."""
+    """The tokenizer finds no token in the query."""
 
     kind, status, title = "query_without_tokens", 422, "The query has no tokens"
 
@@ -188,7 +188,7 @@ class NoDirectionError(ServiceError):
 
 
 class RateLimitedError(ServiceError):
-    """More requests came than this caller may make."""
+    """The caller exceeded its rate limit."""
 
     kind, status, title = "rate_limited", 429, "Too many requests"
 
@@ -198,38 +198,38 @@ class RateLimitedError(ServiceError):
 
 
 class SearchFailedError(ServiceError):
-    """No leg, or a leg that was required, could answer."""
+    """A required leg, or every leg, failed."""
 
     kind, status, title = "search_failed", 500, "The search failed"
 
 
 class InternalError(ServiceError):
-    """A mistake of the service."""
+    """A bug in the service."""
 
     kind, status, title = "internal_error", 500, "The service made a mistake"
 
 
 class NotReadyError(ServiceError):
-    """The service still warms up, or its threads are stuck."""
+    """The service is warming up, or its threads are stuck."""
 
     kind, status, title = "not_ready", 503, "The service is not ready"
 
 
 class OverloadedError(ServiceError):
-    """Too many requests wait already."""
+    """Too many requests are waiting."""
 
     kind, status, title = "overloaded", 503, "The service has too much to do"
     headers = MappingProxyType({"retry-after": "1"})
 
 
 class DeadlineError(ServiceError):
-    """The answer was not there in time."""
+    """The answer was not ready in time."""
 
     kind, status, title = "deadline_exceeded", 504, "The deadline passed"
 
 
 KINDS: Mapping[str, type[ServiceError]] = MappingProxyType({kind.kind: kind for kind in ServiceError.__subclasses__()})
-"""Every kind of error the service can answer with."""
+"""All error classes by kind."""
 
 
 def shortened(text: str, length: int = _LONGEST_ECHO) -> str:

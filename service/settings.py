@@ -1,7 +1,7 @@
 """The service's settings: one table of name, default and help, with the unit in the name.
 
-A setting comes from, in this order: the environment (`LIGHTRETRIEVER_` + the name in upper case), a YAML file
-(`--config`, or the path in `LIGHTRETRIEVER_CONFIG`), the default below.
+Sources, by precedence: the environment (`LIGHTRETRIEVER_` + the name in upper case), a YAML file (`--config`, or the
+path in `LIGHTRETRIEVER_CONFIG`), the default below.
 """
 
 import os
@@ -20,9 +20,9 @@ __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
 _FEWEST_THREADS: Final = 2  # for the two legs
-_MOST_THREADS: Final = 4  # more of them hold each other up at the interpreter's lock
+_MOST_THREADS: Final = 4  # more would contend for the GIL
 
-# Kubernetes gives every container the addresses of the services around it, in variables of such names.
+# Kubernetes sets such variables in every container, with the addresses of the services around it.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
@@ -35,65 +35,62 @@ class Settings(BaseSettings):
         default=1000.0,
         gt=0,
         le=600_000,
-        description="Time a request may take. The legs are searched in the first 80 % of it, and score each other's "
-        "candidates unless 90 % have passed. "
-        "A request may ask for less, not for more.",
+        description="Time limit of a request. The legs have the first 80 % of it, and score each other's candidates "
+        "unless 90 % have passed. A request may ask for less, not for more.",
     )
     candidates: int = Field(
-        default=100, ge=1, le=100_000, description="Candidates each leg proposes when the request doesn't say."
+        default=100, ge=1, le=100_000, description="Candidates per leg if the request gives no number."
     )
     max_candidates: int = Field(
         default=1000,
         ge=1,
         le=100_000,
-        description="Most candidates a request may ask for; offset + k is bounded by it too.",
+        description="Most candidates that a request may ask for; it bounds offset + k too.",
     )
     max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
     max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
     max_batch_hits: int = Field(
-        default=10_000, ge=1, description="Most hits that one batch request may ask for: the sum of its searches' `k`."
+        default=10_000, ge=1, description="Most hits in one batch request: the sum of its searches' `k`."
     )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="Requests worked on at once, a thread each, and as many searches at once in each leg. "
-        "0: as many as there are processors, but 2 to 4.",
+        description="Request threads, and search threads per leg. 0: the number of processors, between 2 and 4.",
     )
     max_waiting: int = Field(
         default=256,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait for their turn, beside those that are worked on. "
-        "What comes on top is refused at once.",
+        description="Requests that may wait for a thread. The service refuses further requests at once.",
     )
     warm_up_queries: int = Field(
         default=2000,
         ge=1,
-        description="Most searches made before the service calls itself ready; the JVM gets fast on the way.",
+        description="Most searches before the service reports ready; they let the JVM compile its hot code.",
     )
     warm_up_s: float = Field(
         default=1.0,
         gt=0,
         le=600,
-        description="Longest time for these searches; the service is ready when either bound is reached.",
+        description="Time limit of these searches; the service is ready when it reaches either bound.",
     )
     write_timeout_s: float = Field(
         default=10.0,
         ge=1,
         le=3_600,
-        description="Time after which the kernel closes a connection whose client reads nothing of its answer (Linux).",
+        description="Time after which the kernel closes a connection whose client does not read its answer (Linux).",
     )
     shutdown_grace_s: int = Field(
-        default=10, ge=1, description="Time that requests in flight have to finish after SIGTERM or SIGINT."
+        default=10, ge=1, description="Time for requests in flight to finish after SIGTERM or SIGINT."
     )
     watch_s: float = Field(
         default=5.0,
         ge=0,
         le=86_400,
-        description="Time between two looks at the bundle's folder. Another bundle that is there at two looks in a row "
-        "is verified, warmed and takes over. 0: it is not looked at.",
+        description="Time between two checks of the bundle's folder. If two checks in a row find the same new bundle, "
+        "the service verifies it, warms it up and swaps it in. 0: no checks.",
     )
     api_keys_file: Path | None = Field(
         default=None,
@@ -103,14 +100,14 @@ class Settings(BaseSettings):
         default=0.0,
         ge=0,
         le=1_000_000,
-        description="Requests a second that one API key may make, or one address without keys. 0: any number.",
+        description="Requests a second per API key, or per address without keys. 0: no limit.",
     )
     rate_limit_burst: int = Field(
-        default=20, ge=1, le=1_000_000, description="Requests that may come at once before `rate_limit_per_s` holds."
+        default=20, ge=1, le=1_000_000, description="Requests allowed in a burst before `rate_limit_per_s` applies."
     )
     trusted_proxies: str = Field(
         default="127.0.0.1",
-        description="Addresses or networks, separated by commas, whose `X-Forwarded-For` names the client. `*`: all.",
+        description="Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all.",
     )
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
         default=[],
@@ -125,19 +122,16 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
-        description="Least severe line that is logged. `info` has one line per request, without the query.",
+        description="Lowest level to log. `info` has one line per request, without the query.",
     )
 
     def threads(self) -> int:
-        """Threads that work on requests: `search_threads`, or as many as fit this process' processors."""
+        """Give the number of request threads: `search_threads`, or as many as suit this process's processors."""
         return self.search_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, len(os.sched_getaffinity(0))))
 
 
 def load_settings(config: Path | None = None) -> Settings:
-    """Read the settings: the environment, the YAML file, the defaults.
-
-    Raises SettingsError naming the setting, the value and the remedy.
-    """
+    """Read the settings. SettingsError names the setting, the value and the remedy."""
     _check_environment()
     file = config or os.environ.get(CONFIG_VARIABLE)
     values = _read_yaml(Path(file)) if file else {}

@@ -1,4 +1,4 @@
-"""The command `lightretriever search`. It loads the client only when it is called."""
+"""The command `lightretriever search`. It imports the client only when called."""
 
 import json
 import sys
@@ -22,13 +22,13 @@ def search(
     task: Annotated[str | None, typer.Option(help="Token table that encodes the query.")] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a request; the value is JSON, or else a text."),
+        typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a request; the value is JSON, or else text."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as it came.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer's JSON unchanged.")] = False,
     api_key: Annotated[
-        str | None, typer.Option(help="API key, where the service needs one.", envvar="LRSEARCH_API_KEY")
+        str | None, typer.Option(help="API key, if the service needs one.", envvar="LRSEARCH_API_KEY")
     ] = None,
-    timeout_s: Annotated[float, typer.Option(help="Seconds that the whole call may take.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option(help="Most seconds for the whole call.")] = 30.0,
 ) -> None:
     """Search a running service; exit status 0 with hits, 1 without, 2 on an error."""
     try:
@@ -57,7 +57,7 @@ def _show(response: SearchResponse) -> None:
     from lightretriever.service.client.render import show
     from rich.console import Console
 
-    # Text is printed as it is: no markup, no emoji codes, no colours for what looks like a number.
+    # Print text verbatim: no markup, no emoji codes, no colours for numbers.
     show(Console(highlight=False, markup=False, emoji=False), response)
 
 

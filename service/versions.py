@@ -6,7 +6,7 @@ __all__ = ["package_version"]
 
 
 def package_version(name: str) -> str:
-    """Give the version of a distribution, "not installed" for one that runs from a bare checkout."""
+    """Give the version of a distribution, or "not installed", as for a bare checkout."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""The load: requests as bytes, connections, and what became of each request."""
+"""The load: requests as bytes, connections, and counters of outcomes."""

@@ -1,7 +1,7 @@
-"""The client's side of HTTP/1.1, as cheap as Python allows: one request at a time on a connection that is kept.
+"""A minimal HTTP/1.1 client: one request at a time on a kept-alive connection.
 
-Load generators built on a general client cost more per request than the service that they are to load. Here a request
-is bytes made beforehand, and its answer is a status and a body, handed to a function. No task is started for it.
+Load generators built on a general client cost more per request than the service under load. Here a request is bytes
+prepared in advance, and its answer is a status and a body, passed to a function. No task is started for it.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go: `http://HOST:PORT`, what follows is the path."""
+    """The address that requests go to: `http://HOST:PORT`, without a path."""
 
     host: str
     port: int
 
     @classmethod
     def of(cls, url: str) -> "Target":
-        """Parse an address. Raises LoadError for anything but http:// with a host and maybe a port."""
+        """Parse an address. Raises LoadError for anything but http:// with a host and an optional port."""
         try:
             parts = urlsplit(url)
             port = parts.port or 80
@@ -53,7 +53,7 @@ class Target:
 
 
 def search_requests(url: str, queries: Iterable[str], k: int = 10) -> list[bytes]:
-    """`POST /search` with a JSON body for every query, as the service and the servers in `loadtest.servers` take it.
+    """Make a `POST /search` with a JSON body for every query, for the service and the servers in `loadtest.servers`.
     Raises LoadError for a bad address."""
     target = Target.of(url)
     head = f"POST /search HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nContent-Type: application/json\r\n"
@@ -62,20 +62,20 @@ def search_requests(url: str, queries: Iterable[str], k: int = 10) -> list[bytes
 
 
 class Owner(Protocol):
-    """Who is told what becomes of connections and requests."""
+    """Receives the events of connections and requests."""
 
     def idle(self, connection: "Connection") -> None:
-        """The connection is open and has nothing to do."""
+        """The connection is open and idle."""
 
     def answered(self, ticket: Ticket, status: int, body: bytes) -> None:
         """An answer is complete."""
 
     def lost(self, connection: "Connection", ticket: Ticket | None) -> None:
-        """The connection is gone, with the request that waited on it, if one did."""
+        """The connection is closed, with its waiting request, if any."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is kept as long as the server keeps it."""
+    """A connection that stays open until the server closes it."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -88,8 +88,8 @@ class Connection(asyncio.Protocol):
         self.answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say that there is work to be done."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's don't say so
+        """Report the connection as idle."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not declared as such
         self._owner.idle(self)
 
     def send(self, ticket: Ticket, request: bytes) -> None:
@@ -101,18 +101,18 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def close(self) -> None:
-        """Cut the connection, whatever it waits for; the owner is not told."""
+        """Abort the connection without telling the owner of its request."""
         self.ticket = None
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of an answer."""
+        """Parse a part of an answer."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             if self.ticket is not None:
-                self.ticket.repeated = True  # it would be no better a second time
+                self.ticket.repeated = True  # repeating would not help
             if self._transport is not None:
                 self._transport.abort()
             return
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def on_headers_complete(self) -> None:
-        """Note whether the server keeps the connection; later the parser has forgotten it."""
+        """Note whether the server keeps the connection; the parser forgets it later."""
         self._keep = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Note that the answer is whole."""
+        """Note that the answer is complete."""
         self._complete = True
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""What became of the requests of one run, counted by kind, and how long the answered ones took."""
+"""Counters of the outcomes of one run's requests, and the times of the answered ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from lightretriever.loadtest.results.record import latency
 __all__ = ["COUNTS", "Counters", "median_of"]
 
 COUNTS: Final = ("answered", "degraded", "refused", "failed", "late")
-"""Kinds of endings; `degraded` ones are among the answered.
+"""Kinds of outcomes; `answered` includes `degraded`.
 
 answered  status 200
 degraded  status 200, but a leg is missing in the answer
-refused   the server said that it can't now: 429, 503, 504, or no connection
-failed    any other status, a broken connection, an answer that is no HTTP
+refused   429, 503, 504, or no connection
+failed    any other status, a broken connection, malformed HTTP
 late      not answered within the time limit, sent or not
 """
 
@@ -29,10 +29,10 @@ _DEGRADED: Final = b'"degraded":["'
 
 @dataclass
 class Counters:
-    """Counts, and of answered requests the seconds from when they were due to when the answer was there.
+    """Counts, and seconds of answered requests from when they were due to the answer.
 
-    `lags`: seconds from when a request was due to when it was written, of every one that was written. Waiting for a
-    free connection is part of it, and so is whatever the generator itself is late by.
+    `lags`: seconds from when a request was due to when it was written, including the wait for a free connection and any
+    delay of the generator.
     """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
@@ -40,7 +40,7 @@ class Counters:
     lags: list[float] = field(default_factory=list)
 
     def answer(self, ticket: Ticket, status: int, body: bytes) -> None:
-        """Count an answer that is there now."""
+        """Count an answer that has just arrived."""
         self.lags.append(ticket.sent - ticket.due)
         if status == 200:
             self.seconds.append(perf_counter() - ticket.due)
@@ -50,16 +50,16 @@ class Counters:
             self.counts["refused" if status in _REFUSALS else "failed"] += 1
 
     def count(self, kind: str) -> None:
-        """Count an ending without an answer."""
+        """Count an outcome without an answer."""
         self.counts[kind] += 1
 
     @property
     def ended(self) -> int:
-        """Requests whose end is known."""
+        """Number of ended requests."""
         return sum(self.counts.values()) - self.counts["degraded"]
 
     def summary(self, wall_s: float) -> dict[str, Any]:
-        """Counts, `qps` (answers a second, degraded ones left out), latency in ms where there are answers, and lag."""
+        """Give counts, `qps` (complete answers a second), latency in ms if there are answers, and lag."""
         times = {f"{name}_ms": value for name, value in latency(self.seconds, 1e3).items()} if self.seconds else {}
         lag = latency(self.lags, 1e3)["p99"] if self.lags else None
         whole = self.counts["answered"] - self.counts["degraded"]
@@ -67,10 +67,9 @@ class Counters:
 
 
 def median_of(rows: Sequence[dict[str, Any]], key: str) -> float | None:
-    """The median of a value over those rows that have it; of an even number, the mean of the middle two.
+    """Give the median of a value over the rows that have it; for an even number, the mean of the middle two.
 
-    A p95 or p99 of fewer than 20 or 100 answers is none: it is the slowest one's time, which another run would not have
-    again.
+    Ignores a p95 or p99 of fewer than 20 or 100 answers: it is the slowest answer's time, which is not reproducible.
     """
     asked = [row for row in rows if row.get("answered", inf) >= _NEEDED.get(key, 0)]
     values = [row[key] for row in asked if row.get(key) is not None]

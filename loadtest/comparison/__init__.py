@@ -1,1 +1,1 @@
-"""Comparing systems under load: what each is, its process, and runs in turn."""
+"""Compares systems under load: their definitions, their processes, and runs in turn."""

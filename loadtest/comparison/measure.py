@@ -1,4 +1,4 @@
-"""Measuring several servers in turn, so that whatever disturbs the machine disturbs all of them."""
+"""Measures several servers in turn, so that a disturbance of the machine affects all of them."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from lightretriever.loadtest.generator import closed_loop, open_loop, run_loop
 __all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated"]
 
 CONCURRENCIES: Final = (1, 4, 16, 64)
-"""Requests at once, of the closed loops that look for the highest throughput."""
+"""Concurrencies of the closed loops that determine the highest throughput."""
 FRACTIONS: Final = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)
 """Rates of the open loops, as parts of a system's own highest throughput."""
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often: seconds of a run, rounds, the time limit of a request in seconds, hits asked for."""
+    """The extent of a measurement: seconds of a run, rounds, the time limit of a request in seconds, hits."""
 
     seconds: float = 10.0
     rounds: int = 3
@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Running:
-    """A system whose server runs."""
+    """A system with a running server."""
 
     system: System
     server: Server
@@ -69,15 +69,15 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan) -> d
 
 
 def _from(requests: list[bytes], turn: int, number: int, plan: Plan) -> list[bytes]:
-    """The requests from another place on in each run, the same for all systems: slow ones would else be asked the
-    first few again and again."""
+    """Rotate the requests to another start in each run, the same for all systems; otherwise slow systems would get only
+    the first few."""
     runs = plan.rounds * max(len(plan.concurrencies), len(plan.fractions))
     first = len(requests) * (turn + plan.rounds * number) // runs
     return requests[first:] + requests[:first]
 
 
 def saturated(closed: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By system, the highest of its medians over the rounds of answers a second, one median per concurrency."""
+    """Give each system's highest median of answers a second over the rounds, one median per concurrency."""
     found: dict[str, float] = {}
     for row in closed:
         same = [dict(r) for r in closed if (r["system"], r["connections"]) == (row["system"], row["connections"])]
@@ -97,7 +97,7 @@ def _open(one: Running, requests: list[bytes], plan: Plan, rate: float) -> Row:
 
 
 def _row(one: Running, work: Coroutine[Any, Any, Row], *, on_time: bool) -> Row:
-    """Run a loop. `server_us`: processor time of the server per request that was sent, in microseconds."""
+    """Run a loop. `server_us`: processor time of the server per sent request, in microseconds."""
     before = one.server.cpu_s()
     result = run_loop(work, on_time=on_time)
     used = (one.server.cpu_s() - before) / result["sent"] * 1e6

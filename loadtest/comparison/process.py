@@ -1,4 +1,4 @@
-"""A server process under test: started, waited for, measured from outside, stopped."""
+"""A server process under test: start, wait, measure from outside, stop."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of this checkout in a process of its own."""
+    """Give the command that runs a module of this checkout."""
     return [sys.executable, "-m", module, *arguments]
 
 
@@ -31,7 +31,7 @@ class Server:
     """A process that prints `Ready: … ADDRESS` on stdout when it takes requests. Use it as a context.
 
     `ready_s` is the time from the start of the process to that line, `url` the address. Raises LoadError, with the end
-    of what the process wrote, when it ends before or takes longer than `patience_s`.
+    of the process's output, if it ends before or takes longer than `patience_s`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Server:
             self._errors.close()
             raise LoadError(f"{command[0]} can't be started: {error}.") from error
         alarm = Timer(patience_s, self._process.kill)
-        alarm.daemon = True  # the end of Python does not wait for it
+        alarm.daemon = True  # Python does not wait for it at exit
         try:
             alarm.start()
             self.url = self._await_ready(command)
@@ -70,21 +70,21 @@ class Server:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Processor time that the process and its children have used so far, all threads, in seconds; LoadError if one
-        ended."""
+        """Give the processor time so far of the process and its children, over all threads, in seconds; LoadError if
+        one ended."""
         return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
 
     def memory_mb(self) -> dict[str, float]:
-        """Memory of the process and its children as Linux accounts it, in MiB; LoadError if one ended.
+        """Give the memory of the process and its children as Linux accounts it, in MiB; LoadError if one ended.
 
-        `rss`: pages in memory. `private`: those of them that no other process has. `pss`: private ones, and of shared
-        ones its part (1/n of a page that n processes map), so that the sum over processes is what they need together.
+        `rss`: pages in memory. `private`: pages that no other process maps. `pss`: private pages and 1/n of each page
+        that n processes map, so that the sum over processes is their total memory.
         """
         each = self._of_each(_memory_mb)
         return {name: round(sum(one[name] for one in each), 1) for name in each[0]}
 
     def _of_each(self, read: Callable[[int], T]) -> list[T]:
-        """What is read of the process and its children, by their ids."""
+        """Call `read` with the ids of the process and its children."""
         try:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
             return [read(pid) for pid in (self.pid, *map(int, children.split()))]
@@ -92,7 +92,7 @@ class Server:
             raise LoadError(f"A process of the server {self.pid} is gone: {self._written()}") from error
 
     def close(self) -> None:
-        """End the process; a second time does nothing."""
+        """End the process. Idempotent."""
         self._end()
         self._errors.close()
 
@@ -127,7 +127,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def finish(command: Sequence[str]) -> None:
-    """Run a command to its end. Raises LoadError with the end of what it wrote when it fails."""
+    """Run a command to its end. Raises LoadError with the end of its output if it fails."""
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")

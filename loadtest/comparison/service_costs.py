@@ -1,4 +1,4 @@
-"""What the service itself costs: time to ready, and the memory of one process and of more."""
+"""The costs of the service: time to ready, and the memory of one and more processes."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,12 +12,12 @@ __all__ = ["processes", "serve_command", "start_times"]
 
 
 def serve_command(bundle: Path, *options: str) -> list[str]:
-    """How the service is started on a free port."""
+    """Give the command that starts the service on a free port."""
     return python("lightretriever.service.cli", "serve", str(bundle), "--port", "0", *options)
 
 
 def start_times(bundle: Path, rounds: int) -> list[float]:
-    """Seconds from starting a service process to its first readiness, `rounds` times, the page cache as it is."""
+    """Measure the seconds from a process's start to its readiness, `rounds` times, with the page cache as it is."""
     times = []
     for _ in range(rounds):
         with Server(serve_command(bundle)) as server:
@@ -26,7 +26,7 @@ def start_times(bundle: Path, rounds: int) -> list[float]:
 
 
 def processes(bundle: Path, queries: Sequence[str], seconds: float, count: int = 2) -> list[dict[str, float]]:
-    """Memory in MiB with 1 to `count` service processes on the same bundle, each after `seconds` of searches.
+    """Measure memory in MiB with 1 to `count` service processes on the same bundle, each after `seconds` of searches.
 
     One entry per number of processes: `total_pss` of all, `added_pss` by the last, and the last one's `private`.
     """

@@ -1,4 +1,4 @@
-"""The systems that are compared: what each is, the one command that starts it, and what it needs."""
+"""The compared systems: their descriptions, start commands and requirements."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ NAMES: Final = (OURS, PROCESSES, LLM, "biencoder", "bm25", "static", "seekdb")
 
 @dataclass(frozen=True)
 class System:
-    """A system to start. `prepare`: the command that makes its index first."""
+    """A system to start. `prepare`: the command that builds its index first."""
 
     name: str
     label: str
@@ -32,7 +32,7 @@ class System:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A system that is not measured, and why."""
+    """A system that is not measured, and the reason."""
 
     name: str
     label: str
@@ -41,7 +41,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Given:
-    """What a comparison is given: the bundle, a folder for the indexes of others, and what some systems need."""
+    """Inputs of a comparison: the bundle, a folder for the indexes of other systems, and their requirements."""
 
     bundle: Path
     work: Path
@@ -55,7 +55,7 @@ class Given:
 
 
 def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | LeftOut]:
-    """Every system in the order of `NAMES`, ready to start or left out. LoadError for a name that is none."""
+    """Give every system in the order of `NAMES`, ready to start or left out. LoadError for an unknown name."""
     unknown = sorted(set(only) - set(NAMES))
     if unknown:
         raise LoadError(f"{', '.join(unknown)}: no such system.", remedy=f"The systems are {', '.join(NAMES)}.")
@@ -88,7 +88,7 @@ def _all(given: Given) -> Iterator[System]:
 
 
 def _missing(name: str, given: Given) -> str | None:
-    """What a system lacks; None: nothing."""
+    """Give the missing requirement of a system, None if there is none."""
     package = {LLM: "torch", "biencoder": "torch", "seekdb": "pylibseekdb"}.get(name)
     if name == LLM and given.model is None:
         return "no --model was given"

@@ -1,1 +1,1 @@
-"""Measured figures: the files they are recorded in, and the tables and pages made from these."""
+"""Measured figures: their files, and the tables and pages made from them."""

@@ -1,10 +1,10 @@
-"""Files of measured figures: `docs/results/speed.json`, and in the same form `docs/results/reliability.json`.
+"""Files of measured figures: `docs/results/speed.json`, and `docs/results/reliability.json` in the same form.
 
     {"machine": …, "date": …, "commit": …, "rows": [{"key", "value" or "p50" and "p99", "unit", "goal", "command"}]}
 
-`goal` is in the rows that have one; the others are what these are made of. The first file is written by the programs of
-this package alone, the second by the tests in tests/faults. Every row also has the machine, date and commit of its own
-measurement; those of the file are the latest row's.
+Rows with a goal have `goal`; the others are their components. Only the programs of this package write the first file,
+and only the tests in tests/faults the second. Every row also has the machine, date and commit of its own measurement;
+those of the file are the latest row's.
 """
 
 import json
@@ -36,7 +36,7 @@ __all__ = [
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 Goals = Mapping[str, tuple[str, str]]
-"""Of every key: what it measures, and the goal. The order is that of the table."""
+"""By key: what it measures, and the goal, in the order of the table."""
 
 GOALS: Final[Goals] = {
     "encode_query_us": ("encode one query, tokenisation included", "p50 ≤ 20, p99 ≤ 60"),
@@ -57,23 +57,23 @@ GOALS: Final[Goals] = {
 
 
 def latency(seconds: npt.ArrayLike, scale: float) -> dict[str, float]:
-    """p50, p95 and p99 of times, multiplied by `scale` (1e6 for microseconds), to four digits."""
+    """Give p50, p95 and p99 of times, multiplied by `scale` (1e6 for microseconds), to four digits."""
     values = np.percentile(np.asarray(seconds, dtype=np.float64), [50, 95, 99]) * scale
     return dict(zip(("p50", "p95", "p99"), map(four_digits, values), strict=True))
 
 
 def four_digits(value: float) -> float:
-    """The value to four digits: more, no measurement has."""
+    """Round to four significant digits, the precision of our measurements."""
     return float(f"{value:.4g}")
 
 
 def record(
     file: Path, rows: Sequence[Mapping[str, Any]], command: str, goals: Goals = GOALS, whole: Collection[str] = ()
 ) -> None:
-    """Put rows into the file, in place of older ones of the same key and setting, and of all older ones of the keys
-    `whole`, whose settings change from run to run.
+    """Write rows into the file, in place of older ones with the same key and setting, and of all older ones with a key
+    in `whole`, whose settings change from run to run.
 
-    A row has `key`, `unit`, its values, and where it is one of several under a key, `setting`.
+    A row has `key`, `unit`, its values, and, if it is one of several under a key, `setting`.
     """
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}
     facts = origin()
@@ -87,7 +87,7 @@ def record(
 
 
 def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
-    """The rows that have a goal, as lines of a Markdown table; none where nothing is recorded."""
+    """Give the rows that have a goal, as lines of a Markdown table; none if nothing is recorded."""
     if not file.is_file():
         return []
     rows = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row}
@@ -101,18 +101,18 @@ def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
 
 
 def write_json(file: Path, content: object) -> None:
-    """Write a file of results, whole or not at all."""
+    """Write a file of results atomically."""
     write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def origin() -> dict[str, str]:
-    """The machine, date and commit of a measurement that ends now."""
+    """Give the machine, date and commit of a measurement that ends now."""
     here = environment()
     return {"machine": machine_name(here["machine"]), "date": here["date"], "commit": commit()}
 
 
 def commit(folder: Path = ROOT) -> str:
-    """The commit of the checkout that holds a folder, with a + where files differ from it; "unknown" outside one."""
+    """Give the commit of a folder's checkout, with a + if files differ from it; "unknown" outside a checkout."""
     try:
         words = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--exclude=*"]
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
@@ -121,6 +121,6 @@ def commit(folder: Path = ROOT) -> str:
 
 
 def typed(module: str, arguments: Sequence[str] | None) -> str:
-    """The command that runs a module of this package, with the arguments that it was given or those of the process."""
+    """Give the command that runs a module of this package, with the given arguments or those of the process."""
     given = sys.argv[1:] if arguments is None else arguments
     return typed_command(["python", "-m", f"lightretriever.loadtest.{module}", *given])

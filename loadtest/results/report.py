@@ -36,7 +36,7 @@ _TIMES: Final = ("p50_ms", "p95_ms", "p99_ms")
 
 
 def write_report(load: Path, speed: Path) -> Path:
-    """Write NAME.md beside the result file NAME.json; its path. `speed` is `speed.json`."""
+    """Write NAME.md beside the result file NAME.json, and give its path. `speed` is `speed.json`."""
     content: Load = json.loads(load.read_text(encoding="utf-8"))
     blocks = ["<!-- written by loadtest/results/report.py -->", *_blocks(content, speed)]
     page = load.with_suffix(".md")
@@ -45,7 +45,7 @@ def write_report(load: Path, speed: Path) -> Path:
 
 
 def _blocks(load: Load, speed: Path) -> Iterator[str]:
-    """The report, as blocks of Markdown."""
+    """Give the report, as blocks of Markdown."""
     measured = [one for one in load["systems"] if "left_out" not in one]
     missing = [f"- {one['label']}: {one['left_out']}" for one in load["systems"] if "left_out" in one]
     yield from ("# Load test", _origin(load), _METHOD)
@@ -81,7 +81,7 @@ def _summary(load: Load, measured: Systems) -> str:
 
 
 def _runs(load: Load, measured: Systems, kind: str, load_of: str, title: str) -> str:
-    """Medians and sums over the rounds of all runs of a `kind`, by system and by what `load_of` says of the load."""
+    """Tabulate medians and sums over the rounds of all runs of a `kind`, by system and by load (field `load_of`)."""
     rows: list[list[Cell]] = []
     for one in measured:
         own = [row for row in load[kind] if row["system"] == one["name"]]

@@ -1,4 +1,4 @@
-"""Tables of how costs grow, and what follows for corpora that were not measured."""
+"""Tables of the growth of costs, and extrapolation to larger corpora."""
 
 import json
 import math
@@ -20,7 +20,7 @@ Measured = Mapping[str, Any]
 
 
 def write_tables(results: Path, page: Path) -> None:
-    """Put the tables between the two marks of a Markdown page. Raises LoadError without them, or without results."""
+    """Write the tables between the two marks of a Markdown page. Raises LoadError without the marks or results."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -35,7 +35,7 @@ def write_tables(results: Path, page: Path) -> None:
 
 
 def tables(content: Measured) -> list[str]:
-    """The tables as Markdown, one block each."""
+    """Give the tables as Markdown, one block each."""
     bundles = sorted(content["bundles"], key=lambda one: (one["dimension"], one["top_k"] or 0, one["documents"]))
     origin = f"{content['machine']}, {content['date']}, commit {content['commit']}; `{content['command']}`"
     return [
@@ -75,7 +75,7 @@ def _starts(bundles: Sequence[Measured]) -> str:
 
 
 def _extrapolated(bundles: Sequence[Measured]) -> list[str]:
-    """The largest group of bundles that differ in size alone, carried on to larger corpora."""
+    """Extrapolate the largest group of bundles that differ only in size."""
     groups: dict[tuple[int, int | None], list[Measured]] = {}
     for one in bundles:
         groups.setdefault((one["dimension"], one["top_k"]), []).append(one)
@@ -97,7 +97,7 @@ def _extrapolated(bundles: Sequence[Measured]) -> list[str]:
 
 
 def predict(series: Sequence[Measured], documents: int) -> dict[str, float]:
-    """Sizes (GiB, MiB) and time (ms) of a corpus, from the two largest bundles of those that differ in size alone."""
+    """Predict sizes (GiB, MiB) and time (ms) of a corpus from the two largest bundles that differ only in size."""
     by_size = {one["documents"]: one for one in series}
     small, large = (by_size[size] for size in sorted(by_size)[-2:])
     sizes = small["documents"], large["documents"]
@@ -111,7 +111,7 @@ def predict(series: Sequence[Measured], documents: int) -> dict[str, float]:
     return {
         "dense_gib": along(lambda one: float(one["bytes"]["dense"])) / 2**30,
         "lucene_gib": along(lambda one: float(one["bytes"]["lucene"])) / 2**30,
-        # Of a process beside another one: a process alone counts the pages of mapped files as its own.
+        # From the second process: a lone process counts the pages of mapped files as private.
         "private_mib": along(lambda one: float(one["processes"][-1]["private"])),
         "sparse_ms": float(times[1] * (documents / sizes[1]) ** exponent),
     }
@@ -122,7 +122,7 @@ def _pair(row: Measured) -> str:
 
 
 def _table(bundles: Sequence[Measured], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A row for each bundle, which begins with what the bundle is."""
+    """Make a table with a row for each bundle, which begins with its facts."""
     named = [
         [f"{one['documents']:,}", str(one["dimension"]), str(one["top_k"] or "all"), *row]
         for one, row in zip(bundles, rows, strict=True)

@@ -1,4 +1,4 @@
-"""What docs/reliability.md promises, key by key; the tests in tests/faults measure it."""
+"""The objectives in docs/reliability.md, by key; the tests in tests/faults measure them."""
 
 from typing import Final
 
@@ -8,30 +8,30 @@ __all__ = ["OBJECTIVES"]
 
 OBJECTIVES: Final[Goals] = {
     "soak_requests": ("30 minutes of mixed load at 70 % of capacity, with swaps: requests", "each answered rightly"),
-    "soak_rate": ("their rate", "70 % of capacity"),
-    "soak_failures": ("those answered wrongly or not at all", "0"),
-    "soak_p99_ms": ("time to the answer, from when the request was due, swaps included", "p99 ≤ 500"),
-    "soak_growth_mb": ("memory gained after the first tenth of the time, swaps included, Java's heap left out", "≤ 16"),
+    "soak_rate": ("rate of these requests", "70 % of capacity"),
+    "soak_failures": ("wrong or missing answers to them", "0"),
+    "soak_p99_ms": ("their latency, from when a request was due, including swaps", "p99 ≤ 500"),
+    "soak_growth_mb": ("memory growth after the first tenth of the time, including swaps, without Java's heap", "≤ 16"),
     "overload_failures": (
-        "five times the capacity for a minute: requests neither answered rightly nor refused with 503 and Retry-After",
+        "five times the capacity for a minute: requests with neither a correct answer nor 503 and Retry-After",
         "0",
     ),
-    "overload_longest_s": ("the longest an accepted one took, deadline 5 s, network and client included", "≤ 6"),
+    "overload_longest_s": ("longest time of an accepted request, deadline 5 s, including network and client", "≤ 6"),
     "overload_refused_ms": ("time to a refusal", "p99 ≤ 1,000"),
-    "overload_goodput": ("answers a second meanwhile", "≥ 0.5"),
-    "overload_recovery_s": ("from the last arrival until all is answered, and one more request as ever", "≤ 5"),
-    "kills_in_a_swap_failed": ("starts after kill -9 in a swap that don't serve one whole version", "0"),
-    "workers_killed_other_failures": ("requests that fail with a killed worker, but were not under way there", "0"),
-    "concurrent_differences": ("answers to 16 clients at once that differ from those to one, times left out", "0"),
+    "overload_goodput": ("answers a second during the overload", "≥ 0.5"),
+    "overload_recovery_s": ("from the last arrival until all requests and one further one are answered", "≤ 5"),
+    "kills_in_a_swap_failed": ("starts after kill -9 in a swap that don't serve one complete version", "0"),
+    "workers_killed_other_failures": ("requests not running in a killed worker that fail with it", "0"),
+    "concurrent_differences": ("answers to 16 parallel clients that differ from those to one, apart from times", "0"),
     "corruptions_served": (
-        "damaged bundles that are served: a file cut, flipped, zeroed, grown, exchanged or gone",
+        "damaged bundles served: a file truncated, flipped, zeroed, extended, swapped or missing",
         "0",
     ),
     "kills_not_resumed": ("builds killed at a random moment that the same command does not bring to the same end", "0"),
-    "full_disk_failures": ("full disks without a clear error, or with something half-written left", "0"),
-    "api_cases_failed": ("requests made from the description of the API that are not answered as it says", "0"),
-    "fuzz_body_findings": ("fuzzed bodies of requests that raise what is no error of the project", "0"),
-    "fuzz_manifest_findings": ("fuzzed manifests that do", "0"),
-    "bad_requests_failed": ("hostile requests on the wire that bring a 5xx, an unnamed error, or the server down", "0"),
+    "full_disk_failures": ("full disks without a clear error, or with partial output", "0"),
+    "api_cases_failed": ("requests generated from the API's description whose answer contradicts it", "0"),
+    "fuzz_body_findings": ("fuzzed request bodies that raise an error from outside the project", "0"),
+    "fuzz_manifest_findings": ("fuzzed manifests that raise one", "0"),
+    "bad_requests_failed": ("hostile requests that cause a 5xx, an unnamed error, or the end of the server", "0"),
 }
-"""Every key, what it measures, and what is promised."""
+"""By key: what it measures, and the objective."""

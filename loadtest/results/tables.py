@@ -14,7 +14,7 @@ _HALF: Final = 0.5  # of the highest throughput
 
 
 def speed_tables(file: Path) -> list[str]:
-    """One block for each kind of rows in `speed.json` beside the goals; none without the file."""
+    """Give one block for each kind of row in `speed.json` without a goal; none without the file."""
     if not file.is_file():
         return []
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
@@ -27,7 +27,7 @@ def speed_tables(file: Path) -> list[str]:
 
 
 def load_table(file: Path) -> list[str]:
-    """The systems of a load test, the fastest first: highest throughput, and latencies at half of it."""
+    """Tabulate the systems of a load test, fastest first: highest throughput, and latencies at half of it."""
     if not file.is_file():
         return []
     load = json.loads(file.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def load_table(file: Path) -> list[str]:
 
 
 def versions_tables(file: Path) -> list[str]:
-    """One block for each run in `versions.json`: the sides' figures, and their ratios to the first side's."""
+    """Give one block for each run in `versions.json`: the sides' figures, and their ratios to the first side's."""
     if not file.is_file():
         return []
     runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
@@ -68,7 +68,7 @@ def _number(value: float | str) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table of Markdown; numbers stand right, the first column left."""
+    """Give the lines of a Markdown table; the first column is left-aligned, all others right-aligned."""
     lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * (len(columns) - 1)}"]
     return [line.replace("|  |", "| |") for line in lines] + [f"| {' | '.join(row)} |" for row in rows]
 
@@ -87,7 +87,7 @@ FIGURES: Final = {
     "saturated_cpu_ms": "saturated, processor ms a request",
     "rss_mb": "memory after it, MiB (RSS)",
 }
-"""Figures of a side in `versions.json`, and what the table calls them."""
+"""Figures of a side in `versions.json`, and their labels in the table."""
 
 
 def _times(row: Row) -> Iterable[float]:

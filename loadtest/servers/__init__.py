@@ -1,1 +1,1 @@
-"""Systems to compare the service with, each a server of its own with the same `POST /search`."""
+"""Systems to compare the service with, each a separate server with the same `POST /search`."""

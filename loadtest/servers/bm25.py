@@ -1,8 +1,8 @@
-"""BM25 alone: Lucene over the words of a bundle's documents, as Anserini computes it (k1 0.9, b 0.4).
+"""BM25 alone: Lucene over the words of a bundle's documents, with Anserini's parameters (k1 0.9, b 0.4).
 
     python -m lightretriever.loadtest.servers.bm25 BUNDLE --work FOLDER --port 0
 
-The index is made in FOLDER at the first start. `--build` makes it and ends; Anserini's own server can serve it too.
+The first start builds the index in FOLDER. `--build` only builds it; Anserini's own server can serve it too.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What a bundle holds, for other systems to index: texts, JSON, dense vectors, sparse vectors."""
+"""Reads a bundle's content for other systems to index: texts, JSON, dense vectors, sparse vectors."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,20 +26,20 @@ Row = tuple[int, list[float], dict[int, float], bytes]
 
 
 def stored_documents(index: ImpactIndex) -> Iterator[bytes]:
-    """The JSON of every document, in ordinal order."""
+    """Give the JSON of every document, in ordinal order."""
     for start in range(0, index.count, _CHUNK):
         yield from index.documents(np.arange(start, min(start + _CHUNK, index.count)))
 
 
 def document_texts(index: ImpactIndex) -> Iterator[str]:
-    """Title and text of every document, as they are encoded, in ordinal order."""
+    """Give title and text of every document, as encoded, in ordinal order."""
     for raw in stored_documents(index):
         document: dict[str, Any] = orjson.loads(raw)
         yield document_text(document.get("title") or "", document.get("text") or "")
 
 
 def read_postings(index: ImpactIndex, vocab_size: int) -> Postings:
-    """The impacts of all documents, read term by term: what a search for one term alone scores."""
+    """Read the impacts of all documents, term by term: the scores of a search for that term alone."""
     one = np.ones(1, np.float32)
     found = [index.search(np.array([term]), one, max(1, index.count)) for term in range(vocab_size)]
     terms = np.repeat(np.arange(vocab_size, dtype=np.int32), [len(ordinals) for ordinals, _ in found])
@@ -50,7 +50,7 @@ def read_postings(index: ImpactIndex, vocab_size: int) -> Postings:
 
 
 def read_rows(bundle: Bundle) -> Iterator[Row]:
-    """All documents of a bundle, in ordinal order."""
+    """Read all documents of a bundle, in ordinal order."""
     dense = bundle.dense()
     with bundle.sparse() as index:
         indptr, terms, impacts = read_postings(index, bundle.manifest.vocab_size)
@@ -61,18 +61,18 @@ def read_rows(bundle: Bundle) -> Iterator[Row]:
 
 
 def probes(bundle: Bundle, count: int) -> list[str]:
-    """Up to `count` texts that look like queries."""
+    """Give up to `count` query-like texts."""
     with bundle.sparse() as index:
         return Documents(LuceneDocuments(index)).probes(count)
 
 
 def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:
-    """Where `built` puts it."""
+    """Give the folder that `built` writes."""
     return work / f"{kind}-{bundle.manifest.digest[:12]}"
 
 
 def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]) -> Path:
-    """The folder of this kind for the bundle in `work`, made by `build` unless it is there; whole or not at all."""
+    """Give the bundle's folder of this kind in `work`; if it is missing, make it atomically with `build`."""
     folder = folder_of(work, bundle, kind)
     if not folder.is_dir():
         work.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]
 
 
 def word_index(bundle: Bundle, work: Path) -> Path:
-    """The folder of a Lucene index of the words of a bundle's documents in `work`, made if it isn't there."""
+    """Give the folder in `work` of a Lucene index of the words of a bundle's documents; build it if it is missing."""
 
     def build(path: Path) -> None:
         with bundle.sparse() as index:

@@ -1,6 +1,6 @@
-"""The thinnest HTTP route around a search function, for systems that bring none: `POST /search` with `query` and `k`.
+"""A minimal HTTP route around a search function, for systems without one: `POST /search` with `query` and `k`.
 
-Same server, event loop, parser and JSON library as the service has; no validation beyond types, no deadlines, no log.
+The same server, event loop, parser and JSON library as the service; no validation beyond types, no deadlines, no log.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _WARM_UP_S: Final = 5.0
 
 
 def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
-    """The application around a search; `on_ready` is called when it takes requests."""
+    """Make the application around a search; `on_ready` is called when it takes requests."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -64,8 +64,8 @@ def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
 
 
 def serve(search: Search, what: str, *, host: str, port: int) -> None:
-    """Serve a search until SIGTERM or SIGINT; port 0 takes a free one. Prints `what` is served and the address on
-    stdout when it takes requests."""
+    """Serve a search until SIGTERM or SIGINT; port 0 takes a free one. Prints `what` and the address on stdout when it
+    takes requests."""
     with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"
 
@@ -94,10 +94,10 @@ def serve_system(
     opened: Callable[[Bundle, Path], AbstractContextManager[Search]],
     arguments: Sequence[str] | None,
 ) -> int:
-    """The command of a system over a bundle: serve until SIGTERM; returns the exit status.
+    """Run the command of a system over a bundle: serve until SIGTERM; returns the exit status.
 
-    `build` puts the bundle's documents into an index below the folder `--work`, unless it is there, and gives its
-    place; `opened` opens it. With `--build` the command ends when the index is there.
+    `build` indexes the bundle's documents below the folder `--work`, unless the index exists, and gives its path;
+    `opened` opens it. With `--build` the command only builds the index.
     """
     parser = argparse.ArgumentParser(description=f"{name} over the documents of a bundle.")
     parser.add_argument("bundle", type=Path)
@@ -121,13 +121,13 @@ def serve_system(
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every server: where it listens."""
+    """Add the address options of every server."""
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
 
 
 def _warm_up(search: Search, queries: Sequence[str]) -> None:
-    """Search as often and as long as the service does before it calls itself ready."""
+    """Search as often and as long as the service does before it reports ready."""
     until = perf_counter() + _WARM_UP_S
     for query in queries:
         search(query, 1)

@@ -1,11 +1,11 @@
-"""The service with a model in the query path: same indexes, same fusion, same HTTP, another query encoder.
+"""The service with a model in the query path: the same indexes, fusion and HTTP with another query encoder.
 
     python -m lightretriever.loadtest.servers.model BUNDLE --model MODEL [--adapter ADAPTER] [--device cuda] --port 0
 
-MODEL is the causal language model that read the documents (dense and sparse query by the model), or a folder of
-sentence-transformers (dense query by the encoder, sparse query as the bundle has it). Requests that wait while the
-model is busy are encoded together, up to `--batch`, and as many requests are worked on at once: it is served as well as
-it can be. Settings are the service's.
+MODEL is the causal language model that encoded the documents (dense and sparse query by the model), or a
+sentence-transformers folder (dense query by the encoder, sparse query by the bundle). For a fair comparison, the model
+encodes requests that wait while it is busy as one batch, up to `--batch`, and as many requests run at once. Settings
+are the service's.
 """
 
 import argparse
@@ -40,13 +40,13 @@ from lightretriever.service.settings import load_settings
 __all__ = ["Encode", "ModelQueryEncoder", "main", "open_engine", "query_encoder"]
 
 Encode = Callable[[Sequence[str]], list[EncodedQuery]]
-"""Encodes texts together."""
+"""Encodes texts as one batch."""
 
 _OTHER_MODEL = "Give the model that encoded the documents."
 
 
 class ModelQueryEncoder(QueryEncoder):
-    """Lets a model encode. Texts that wait while it is busy are encoded together, at most `batch` of them."""
+    """Encodes with a model. It encodes texts that wait while it is busy as one batch of at most `batch`."""
 
     def __init__(self, base: QueryEncoder, encode: Encode, batch: int) -> None:
         super().__init__(base.tokenizer, base.tables)
@@ -65,11 +65,11 @@ class ModelQueryEncoder(QueryEncoder):
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
-        """Encode one text; the bundle's default task alone is possible. Raises what the model raises, and
+        """Encode one text for the bundle's default task, the only possible one. Raises the model's errors, and
         InvalidRequestError for extra terms."""
         if extra_terms:
             raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
-        started = clock.add("tokenize", perf_counter())  # which the model does, as a part of encoding
+        started = clock.add("tokenize", perf_counter())  # encoding includes the model's tokenising
         future: Future[EncodedQuery] = Future()
         self._queue.put((text, future))
         query = future.result()
@@ -80,7 +80,7 @@ class ModelQueryEncoder(QueryEncoder):
         return query
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """Raise InvalidRequestError: what a term adds is not known of a model."""
+        """Raise InvalidRequestError: a model has no shares per term."""
         raise InvalidRequestError.of(FieldError("explain", "a model reads the query whole: leave it out"))
 
     def _work(self) -> None:
@@ -100,7 +100,7 @@ class ModelQueryEncoder(QueryEncoder):
             if len(waiting) == 1:
                 waiting[0][1].set_exception(error)
                 return
-            for one in waiting:  # a text that can't be encoded spoils no other
+            for one in waiting:  # so that a bad text fails alone
                 self._answer([one])
         else:
             for (_, future), query in zip(waiting, queries, strict=True):
@@ -108,10 +108,10 @@ class ModelQueryEncoder(QueryEncoder):
 
 
 def query_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
-    """Load a model and give what encodes queries by it, in the instruction of the bundle's default task.
+    """Load a model and give its query encoder, with the instruction of the bundle's default task.
 
     Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
-    times IDF where the bundle's are; a bi-encoder leaves it to `base`, the bundle's own encoder. Raises ModelError.
+    times IDF if the bundle has IDF; with a bi-encoder, `base`, the bundle's own encoder, gives it. Raises ModelError.
     """
     manifest, idf = bundle.manifest, bundle.idf()
     task = manifest.default_task
@@ -144,14 +144,14 @@ def _check_size(hidden: int, bundle: Bundle) -> None:
 
 
 def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
-    """The first D values of (n, H), of length 1: n of (D,), None for a vector of zeros."""
+    """Cut vectors (n, H) to their first D values, normalised: n of (D,), None for a vector of zeros."""
     cut = vectors[:, : bundle.manifest.dimension]
     lengths = np.linalg.norm(cut, axis=1)
     return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]
 
 
 def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -> SearchEngine:
-    """The service's engine with the model as its query encoder. Raises LightRetrieverError."""
+    """Open the service's engine with the model as its query encoder. Raises LightRetrieverError."""
     settings = load_settings()
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
     parts = Parts.open(bundle, settings, hashed=False)

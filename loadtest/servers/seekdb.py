@@ -2,10 +2,10 @@
 
     python -m lightretriever.loadtest.servers.seekdb BUNDLE --work FOLDER --port 0
 
-The embedded form, `pylibseekdb`, which starts the engine as a process of its own, to be asked in SQL: HNSW with the
-parameters below for the dense vectors, SINDI without pruning for the sparse ones. A query is encoded as the service
-does it. Each field is searched for 100 candidates by a statement of its own, because the engine's hybrid search refuses
-a table with a primary key; reciprocal rank fusion merges the rankings. The documents come from the engine too.
+The embedded form, `pylibseekdb`, starts the engine as a separate process that is queried in SQL: HNSW with the
+parameters below for the dense vectors, SINDI without pruning for the sparse ones. Queries are encoded as in the
+service. A separate statement searches each field for 100 candidates, because the engine's hybrid search refuses a table
+with a primary key; reciprocal rank fusion merges the rankings. The documents come from the engine too.
 """
 
 import sys
@@ -37,14 +37,14 @@ _INDEXES: Final = (
     with (distance=inner_product, type=hnsw, lib=vsag, m=32, ef_construction=200, ef_search=128)""",
     "create vector index of_sparse on documents (sparse) with (distance=inner_product, type=sindi, lib=vsag)",
 )
-# The index is asked for this function in this order only; `inner_product` reads the whole table.
+# The engine uses its index for this function and order only; `inner_product` reads the whole table.
 _RANKED: Final = "select number from documents order by negative_inner_product({}, %s) approximate limit {}"
 _TIMEOUTS: Final = ("ob_query_timeout", "ob_trx_timeout")  # in microseconds; an index takes longer than their defaults
 _DAY_US: Final = 86_400_000_000
 
 
 def build_table(bundle: Bundle, path: Path) -> None:
-    """Put the documents of a bundle into a new database in the folder `path`, and make its indexes."""
+    """Load the documents of a bundle into a new database in the folder `path`, and build its indexes."""
     rows = read_rows(bundle)
     with _instance(path) as options, pymysql.connect(**options, autocommit=True) as connection:
         cursor = connection.cursor()
@@ -63,7 +63,7 @@ def build_table(bundle: Bundle, path: Path) -> None:
 
 
 class Seekdb:
-    """Searches the table that `build_table` made, with a connection for every thread."""
+    """Searches the table of `build_table`, with a connection per thread."""
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any]) -> None:
         task = bundle.manifest.default_task
@@ -73,7 +73,7 @@ class Seekdb:
         self._own = local()
 
     def search(self, query: str, k: int) -> Hits:
-        """The best `k` documents."""
+        """Find the best `k` documents."""
         encoded = self._encoder.encode(query, self._task, StageClock())
         if encoded.dense is None:
             raise ValueError("the query was encoded without its dense vector")
@@ -110,7 +110,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
 
 @contextmanager
 def _instance(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The engine's process over the folder `path`, until the end of the block: options of a connection."""
+    """Run the engine over the folder `path` during the block; give the options of a connection."""
     instance = pylibseekdb.open(str(path))
     try:
         yield instance.connection_options()
@@ -119,7 +119,7 @@ def _instance(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _literal(vector: list[float] | dict[int, float]) -> str:
-    """A vector as the engine's SQL has it: `[0.5,0.25]`, `{7:1.5,9:2.0}`."""
+    """Write a vector in the engine's SQL: `[0.5,0.25]`, `{7:1.5,9:2.0}`."""
     return orjson.dumps(vector, option=orjson.OPT_NON_STR_KEYS).decode().replace('"', "")
 
 

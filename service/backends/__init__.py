@@ -1,1 +1,1 @@
-"""Where a leg is searched."""
+"""Backends: the libraries that search the legs."""

@@ -1,7 +1,7 @@
-"""What a backend is: the protocol of a leg, and of the store of documents.
+"""The protocols of a backend: a leg, and the store of documents.
 
-A *leg* is one way of ranking: it proposes documents with scores. A *backend* is where a leg is searched. Documents are
-named by their ordinals, their places in the order of writing, from 0.
+A *leg* is one way of ranking: it proposes documents with scores. A *backend* is the library that searches a leg. A
+document's ordinal is its position in the order of writing, from 0.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 
 DocumentFilter = Any
-"""The documents that a condition holds for, in a form that is the backends' own: see `DocumentStore.where`."""
+"""The documents that match a condition, in a form that only the backends read: see `DocumentStore.where`."""
 
 
 class ScoredDocuments(NamedTuple):
@@ -28,14 +28,14 @@ class ScoredDocuments(NamedTuple):
     scores: Scores
 
 
-@dataclass(slots=True)  # a frozen one takes several times as long to make
+@dataclass(slots=True)  # frozen would take several times as long to construct
 class EncodedQuery:
-    """A query as the legs need it. Nobody changes it.
+    """A query as the legs read it; treat it as immutable.
 
-    terms: (t,) int32, different token ids ascending. counts: (t,) int64, how often each occurs. term_weights: (t,)
-    float32, how often each counts: its count, but for tokens of further texts. weights: (t,) float32, what each weighs
-    in the sparse leg. dense: (D,) float32 of length 1, None where nobody asked for it. parts: (t, D) float32, what each
-    term adds to `dense`, None where nobody asked for it. text: the query's text, which BM25 splits into words.
+    terms: (t,) int32, distinct token ids, ascending. counts: (t,) int64, their occurrences. term_weights: (t,) float32,
+    their counts, each occurrence in an extra text times that text's weight. weights: (t,) float32, their weights in the
+    sparse leg. dense: (D,) float32 of length 1, None if not requested. parts: (t, D) float32, each term's part of
+    `dense`, None if not requested. text: the query's text, which BM25 splits into words.
     """
 
     terms: npt.NDArray[np.int32]
@@ -48,7 +48,7 @@ class EncodedQuery:
 
     @classmethod
     def of_text(cls, text: str) -> "EncodedQuery":
-        """A text for BM25 alone: without tokens."""
+        """A query for BM25 alone, without tokens."""
         none = np.empty(0, np.int32)
         return cls(none, none.astype(np.int64), none.astype(np.float32), none.astype(np.float32), None, text=text)
 
@@ -59,39 +59,39 @@ class EncodedQuery:
         weights: npt.NDArray[np.float32],
         dense: npt.NDArray[np.float32] | None,
     ) -> "EncodedQuery":
-        """What a model made of a whole text: weights of different terms (t,), and a vector (D,) of length 1, if any."""
+        """A query that a model encoded: weights of distinct terms (t,), and a vector (D,) of length 1, if any."""
         return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense)
 
 
 class Leg(Protocol):
-    """A leg in its backend. Any number of threads may call it at once."""
+    """A leg in its backend. Thread-safe."""
 
     @property
     def name(self) -> LegName:
-        """The leg's name, as answers give it."""
+        """The leg's name in answers."""
 
     @property
     def backend(self) -> str:
-        """The backend's name, as `/info`, metrics and log lines give it."""
+        """The backend's name in `/info`, metrics and log lines."""
 
     def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
-        """Find the best `count` documents of those `among`; fewer if the leg finds no more.
+        """Find the best `count` documents, or fewer, of those `among`.
 
-        A document's score doesn't depend on `count` or `among`. ValueError if `count` is below 1.
+        A document's score depends on neither `count` nor `among`. ValueError if `count` is below 1.
         """
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an ordinal of none."""
+        """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an unknown ordinal."""
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """What each of the query's terms adds to the scores of given documents: (m, t) float32."""
+        """Give each query term's share of the scores of given documents: (m, t) float32."""
 
     def close(self) -> None:
-        """Let go of what the leg alone holds; a second time does nothing."""
+        """Release the resources that only this leg holds. Idempotent."""
 
 
 class DocumentStore(Protocol):
-    """Where documents, their ids and their declared fields are. Any number of threads may call it at once."""
+    """Stores documents, their ids and their declared fields. Thread-safe."""
 
     @property
     def backend(self) -> str:
@@ -102,7 +102,7 @@ class DocumentStore(Protocol):
         """Number of documents."""
 
     def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Give the stored JSON of documents (m,), in this order."""
+        """Give the stored JSON of documents (m,), in the order given."""
 
     def ordinal(self, document_id: str) -> int | None:
         """Give the ordinal of an id, None if no document has it."""
@@ -111,10 +111,10 @@ class DocumentStore(Protocol):
         """Give the terms of a document (n,) int32, ascending, and their impacts (n,) int32."""
 
     def facets(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
-        """Count the values of a keyword field over documents (m,): the most frequent first, ties by value."""
+        """Count the values of a keyword field over documents (m,): most frequent first, ties by value."""
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Find the documents that a condition holds for (its form: `service.search.filters`)."""
+        """Find the documents that match a condition, as `service.search.filters` writes it."""
 
     def close(self) -> None:
-        """Close the store; a second time does nothing."""
+        """Close the store. Idempotent."""

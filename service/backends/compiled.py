@@ -1,4 +1,4 @@
-"""The sparse leg in compiled code, over plain posting lists beside the Lucene index (`index.accelerate: true`)."""
+"""The compiled sparse leg, over plain posting lists beside the Lucene index (`index.accelerate: true`)."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ __all__ = ["CompiledSparse"]
 
 
 class CompiledSparse:
-    """As `LuceneSparse`, to the last bit of every score, and several times as fast."""
+    """Gives the same scores as `LuceneSparse`, to the last bit, several times faster."""
 
     name: Final[LegName] = "sparse"
     backend: Final = "compiled"
@@ -26,14 +26,14 @@ class CompiledSparse:
         return ScoredDocuments(*self._impacts.search(query.terms, query.weights, count, bits))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents, 0.0 where no token is shared."""
+        """Score given documents; 0.0 for a document that shares no token."""
         return self._impacts.scores(query.terms, query.weights, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """What each term adds: its weight times its impact in the document."""
+        """Give each term's share: its weight times its impact in the document."""
         shares: npt.NDArray[np.float32] = self._impacts.impacts(query.terms, ordinals) * query.weights
         return shares
 
     def close(self) -> None:
-        """Let go of the mapped file."""
+        """Unmap the file."""
         self._impacts.close()

@@ -12,7 +12,7 @@ __all__ = ["FaissDense"]
 
 
 class FaissDense:
-    """Cosine of the query's vector and the document's. Needs a query with a dense vector."""
+    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector."""
 
     name: Final[LegName] = "dense"
     backend: Final = "faiss"
@@ -29,14 +29,14 @@ class FaissDense:
         return self._index.scores(_vector(query), ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """What each term adds: its part of the query's vector times the document's. ValueError without parts."""
+        """Give each term's share: its part of the query's vector times the document's. ValueError without parts."""
         if query.parts is None:
             raise ValueError("the query was encoded without the parts of its dense vector")
         shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._index.vectors(ordinals), query.parts)
         return shares
 
     def close(self) -> None:
-        """Nothing: the index is mapped into memory and freed with its last user."""
+        """Do nothing: the index is mapped into memory and freed with its last reference."""
 
 
 def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:

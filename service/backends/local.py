@@ -1,4 +1,4 @@
-"""The backends of a bundle on this machine: Faiss, Lucene, and compiled posting lists where the bundle has some."""
+"""The backends of a bundle on this machine: Faiss, Lucene, and compiled posting lists if the bundle has them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["Backends"]
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The legs by name, and the store of the documents that they rank."""
+    """The legs by name, and the store of documents."""
 
     legs: dict[LegName, Leg]
     documents: DocumentStore
@@ -28,7 +28,7 @@ class Backends:
     def open(cls, bundle: Bundle, *, hashed: bool = True) -> Self:
         """Open the indexes of a bundle. BundleError, JavaError.
 
-        Unless its files were `hashed` already, they are hashed before an index is opened, while the JVM starts.
+        Unless `hashed`, checks the files' hashes first, while the JVM starts.
         """
         if not hashed:
             with ThreadPoolExecutor(1) as thread:
@@ -43,7 +43,7 @@ class Backends:
             raise
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close the legs and the store."""
         for leg in self.legs.values():
             leg.close()
         self.documents.close()

@@ -14,13 +14,13 @@ __all__ = ["LuceneBm25", "LuceneDocuments", "LuceneSparse"]
 
 
 class LuceneSparse:
-    """Sum over the query's tokens of weight times impact. Finds documents that score above 0."""
+    """Scores by the sum over the query's tokens of weight times impact. Finds documents that score above 0."""
 
     name: Final[LegName] = "sparse"
     backend: Final = "lucene"
 
     def __init__(self, index: ImpactIndex) -> None:
-        """The index stays its owner's."""
+        """The caller closes the index."""
         self._index = index
 
     def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
@@ -28,20 +28,20 @@ class LuceneSparse:
         return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents, 0.0 where no token is shared."""
+        """Score given documents; 0.0 for a document that shares no token."""
         return self._index.scores(query.terms, query.weights, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """What each term adds: its weight times its impact in the document."""
+        """Give each term's share: its weight times its impact in the document."""
         shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals) * query.weights
         return shares
 
     def close(self) -> None:
-        """Nothing: the index is closed by the store of documents."""
+        """Do nothing: the store of documents closes the index."""
 
 
 class LuceneBm25:
-    """BM25 on the words of title and text. Documents that share no word are not found."""
+    """BM25 on the words of title and text. Finds documents that share a word."""
 
     name: Final[LegName] = "bm25"
     backend: Final = "lucene"
@@ -54,19 +54,19 @@ class LuceneBm25:
         return ScoredDocuments(*self._words.search(query.text, count, among))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents, 0.0 where no word is shared."""
+        """Score given documents; 0.0 for a document that shares no word."""
         return self._words.scores(query.text, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Nothing for each token: BM25 ranks by words, not by tokens."""
+        """Give zeros: BM25 ranks by words, not by tokens."""
         return np.zeros((ordinals.size, query.terms.size), np.float32)
 
     def close(self) -> None:
-        """Nothing: the index is closed by the store of documents."""
+        """Do nothing: the store of documents closes the index."""
 
 
 class LuceneDocuments:
-    """The documents of a Lucene index, which it owns."""
+    """The documents of a Lucene index; owns the index."""
 
     backend: Final = "lucene"
 
@@ -83,7 +83,7 @@ class LuceneDocuments:
         return self._index.ordinal(document_id)
 
     def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give the terms of a document and their impacts. Lucene asks every term of the index for it."""
+        """Give the terms of a document and their impacts. Lucene visits every term of the index for this."""
         return self._index.terms(ordinal)
 
     def facets(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
@@ -91,7 +91,7 @@ class LuceneDocuments:
         return self._index.counts(field, ordinals)
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Find the documents that a condition holds for."""
+        """Find the documents that match a condition."""
         return self._index.where(condition)
 
     def close(self) -> None:

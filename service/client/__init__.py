@@ -1,6 +1,6 @@
-"""Calling the service from Python: `SearchClient`, and `AsyncSearchClient` for asyncio.
+"""Python clients of the service: `SearchClient`, and `AsyncSearchClient` for asyncio.
 
-Importing this loads pydantic, NumPy and httpx2 (extra `client`), and starts nothing. See docs/client.md.
+The package needs pydantic, NumPy and httpx2 (extra `client`). See docs/client.md.
 """
 
 from lightretriever.service.client.asynchronous import AsyncSearchClient

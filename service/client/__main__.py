@@ -1,4 +1,4 @@
-"""`python -m lightretriever.service.client "play music"`: the command `search` where the client alone is installed."""
+"""`python -m lightretriever.service.client "play music"`: the command `search` with only the client installed."""
 
 import sys
 

@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 class AsyncSearchClient:
-    """Calls a search service from asyncio; arguments and errors are those of SearchClient.
+    """Calls a search service from asyncio, with the arguments and errors of SearchClient.
 
-    It belongs to the event loop that it is first used in. `aclose` it, or use it in an `async with` statement. A call
-    that is cancelled ends at once and leaves its connection behind.
+    Use it in one event loop, and `aclose` it or use it in an `async with` statement. A cancelled call ends at once and
+    discards its connection.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AsyncSearchClient:
         return await self.call(search_call(request, fields))
 
     async def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
-        """Make several searches in one request. The keywords are the fields of each that is given as a text."""
+        """Make several searches in one request. Keywords are the fields of each search that is a text."""
         return await self.call(batch_call(searches, fields))
 
     def search_many(
@@ -75,27 +75,27 @@ class AsyncSearchClient:
         concurrency: int = 4,
         **fields: Any,
     ) -> AsyncGenerator[SearchResponse]:
-        """Give the answers of any number of queries, in their order; see SearchClient.
+        """Give the answers to any number of queries, in their order; see SearchClient.
 
-        Who leaves the loop early should `aclose` the generator, which cancels what is under way.
+        If you leave the loop early, `aclose` the generator to cancel running requests.
         """
         check_stream(batch_size, concurrency)
         return self._stream(numbered_async(queries, batch_size), concurrency, fields)
 
     async def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
-        """Give a text as the legs see it: an EncodeRequest, or a text with its other fields as keywords."""
+        """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
         return await self.call(encode_call(request, fields))
 
     async def document(self, document_id: str, /) -> Document:
-        """Give a stored document. AnswerError of kind `document_not_found` if there is none."""
+        """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
         return await self.call(document_call(document_id))
 
     async def info(self) -> Info:
-        """Tell what is served, and within which limits."""
+        """Describe the served bundle and the limits of requests."""
         return await self.call(info_call())
 
     async def ready(self) -> bool:
-        """Tell whether the service wants requests; false also where there is none. Asks once."""
+        """Tell whether the service is ready; False if it is unreachable. No retries."""
         try:
             await self.call(ready_call())
         except UnreachableError:
@@ -107,11 +107,11 @@ class AsyncSearchClient:
         return True
 
     async def reload(self) -> Reloaded:
-        """Let the service take over what its folder has now; needs a key with the scope `admin`, and some time."""
+        """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
         return await self.call(reload_call())
 
     async def call(self, call: Call[T]) -> T:
-        """Make one of the calls of `service.client.calls`, again where that helps."""
+        """Make one of the calls of `service.client.calls`, with retries."""
         attempts = self._connection.attempts(once=call.once)
         while True:
             try:
@@ -157,7 +157,7 @@ class AsyncSearchClient:
         try:
             async for first, batch in batches:
                 pending.append(asyncio.create_task(answered(batch, first)))
-                # One more than are worked on, so that there is something to do while answers are taken.
+                # One more than run at a time, so that the slots stay busy while the caller takes answers.
                 if len(pending) > concurrency:
                     for response in (await pending.popleft()).results:
                         yield response

@@ -1,4 +1,4 @@
-"""The calls that the service answers, without input and output: what is sent, and how the answer is read."""
+"""The service's calls without I/O: the request to send, and the function that reads the answer."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ Numbered = tuple[int, list[Query]]
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request, and how its answer is read. All of them are safe to repeat; `once` says that there is no use in it.
+    """A request and the reader of its answer. Every call is safe to repeat; `once` disables retries.
 
-    `first` is the place of a batch's first search among all of them.
+    `first` is the position of a batch's first search among all searches.
     """
 
     method: str
@@ -60,11 +60,11 @@ class Call(Generic[T]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the body is."""
+        """The body's content type, if there is a body."""
         return {} if self.body is None else {"content-type": "application/json"}
 
     def raw(self) -> "Call[bytes]":
-        """The same call, with its answer's JSON as it came."""
+        """Give the same call with its answer's JSON unchanged."""
         return Call(self.method, self.path, bytes, self.body, self.once, self.first)
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> T:
@@ -83,7 +83,7 @@ def search_call(request: Query, fields: Mapping[str, Any]) -> Call[SearchRespons
 def batch_call(
     searches: BatchRequest | Iterable[Query], fields: Mapping[str, Any], *, first: int = 0
 ) -> Call[BatchResponse]:
-    """Several searches; the fields are those of each that is given as a text. AnswerError names a bad one's place."""
+    """Several searches; `fields` apply to each search that is a text. AnswerError names the position of a bad one."""
     if isinstance(searches, BatchRequest):
         requests: Sequence[SearchRequest] = searches.searches
         if fields:
@@ -99,7 +99,7 @@ def batch_call(
 
 
 def encode_call(request: str | EncodeRequest, fields: Mapping[str, Any]) -> Call[EncodeResponse]:
-    """A text as the legs see it. AnswerError if the request doesn't fit the schema."""
+    """A text to encode. AnswerError if the request doesn't fit the schema."""
     model = _request(EncodeRequest, "text", request, fields)
     return Call("POST", "/encode", _reader(EncodeResponse), _json(model))
 
@@ -107,7 +107,7 @@ def encode_call(request: str | EncodeRequest, fields: Mapping[str, Any]) -> Call
 def document_call(document_id: str) -> Call[Document]:
     """A stored document. ClientError if the id can't be written in UTF-8."""
     try:
-        # Dots stay as they are in quoting, but "." and ".." would be taken for steps in the path.
+        # `quote` keeps dots, and "." and ".." would be path segments.
         written = quote(document_id, safe="").replace(".", "%2E")
     except UnicodeEncodeError as error:
         raise ClientError(
@@ -117,29 +117,29 @@ def document_call(document_id: str) -> Call[Document]:
 
 
 def info_call() -> Call[Info]:
-    """What is served."""
+    """The served bundle and the limits."""
     return Call("GET", "/info", _reader(Info))
 
 
 def ready_call() -> Call[Status]:
-    """Whether the service wants requests."""
+    """Whether the service is ready."""
     return Call("GET", "/readyz", _reader(Status), once=True)
 
 
 def reload_call() -> Call[Reloaded]:
-    """Serve what the folder has now."""
+    """Load the folder's present bundle."""
     return Call("POST", "/admin/reload", _reader(Reloaded))
 
 
 def check_stream(batch_size: int, concurrency: int) -> None:
-    """ClientError unless there can be such batches."""
+    """Raise ClientError unless both are at least 1."""
     for name, value in (("batch_size", batch_size), ("concurrency", concurrency)):
         if value < 1:
             raise ClientError(f"{name} is {value}.", remedy="Name 1 or more.")
 
 
 def numbered(queries: Iterable[Query], size: int) -> Iterator[Numbered]:
-    """Cut into batches, each with the place of its first query among all."""
+    """Split into batches, each with the position of its first query."""
     iterator, first = iter(queries), 0
     while batch := list(islice(iterator, size)):
         yield first, batch
@@ -147,7 +147,7 @@ def numbered(queries: Iterable[Query], size: int) -> Iterator[Numbered]:
 
 
 async def numbered_async(queries: Iterable[Query] | AsyncIterable[Query], size: int) -> AsyncIterator[Numbered]:
-    """Cut into batches, each with the place of its first query among all."""
+    """Split into batches, each with the position of its first query."""
     if not isinstance(queries, AsyncIterable):
         for item in numbered(queries, size):
             yield item
@@ -183,7 +183,7 @@ def _both(model: str, fields: Mapping[str, Any]) -> ClientError:
 
 
 def _json(request: BaseModel, place: str = "") -> bytes:
-    """The fields that were set. Those with their default stay away, so a service that doesn't know them yet answers."""
+    """Write only the fields that were set, so that an older service accepts requests without new fields."""
     try:
         return request.model_dump_json(include=request.model_fields_set).encode()
     except ValueError as error:
@@ -204,7 +204,7 @@ def _reader(model: type[M]) -> Callable[[bytes], M]:
 
 
 def _read(model: type[M], body: bytes) -> M:
-    """Fields that this version doesn't know are left out: a newer service may tell more."""
+    """Read an answer, ignoring unknown fields, which a newer service may add."""
     try:
         return model.model_validate_json(body, extra="ignore")
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Where the service is and how it is spoken to: what both clients have in common."""
+"""The connection settings that both clients share."""
 
 import re
 from functools import cache
@@ -15,7 +15,7 @@ _KEY: Final = re.compile(r"[!-~]+")
 
 
 class HttpOptions(TypedDict):
-    """What httpx2's clients are made with."""
+    """Arguments of httpx2's clients."""
 
     base_url: str
     headers: dict[str, str]
@@ -23,7 +23,7 @@ class HttpOptions(TypedDict):
 
 
 class Connection:
-    """Address, headers, time and retries of a client. ClientError for what can't be used."""
+    """Address, headers, time limit and retries of a client. ClientError for invalid values."""
 
     def __init__(self, base_url: str, *, api_key: str | None, timeout_s: float, retries: Retries | None) -> None:
         self.address = _address(base_url)
@@ -38,7 +38,7 @@ class Connection:
         self.retries = retries or Retries()
 
     def http_options(self) -> HttpOptions:
-        """Give what httpx2's clients are made with."""
+        """Give the arguments of httpx2's clients."""
         return {"base_url": self.address, "headers": self.headers, "verify": _tls()}
 
     def attempts(self, *, once: bool) -> Attempts:
@@ -46,7 +46,7 @@ class Connection:
         return Attempts(Retries(attempts=1) if once else self.retries, self.timeout_s)
 
     def failed(self, error: httpx2.HTTPError) -> ClientError:
-        """Say in our words what went wrong below."""
+        """Convert an error of httpx2."""
         if isinstance(error, httpx2.TimeoutException):
             return UnreachableError.late(self.address, self.timeout_s)
         if isinstance(error, httpx2.DecodingError):
@@ -56,7 +56,7 @@ class Connection:
 
 @cache
 def _tls() -> SSLContext:
-    """The certificates that the system trusts; reading them takes longer than a search."""
+    """Read the system's trusted certificates, which takes longer than a search."""
     return httpx2.create_ssl_context()
 
 

@@ -1,8 +1,8 @@
-"""What can go wrong when the service is called.
+"""The clients' errors.
 
 LightRetrieverError
-└── ClientError               the client can't be used like this
-    ├── AnswerError           the service, or who answered in its place, answered with an error
+└── ClientError               the arguments are invalid
+    ├── AnswerError           the service, or something else at its address, answered with an error
     └── UnreachableError      there was no answer
 """
 
@@ -21,21 +21,21 @@ from pydantic import ValidationError
 
 __all__ = ["AnswerError", "ClientError", "UnreachableError"]
 
-# Refused for now: too many requests, a proxy whose service is away, and a service that is not ready or overloaded.
+# Temporary: too many requests, a proxy without its service, and a service that is not ready or overloaded.
 _PASSING: Final = frozenset({429, 502, 503})
 _LONGEST_ANSWER: Final = 200
 _POSITION: Final = re.compile(r"^searches\.(\d+)")
 
 
 class ClientError(LightRetrieverError):
-    """Base class. `passing` says whether the same call may succeed a little later."""
+    """Base class. `passing` says whether a retry may succeed."""
 
     passing = False
     retry_after_s = 0.0
 
 
 class UnreachableError(ClientError):
-    """There was no answer: nobody listens, the connection broke, or the time was over (`passing` is false then)."""
+    """There was no answer: no server listens, the connection broke, or the call timed out (then `passing` is false)."""
 
     def __init__(self, message: str, *, remedy: str, passing: bool = True) -> None:
         super().__init__(message, remedy=remedy)
@@ -43,23 +43,23 @@ class UnreachableError(ClientError):
 
     @classmethod
     def late(cls, address: str, timeout_s: float) -> Self:
-        """The time of the whole call is over."""
+        """The whole call timed out."""
         message = f"No answer from {address} within {timeout_s:g} s."
         return cls(message, remedy="Allow more time with timeout_s.", passing=False)
 
     @classmethod
     def broken(cls, address: str, error: Exception) -> Self:
-        """Nobody listens, or the connection broke."""
+        """No server listens, or the connection broke."""
         reason = str(error) or type(error).__name__
         return cls(f"{address} can't be reached: {reason}.", remedy="Does the service run there?")
 
 
 class AnswerError(ClientError):
-    """An answer that is an error, with all that the problem of RFC 9457 says.
+    """An error answer, with all fields of the RFC 9457 problem.
 
-    `status` is that of HTTP and `kind` the stable name (docs/service.md). A request that doesn't fit the schema is not
-    sent; its error is the one with which the service would answer (`invalid_request`, 422). What is no answer of this
-    service has the kind `unexpected_answer`.
+    `status` is the HTTP status and `kind` the stable name (docs/service.md). The client does not send a request that
+    doesn't fit the schema, and raises the error that the service would answer with (`invalid_request`, 422). An answer
+    that is not from this service has the kind `unexpected_answer`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class AnswerError(ClientError):
 
     @classmethod
     def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, *, first: int = 0) -> Self:
-        """Read the answer of a request that failed; `first` is the place of a batch's first search among all."""
+        """Read an error answer; `first` is the position of a batch's first search among all searches."""
         wait_s = _retry_after_s(headers.get("retry-after", ""))
         try:
             problem = Problem.model_validate_json(body, extra="ignore")
@@ -104,7 +104,7 @@ class AnswerError(ClientError):
 
     @classmethod
     def of_request(cls, error: ValidationError, *, place: str = "") -> Self:
-        """Tell what is wrong with a request that was not sent; `place` is where in a batch it stands."""
+        """Make the error of a request that was not sent; `place` is its position in a batch."""
         refused = InvalidRequestError.of(*field_errors(error), count=error.error_count())
         if place:
             refused = refused.within(place)
@@ -122,7 +122,7 @@ class AnswerError(ClientError):
 
     @classmethod
     def unsendable(cls, field: str) -> Self:
-        """A text with lone surrogates, which UTF-8 and so JSON can't express."""
+        """A text has lone surrogates, which UTF-8, and so JSON, can't express."""
         wrong = FieldError(field, "unable to parse the text as Unicode: remove its lone surrogates")
         refused = InvalidRequestError.of(wrong)
         return cls(
@@ -135,7 +135,7 @@ class AnswerError(ClientError):
 
     @classmethod
     def unreadable(cls, model: str, error: ValidationError) -> Self:
-        """An answer with status 200 that is not what was asked for."""
+        """An answer with status 200 does not fit the expected model."""
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "body"
         detail = f"The answer is no {model} of this version: {place}: {first['msg']}. Is this the search service?"
@@ -150,7 +150,7 @@ def _unknown_answer(status: int, headers: Mapping[str, str], body: bytes) -> str
 
 
 def _retry_after_s(header: str) -> float:
-    """Seconds to wait, from a number of seconds or a date; 0 for anything else."""
+    """Read seconds to wait from a number of seconds or a date; 0 for anything else."""
     text = header.strip()
     if text.isascii() and text.isdecimal():
         return float(text)
@@ -163,7 +163,7 @@ def _retry_after_s(header: str) -> float:
 
 
 def _moved(text: str, first: int) -> str:
-    """Let `searches.3.query` of a batch be `searches.67.query` where the batch's first search is the 64th."""
+    """Shift the position in a path: `searches.3.query` becomes `searches.67.query` if `first` is 64."""
     return _POSITION.sub(lambda found: f"searches.{int(found[1]) + first}", text)
 
 
@@ -172,5 +172,5 @@ def _echo(value: str | int | float | bool | None) -> str | int | float | bool | 
 
 
 def _sendable(text: str) -> str:
-    """The text with lone surrogates spelled out, which can neither be sent nor printed."""
+    """Escape lone surrogates, which can be neither sent nor printed."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""A hit as the retrievers of other libraries have documents: a text, and metadata beside it."""
+"""Converts a hit to a text and metadata, as the retrievers of other libraries have them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,19 +8,19 @@ from lightretriever.service.schemas import Hit, SearchResponse
 __all__ = ["SCORES", "hit_metadata", "hit_text"]
 
 SCORES: Final = ("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank", "degraded")
-"""What `hit_metadata` tells of the search; everything else in it is a field of the document."""
+"""Keys of `hit_metadata` that describe the search; all others are fields of the document."""
 
 
 def hit_text(fields: Mapping[str, Any], text_field: str) -> str:
-    """Give the document's text, or its title where the text is empty: some documents are a title alone."""
+    """Give the document's text, or its title if the text is empty."""
     text = fields.get(text_field) or fields.get("title") or ""
     return text if isinstance(text, str) else str(text)
 
 
 def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
-    """Give the document's fields without its text, and `SCORES`, null where a leg says nothing.
+    """Give the document's fields without its text, and `SCORES`, with None for a leg without a score.
 
-    A field of the document that has one of these names is called `document_NAME`.
+    A document field with one of these names becomes `document_NAME`.
     """
     fields = {
         f"document_{name}" if name in SCORES else name: value

@@ -1,4 +1,4 @@
-"""Hits for people: how the command `search` shows an answer in the terminal, with and without colours."""
+"""Renders an answer in the terminal for the command `search`, with and without colours."""
 
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -15,14 +15,14 @@ _INDENT: Final = 5
 _LONGEST_SNIPPET: Final = 300
 _LONGEST_NAME: Final = 100
 _LONGEST_VALUE: Final = 60
-# Kept of the characters that are not printed: they join those around them.
+# Non-printing characters to keep, because they join their neighbours.
 _JOINERS: Final = "\u200c\u200d"
 
 
 def show(console: Console, response: SearchResponse) -> None:
-    """Print the hits, best first, and below them what the search took. Degraded legs come first.
+    """Print degraded legs, the hits, best first, and the times of the search.
 
-    In a terminal long lines are wrapped below their beginning; in a pipe or a file every line stays whole.
+    In a terminal, long lines wrap with their indent; in a pipe or a file, they stay whole.
     """
     for leg in response.degraded:
         _print(console, Text(f"degraded: the {leg} leg failed or was late and is missing here", "bold red"))
@@ -54,7 +54,7 @@ def _show_hit(console: Console, hit: Hit) -> None:
 
 
 def _snippet(hit: Hit) -> Text:
-    """The part of the text that the service chose, with the query's words in bold; without one, its beginning."""
+    """Give the service's snippet of the text with the query's words in bold, or the text's beginning."""
     whole, chosen = hit.fields.get("text"), (hit.snippets or {}).get("text")
     if chosen is None:
         return Text(_clean(whole, _LONGEST_SNIPPET))
@@ -67,7 +67,7 @@ def _snippet(hit: Hit) -> Text:
 
 
 def _legs(hit: Hit) -> Iterator[tuple[str, str]]:
-    """What each leg says about the hit; nothing in mode bm25, where neither was asked."""
+    """Give each leg's score and rank; nothing in mode bm25, which uses neither leg."""
     if hit.dense is None and hit.sparse is None:
         return
     for name, leg, colour in (("dense", hit.dense, "green"), ("sparse", hit.sparse, "magenta")):
@@ -81,7 +81,7 @@ def _leg(leg: LegScore | None) -> str:
 
 
 def _others(fields: Mapping[str, Any]) -> str:
-    """The document's other fields that fit on a line."""
+    """Give the document's other scalar fields, on one line."""
     named = ((name, value) for name, value in fields.items() if name not in ("title", "text"))
     plain = ((name, value) for name, value in named if isinstance(value, str | int | float))
     return "  ".join(f"{_clean(name, _LONGEST_VALUE)}: {_clean(value, _LONGEST_VALUE)}" for name, value in plain)
@@ -100,7 +100,7 @@ def _timings(timings: Timings) -> str:
 
 
 def _clean(value: object, length: int) -> str:
-    """A value as one line of at most `length` characters, without any that could command the terminal."""
+    """Give a value as one line of at most `length` characters, without control characters."""
     if value is None:
         return ""
     text = str(value)

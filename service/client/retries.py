@@ -1,4 +1,4 @@
-"""When a call is made again: exponential back-off with jitter, what the service asks for, and one deadline for all."""
+"""Retries: exponential back-off with jitter, `Retry-After`, and one deadline for all attempts."""
 
 import random
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ _LEAST_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often a call is made, and how long is waited in between.
+    """The number of attempts of a call, and the waits between them.
 
-    `attempts` counts the first one. The wait before the next one doubles from `first_wait_s` up to `longest_wait_s`
-    seconds, of which a random share between a half and all is taken; the time of `Retry-After` comes on top.
+    `attempts` includes the first one. The wait doubles from `first_wait_s` up to `longest_wait_s` seconds, times a
+    random factor between 0.5 and 1, plus the time of `Retry-After`.
     """
 
     attempts: int = 4
@@ -25,7 +25,7 @@ class Retries:
     longest_wait_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """ClientError for numbers that make no sense."""
+        """ClientError for invalid numbers."""
         if self.attempts < 1:
             raise ClientError(f"attempts is {self.attempts}.", remedy="A call is made once at least: name 1 or more.")
         if not 0 < self.first_wait_s <= self.longest_wait_s:
@@ -35,14 +35,14 @@ class Retries:
             )
 
     def wait_s(self, made: int, retry_after_s: float) -> float:
-        """Seconds to wait after `made` attempts (from 1), the last of which was told to wait `retry_after_s`."""
-        # 2.0**1024 would be too large for a float, and no wait is that many doublings long.
+        """Give the seconds to wait after `made` attempts (from 1), the last with this `Retry-After`."""
+        # 2.0**1024 would overflow a float.
         longest = min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(made - 1, 100))
         return retry_after_s + longest * random.uniform(0.5, 1)
 
 
 class Attempts:
-    """The attempts of one call, which have `timeout_s` seconds together."""
+    """The attempts of one call, which share `timeout_s` seconds."""
 
     def __init__(self, retries: Retries, timeout_s: float) -> None:
         self._retries = retries
@@ -55,9 +55,9 @@ class Attempts:
         return max(_LEAST_S, self._until - monotonic())
 
     def wait_s(self, error: ClientError) -> float:
-        """Give the seconds to wait before the next attempt, or raise the error of the last one if there is none.
+        """Give the seconds to wait before the next attempt, or raise the last one's error if there is no next one.
 
-        There is none when the error is not a passing one, when all attempts were made, and when there is no time left.
+        There is none if the error is not passing, all attempts were made, or the time is too short.
         """
         if not error.passing or self._made >= self._retries.attempts:
             raise error

@@ -1,4 +1,4 @@
-"""The client for ordinary Python."""
+"""The synchronous client."""
 
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 
 class SearchClient:
-    """Calls a search service. Threads may share one; `close` it, or use it in a `with` statement.
+    """Calls a search service. Thread-safe; `close` it, or use it in a `with` statement.
 
-    `base_url` is the service's address, with a path where it stands below one. `api_key` is sent with every request.
-    `timeout_s` is the time of a whole call in seconds, all attempts and the waits between them included.
+    `base_url` is the service's address, including a path prefix if it has one. Every request carries `api_key`.
+    `timeout_s` bounds a whole call in seconds, including all attempts and the waits between them.
 
-    Every call raises AnswerError for an answer that is an error, UnreachableError where there is no answer, and
-    ClientError for arguments that make no sense. What may pass (429, 502, 503, a broken connection) is tried again as
-    `retries` says; nothing that this client calls does harm when it is called twice.
+    Every call raises AnswerError for an error answer, UnreachableError without an answer, and ClientError for invalid
+    arguments. `retries` governs the retries after temporary failures (429, 502, 503, a broken connection); every call
+    of this client is safe to repeat.
     """
 
     def __init__(
@@ -68,35 +68,35 @@ class SearchClient:
         return self.call(search_call(request, fields))
 
     def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
-        """Make several searches in one request. The keywords are the fields of each that is given as a text."""
+        """Make several searches in one request. Keywords are the fields of each search that is a text."""
         return self.call(batch_call(searches, fields))
 
     def search_many(
         self, queries: Iterable[Query], /, *, batch_size: int = 32, concurrency: int = 4, **fields: Any
     ) -> Generator[SearchResponse]:
-        """Give the answers of any number of queries, in their order.
+        """Give the answers to any number of queries, in their order.
 
-        They are read as answers are taken: `batch_size` to a request, `concurrency` requests at a time, and at most
-        two batches more in memory. The error of a batch is raised where its first answer would stand; a bad query's
-        names its place among all queries, from 0. Keywords as in `search_batch`; each batch has the time of a call.
+        Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time, and at most two
+        further batches in memory. A batch's error is raised in place of its first answer and names a bad query's
+        position among all queries, from 0. Keywords as in `search_batch`; `timeout_s` applies to each batch.
         """
         check_stream(batch_size, concurrency)
         return self._stream(numbered(queries, batch_size), concurrency, fields)
 
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
-        """Give a text as the legs see it: an EncodeRequest, or a text with its other fields as keywords."""
+        """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
         return self.call(encode_call(request, fields))
 
     def document(self, document_id: str, /) -> Document:
-        """Give a stored document. AnswerError of kind `document_not_found` if there is none."""
+        """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
         return self.call(document_call(document_id))
 
     def info(self) -> Info:
-        """Tell what is served, and within which limits."""
+        """Describe the served bundle and the limits of requests."""
         return self.call(info_call())
 
     def ready(self) -> bool:
-        """Tell whether the service wants requests; false also where there is none. Asks once."""
+        """Tell whether the service is ready; False if it is unreachable. No retries."""
         try:
             self.call(ready_call())
         except UnreachableError:
@@ -108,11 +108,11 @@ class SearchClient:
         return True
 
     def reload(self) -> Reloaded:
-        """Let the service take over what its folder has now; needs a key with the scope `admin`, and some time."""
+        """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
         return self.call(reload_call())
 
     def call(self, call: Call[T]) -> T:
-        """Make one of the calls of `service.client.calls`, again where that helps."""
+        """Make one of the calls of `service.client.calls`, with retries."""
         attempts = self._connection.attempts(once=call.once)
         while True:
             try:
@@ -136,7 +136,7 @@ class SearchClient:
         self.close()
 
     def _attempt(self, call: Call[T], left_s: float) -> T:
-        """One attempt. No wait for the service is longer than `left_s`, and the clock is watched while a body comes."""
+        """Make one attempt. Each wait is at most `left_s`, and so is the total time, checked after every chunk."""
         until, body = monotonic() + left_s, bytearray()
         try:
             with self._http.stream(
@@ -158,7 +158,7 @@ class SearchClient:
             try:
                 for first, batch in batches:
                     pending.append(pool.submit(self._batch, batch, fields, first))
-                    # One more than are worked on, so that no thread waits while answers are taken.
+                    # One more than run at a time, so that the threads stay busy while the caller takes answers.
                     if len(pending) > concurrency:
                         yield from pending.popleft().result().results
                 while pending:

@@ -1,1 +1,1 @@
-"""Threads and memory of a process that searches."""
+"""Threads and memory of a serving process."""

@@ -1,8 +1,8 @@
-"""Calls that can't be interrupted: bounded pools of threads, and one deadline for several calls.
+"""Bounded thread pools for calls that can't be interrupted, with one deadline for several calls.
 
-The searches of each leg have a lane, a pool of its own, so that calls that hang in one backend take none of the others'
-threads. Requests have one, too. A caller waits for its calls until a deadline and gives up those that are late; such a
-call keeps its thread until it ends.
+Each leg has a lane, its own pool, so that calls that hang in one backend take no threads from the others. Requests have
+one too. A caller waits for its calls until a deadline and abandons those that are late; an abandoned call keeps its
+thread until it ends.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +18,12 @@ T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 
 Reason = Literal["late", "stuck", "failed"]
-"""Why a call gave no value: it was too slow, there was no thread for it, or it raised."""
+"""Why a call gave no value: it was too slow, no thread was free for it, or it raised."""
 
 
 @dataclass(slots=True)
 class Outcome(Generic[T]):
-    """What came of a call: its value, or the reason why there is none, with the error if it raised one.
+    """The result of a call: its value, or the reason for having none, with the error that it raised, if any.
 
     `started` and `ended` are `perf_counter` times in seconds, both 0 for a call that did not end.
     """
@@ -35,12 +35,12 @@ class Outcome(Generic[T]):
     ended: float = 0.0
 
     def get(self) -> T:
-        """The value of a call that gave one."""
+        """Give the value; call it only if `reason` is None."""
         return cast(T, self.value)
 
 
 class Call(Generic[T]):
-    """A call in a lane. `future` tells when it ends; `started` and `ended` are `perf_counter` times, 0 before."""
+    """A call in a lane. `future` completes when it ends; `started` and `ended` are `perf_counter` times, 0 before."""
 
     __slots__ = ("_function", "_given_up", "_lane", "ended", "future", "started")
 
@@ -53,7 +53,7 @@ class Call(Generic[T]):
         self.future: Future[T] = lane.pool.submit(self._run)
 
     def give_up(self) -> bool:
-        """Wait for it no longer. False if it has just ended."""
+        """Abandon the call. False if it has just ended."""
         if self.future.cancel():
             return True
         with self._lane.lock:
@@ -80,8 +80,8 @@ class Call(Generic[T]):
 class Lane:
     """A pool of `threads` threads for calls of one kind.
 
-    A call that runs for longer than `patience_s` seconds counts as stuck. While stuck calls hold every thread, the lane
-    refuses new calls.
+    A call that runs longer than `patience_s` seconds is stuck. While stuck calls hold every thread, the lane refuses
+    new calls.
     """
 
     def __init__(self, name: str, threads: int, *, patience_s: float) -> None:
@@ -90,7 +90,7 @@ class Lane:
         self.running: set[Call[Any]] = set()
         """Calls that hold a thread."""
         self.abandoned = 0
-        """Calls that were given up and still hold a thread."""
+        """Abandoned calls that still hold a thread."""
         self._threads = threads
         self._patience_s = patience_s
 
@@ -104,13 +104,13 @@ class Lane:
             return all(call.started < begun_before for call in self.running)
 
     def submit(self, function: Callable[[], T]) -> Call[T] | None:
-        """Begin a call; None if the lane is stuck. RuntimeError if it is closed."""
+        """Submit a call; None if the lane is stuck. RuntimeError if it is closed."""
         if len(self.running) >= self._threads and self.stuck:
             return None
         return Call(self, function)
 
     def close(self) -> None:
-        """Refuse new calls and end the threads; those of abandoned calls end with these."""
+        """Refuse new calls and end the threads; the thread of an abandoned call ends when the call does."""
         self.pool.shutdown(wait=not self.abandoned, cancel_futures=True)
 
 
@@ -121,20 +121,22 @@ class Executor:
         self.lanes = {name: Lane(name, threads, patience_s=patience_s) for name in lanes}
 
     def gather(self, calls: Mapping[Name, Callable[[], T]], until: float) -> dict[Name, Outcome[T]]:
-        """Make calls at the same time, each in the lane of its name, and wait for them until the `perf_counter` time
-        `until`. Every name gets an outcome; nothing is raised."""
+        """Run calls in parallel, each in the lane of its name, and wait until the `perf_counter` time `until`.
+
+        Every name gets an outcome; `gather` raises nothing.
+        """
         submitted = {name: self.lanes[name].submit(function) for name, function in calls.items()}
         wait([call.future for call in submitted.values() if call], max(0.0, until - perf_counter()))
         return {name: _outcome(call) if call else Outcome(reason="stuck") for name, call in submitted.items()}
 
     @property
     def stuck(self) -> list[str]:
-        """The lanes that refuse calls."""
+        """Names of the lanes that refuse calls."""
         return [name for name, lane in self.lanes.items() if lane.stuck]
 
     @property
     def abandoned(self) -> int:
-        """Calls that were given up and still hold a thread."""
+        """Abandoned calls that still hold a thread."""
         return sum(lane.abandoned for lane in self.lanes.values())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a process does about its memory when it has what it serves."""
+"""Memory management of a process after start-up."""
 
 import ctypes
 import gc
@@ -9,7 +9,7 @@ __all__ = ["freeze_gc", "trim_heap"]
 def trim_heap() -> None:
     """Return the free pages of glibc's heaps to the system: tens of MiB after a start.
 
-    Does nothing with a C library that has no `malloc_trim`.
+    Does nothing if the C library has no `malloc_trim`.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -17,11 +17,11 @@ def trim_heap() -> None:
 
 
 def freeze_gc() -> None:
-    """Let Python's cycle collector look only at what is made from now on.
+    """Exempt all present objects from Python's cycle collector.
 
-    A full collection stops every thread until it has looked at every object, and most objects of a process that serves
-    belong to modules, which stay. What was frozen before is collected once more first, because a bundle that was
-    replaced may be among it. This is the collector of the whole process: call it only in a process that serves.
+    A full collection stops every thread while it visits every object, and most objects of a serving process belong to
+    modules, which stay. Collects previously frozen objects first: a replaced bundle may be among them. This changes the
+    collector of the whole process: call it only in a process that serves.
     """
     gc.unfreeze()
     gc.collect()

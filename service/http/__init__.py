@@ -1,1 +1,1 @@
-"""What the web sees: the application, its routes, and what every request passes."""
+"""The HTTP layer: the application, its routes, and the checks on every request."""

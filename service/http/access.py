@@ -1,4 +1,4 @@
-"""Who may ask, and how often. A limit on the rate is asked in the event loop alone, so it needs no lock."""
+"""Authorisation and rate limits. They run in the event loop alone, so they need no lock."""
 
 import ipaddress
 import math
@@ -19,8 +19,7 @@ _IPV6_NETWORK: Final = 64
 class RateLimit:
     """A bucket of `burst` tokens for each caller, refilled at `per_s` tokens a second; a request takes one.
 
-    At most `callers` buckets are kept: that of whoever was not seen for longest goes first, and a caller without a
-    bucket has a full one.
+    Keeps at most `callers` buckets and evicts the least recently used. A new bucket is full.
     """
 
     def __init__(self, per_s: float, burst: int, callers: int = _MOST_CALLERS) -> None:
@@ -30,11 +29,11 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Buckets that are kept."""
+        """Number of buckets."""
         return len(self._buckets)
 
     def take(self, caller: str, now: float | None = None) -> None:
-        """Let the caller's request through, or raise RateLimitedError. `now` is a `monotonic` time in seconds."""
+        """Take a token of the caller. RateLimitedError if none is left. `now` is a `monotonic` time in seconds."""
         now = monotonic() if now is None else now
         tokens, before = self._buckets.get(caller, (float(self._burst), now))
         tokens = min(float(self._burst), tokens + (now - before) * self._per_s)
@@ -52,7 +51,7 @@ class RateLimit:
 
 
 class Access:
-    """Lets a request pass, or says why not."""
+    """Checks the API key and the rate of each request."""
 
     def __init__(self, keys: ApiKeys | None, limit: RateLimit | None) -> None:
         self._keys = keys
@@ -60,16 +59,16 @@ class Access:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Make the access that the settings describe. SettingsError if the file of keys can't be used."""
+        """Read keys and limits from the settings. SettingsError if the file of keys can't be used."""
         keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
         rate = settings.rate_limit_per_s
         return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)
 
     def enter(self, scope: KeyScope, authorization: str, host: str | None) -> None:
-        """Let a request pass, with its header `Authorization`, "" if it has none, from the client at this address.
+        """Admit a request, given its header `Authorization` ("" if absent) and its client's address.
         UnauthorizedError, ForbiddenError, RateLimitedError.
 
-        Without keys searching is open to all, and what needs the scope `admin` does not exist: RouteNotFoundError.
+        Without keys, searching is open to all and the scope `admin` gives RouteNotFoundError.
         """
         name = None
         if self._keys is not None:
@@ -77,7 +76,7 @@ class Access:
                 name = self._keys.name(authorization, scope)
             except UnauthorizedError:
                 if self._limit is not None:
-                    self._limit.take(_network(host))  # guessing is limited too
+                    self._limit.take(_network(host))  # limits the guessing of keys
                 raise
         elif scope == "admin":
             raise RouteNotFoundError("The admin routes are off, because there is no file of API keys.")
@@ -86,7 +85,7 @@ class Access:
 
 
 def _network(host: str | None) -> str:
-    """A client's address; of an IPv6 one the network, since who has one address has them all."""
+    """A client's IPv4 address, or its IPv6 network, since one client has all the addresses of a network."""
     if host is None:
         return "unknown"
     if ":" not in host:

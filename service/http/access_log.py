@@ -1,4 +1,4 @@
-"""One request and its answer: its id, its time, its metric, its log line, and what every answer says besides."""
+"""The record of one request: its id, time, metric and log line, and the headers of every answer."""
 
 import logging
 import random
@@ -15,7 +15,7 @@ from starlette.responses import Response
 __all__ = ["CLIENT_CLOSED", "RequestRecord", "refusal"]
 
 CLIENT_CLOSED: Final = 499
-"""nginx's number for a client that left."""
+"""nginx's status for a client that disconnected."""
 
 _log = logging.getLogger("lightretriever.access")
 
@@ -30,48 +30,47 @@ _LONGEST_PATH: Final = 200
 
 
 class RequestRecord:
-    """A request since it arrived. `given_id` is the id that it brings, if any; one of another form is replaced."""
+    """A request since its arrival. `given_id` is the request id that the client sent; an invalid one is replaced."""
 
     def __init__(self, method: str, path: str, given_id: str) -> None:
         self.arrived = perf_counter()
         """`perf_counter` time in seconds."""
-        # It tells requests apart, and need not be hard to guess.
+        # The id only tells requests apart; it may be guessable.
         self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"
         self.status = 0
-        """Of the answer, 0 before it begins."""
+        """Status of the answer; 0 before the answer begins."""
         self.seconds: float | None = None
         self.about: dict[str, Any] = {}
-        """What the log line tells besides, such as the legs and their backends."""
+        """Further fields of the log line, such as the legs and their backends."""
         self._method = method
         self._path = path
 
     def headers(self, given: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Give an answer's headers and those that every answer gets."""
+        """Add the headers of every answer to those given."""
         headers = [*given, *_HEADERS, (b"x-request-id", self.request_id.encode())]
         if not any(name == _CSP[0] for name, _ in given):
             headers.append(_CSP)
         return headers
 
     def begin_answer(self, status: int) -> None:
-        """Note the status, and that the answer begins now."""
+        """Record the status and the time at which the answer begins."""
         self.status = status
         self.end()
 
     def end(self) -> float:
-        """Give the seconds until the answer began, or until now, when the request was given up without one."""
+        """Give the seconds from arrival to the answer's start, or to the first call if no answer began."""
         if self.seconds is None:
             self.seconds = perf_counter() - self.arrived
         return self.seconds
 
     def failed(self, error: BaseException) -> InternalError:
-        """Log an error that nobody meant to raise; gives the one that is told."""
+        """Log an unexpected error; gives the error to answer with."""
         about = {"request_id": self.request_id, "error": type(error).__name__}
         _log.error("request failed", exc_info=error, extra=about)
         return InternalError("The reason is in the log, under this request id.")
 
     def close(self, route: str, metrics: Metrics) -> None:
-        """Count the request at its route's pattern (a path itself could be anything, and would make a metric of its
-        own), and write the access line. The query is in the body and stays out of it."""
+        """Observe the request's time under its route's pattern, and write the access line, without the query."""
         metrics.request(route, self.status).observe(self.end())
         line = {
             "request_id": self.request_id,
@@ -86,6 +85,6 @@ class RequestRecord:
 def refusal(
     error: ServiceError, metrics: Metrics, path: str, request_id: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Count an error, and give the answer that says it."""
+    """Count an error, and give its problem answer."""
     metrics.errors.labels(error.kind).inc()
     return problem_response(error, instance=path, request_id=request_id, headers=headers)

@@ -1,4 +1,4 @@
-"""How many requests may be worked on and wait: what comes on top is refused at once, before its body is read."""
+"""Admission control: beyond a number of running and waiting requests, refuse further ones before reading the body."""
 
 from threading import Lock
 from types import TracebackType
@@ -9,7 +9,7 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """Counts the requests inside: `with admission`. They may leave in other threads than they entered in."""
+    """Counts admitted requests: `with admission`. A request may leave in another thread than it entered in."""
 
     def __init__(self, working: int, waiting: int) -> None:
         self._most = working + waiting
@@ -18,20 +18,20 @@ class Admission:
         self._inside = 0
 
     def check(self) -> None:
-        """Raise OverloadedError if there is no room for another request."""
+        """Raise OverloadedError if no further request can be admitted."""
         if self._inside >= self._most:
             raise OverloadedError(
                 f"{self._waiting} requests wait already, as many as may (max_waiting). Try again in a moment."
             )
 
     def enter(self) -> None:
-        """Let a request in. OverloadedError if there is no room."""
+        """Admit a request. OverloadedError if there are too many."""
         with self._lock:
             self.check()
             self._inside += 1
 
     def leave(self) -> None:
-        """Let one out that was let in."""
+        """Count an admitted request as finished."""
         with self._lock:
             self._inside -= 1
 

@@ -1,4 +1,4 @@
-"""API keys: a file of names, hashes and scopes. The keys themselves are written nowhere."""
+"""API keys: a file of names, hashes and scopes. The keys themselves are not stored."""
 
 import hashlib
 import hmac
@@ -26,7 +26,7 @@ _REMEDY: Final = "Make an entry with `lightretriever key NAME --scope search`."
 
 
 class KeyEntry(BaseModel):
-    """A key as the file has it."""
+    """A key's entry in the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -39,14 +39,14 @@ _ENTRIES: Final = TypeAdapter(list[KeyEntry])
 
 
 def new_key(name: str, scopes: Sequence[str]) -> tuple[str, KeyEntry]:
-    """Make a random key of 256 bits, and its entry. ValidationError for a name or scope that the file can't have."""
+    """Make a random 256-bit key and its entry. ValidationError for an invalid name or scope."""
     key = _PREFIX + secrets.token_urlsafe(_BYTES)
     entry = {"name": name, "sha256": _digest(key), "scopes": list(scopes)}
     return key, KeyEntry.model_validate(entry)
 
 
 class ApiKeys:
-    """The keys in a file, which is read again when it changed. Asked in the event loop alone, so it needs no lock."""
+    """The keys in a file, read again when it changes. Use it in the event loop alone: it has no lock."""
 
     def __init__(self, path: Path) -> None:
         """SettingsError if the file can't be used."""
@@ -58,8 +58,8 @@ class ApiKeys:
     def name(self, authorization: str, scope: KeyScope) -> str:
         """Give the name of the key in the header `Authorization`. UnauthorizedError, ForbiddenError.
 
-        The keys are those of a second ago at most; a file that can't be used leaves those before in force. The key is
-        compared with every known one, and each comparison takes the same time whatever the difference.
+        The keys are at most a second old; if the file can't be used, the previous keys stay in force. The key is
+        compared with every known key, each in constant time.
         """
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
@@ -92,7 +92,7 @@ class ApiKeys:
 
 
 def _read(path: Path) -> list[KeyEntry]:
-    """Read a file of keys, YAML or JSON. SettingsError says what is wrong, and never repeats a value of it."""
+    """Read a file of keys, YAML or JSON. SettingsError, which never repeats a value from the file."""
     try:
         content = yaml.safe_load(path.read_bytes())
     except OSError as error:
@@ -104,7 +104,7 @@ def _read(path: Path) -> list[KeyEntry]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
-        # Whoever wrote a key where its hash belongs must not find it in a log, so pydantic's message stays out.
+        # pydantic's message would log the value, which may be a key written in place of its hash.
         reason = "unknown" if first["type"] == "extra_forbidden" else f"missing or not right ({first['type']})"
         raise SettingsError(f"{path}: {place} is {reason}.", remedy=_REMEDY) from None
     for what in ("name", "sha256"):
@@ -116,7 +116,7 @@ def _read(path: Path) -> list[KeyEntry]:
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
-    """What tells one content of a file from another without reading it; None for a file that is not there."""
+    """A file's inode, size and time, which change with its content; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -48,9 +48,9 @@ def create_app(
 ) -> "Application":
     """Make the application that serves a bundle.
 
-    `source` is the folder of a bundle, opened and closed with the application, or what was opened before, which stays
-    the caller's and brings its own settings: a folder as `EngineHolder`, or an engine. `on_ready` is called after the
-    warm-up. SettingsError if the file of API keys can't be used, or traces are wanted without their packages.
+    `source` is a bundle's folder, which the application opens and closes, or an open `EngineHolder` or engine, which
+    brings its own settings and which the caller closes. `on_ready` is called after the warm-up. SettingsError if the
+    file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are missing.
     """
     chosen = settings or Settings() if isinstance(source, Path) else source.settings
     state = AppState(chosen, _tracing(chosen.otlp_endpoint))
@@ -58,9 +58,9 @@ def create_app(
 
 
 class Application:
-    """The routes, within what every answer gets.
+    """The routes, wrapped in `Envelope`.
 
-    FastAPI's application would put six layers around them, which either do what is done here, or nothing.
+    FastAPI's own application would add six layers, all redundant here.
     """
 
     def __init__(self, state: AppState, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
@@ -83,7 +83,7 @@ class Application:
         return self._description
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the application's whole life."""
+        """Handle one request, or the lifespan."""
         scope["app"] = self
         await self._app(scope, receive, send)
 
@@ -92,7 +92,7 @@ class Application:
 
 
 class _Router(Router):
-    """Answers the errors that the routes, and the search for one, raise."""
+    """Turns the errors of routes and routing into answers."""
 
     def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
         super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
@@ -136,7 +136,7 @@ async def _lifespan(
 
 
 def _tracing(endpoint: str | None) -> "Tracing | None":
-    """Open what makes traces; its packages are loaded only where they are wanted."""
+    """Open tracing; its packages load only if `endpoint` is set."""
     if endpoint is None:
         return None
     try:

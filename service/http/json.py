@@ -38,17 +38,17 @@ JSON: Final = "application/json"
 PROBLEM_JSON: Final = "application/problem+json"
 
 MOST_NESTED: Final = 64
-"""Objects and lists that may stand around a value of a request. A filter of the deepest kind has fewer."""
+"""Most objects and lists around a value of a request. The deepest valid filter has fewer."""
 
 MOST_VALUES: Final = 5_000
-"""Values in a request, or in one search of a batch: names and values of fields, and elements of lists. The largest
-filter has fewer. Validation makes an error of a few kB for each wrong value before the first one is told."""
+"""Most values in a request, or in one search of a batch: names and values of fields, and elements of lists. The largest
+valid filter has fewer. Without the bound, validation would build an error of a few kB for each wrong value."""
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def header(scope: Scope, name: bytes, default: str = "") -> str:
-    """Give the value of a request's first header of this name, in lower case."""
+    """Give the value of a request's first header of this name (lower case)."""
     for known, value in scope["headers"]:
         if known == name:
             return str(value, "latin-1")
@@ -58,12 +58,12 @@ def header(scope: Scope, name: bytes, default: str = "") -> str:
 async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float) -> bytes:
     """Read the body of a request that is declared as JSON.
 
-    MediaTypeError unless it is, InvalidJsonError if its length is announced in two ways, BodyTooLargeError over the
-    limit (announced or streamed), BodyTimeoutError if it is not there within the deadline, counted from now.
+    MediaTypeError if it is not, InvalidJsonError if its length is announced in two ways, BodyTooLargeError over the
+    limit (announced or streamed), BodyTimeoutError if it does not arrive within the deadline, counted from now.
     """
     _check_media_type(request)
     if header(request.scope, b"transfer-encoding") and header(request.scope, b"content-length"):
-        # A proxy may believe the one, and this server the other: what is left would be read as another request.
+        # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
         raise InvalidJsonError("The request announces both a length and chunks; send one of the two.")
     try:
         async with asyncio.timeout(deadline_ms / 1e3):
@@ -73,16 +73,16 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
 
 
 def parse(body: bytes, model: type[M]) -> M:
-    """Read JSON into a model. Not for an event loop: a large body takes milliseconds.
+    """Read JSON into a model. Don't call it in an event loop: a large body takes milliseconds.
 
-    InvalidJsonError for what is no JSON (bad UTF-8, NaN, lone surrogates and nesting beyond 1,024 among them),
-    InvalidRequestError where it is too deep or too large, or does not fit the model.
+    InvalidJsonError for invalid JSON (including bad UTF-8, NaN, lone surrogates and nesting beyond 1,024),
+    InvalidRequestError if it is too deep or too large, or does not fit the model.
     """
     return _validated(_loaded(body), model)
 
 
 def parse_batch(body: bytes, most: int) -> BatchRequest:
-    """Read a batch of at most `most` searches. Errors as in `parse`; those of the first bad search are told."""
+    """Read a batch of at most `most` searches. Errors as in `parse`, for the first bad search."""
     content = _loaded(body)
     searches = content.get("searches") if isinstance(content, dict) else None
     if not isinstance(searches, list):
@@ -100,7 +100,7 @@ def parse_batch(body: bytes, most: int) -> BatchRequest:
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
-    """Give as JSON a model, or a mapping that may have models in it."""
+    """Give a model, or a mapping that may contain models, as JSON."""
     if isinstance(answer, BaseModel):
         return Response(answer.model_dump_json(), media_type=JSON)
     return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
@@ -130,7 +130,7 @@ def _validated(content: Any, model: type[M]) -> M:
 
 
 def _check_size(content: Any) -> None:
-    """Raise InvalidRequestError for values that are too many or too deep, level by level, without recursion."""
+    """Raise InvalidRequestError for too many or too deep values, level by level, without recursion."""
     level, count = [content], 0
     for _ in range(MOST_NESTED + 1):
         parts = [part for part in level if isinstance(part, dict | list)]
@@ -157,7 +157,7 @@ def _check_media_type(request: Request) -> None:
 
 async def _read(request: Request, limit: int) -> bytes:
     announced = header(request.scope, b"content-length")
-    # The server has refused anything but digits; a body longer than announced never gets here.
+    # The server has refused anything but digits, and cuts a body at the announced length.
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)
     body = bytearray()

@@ -1,4 +1,4 @@
-"""What every answer gets: a request id, security headers, a metric, a log line, and a problem instead of a crash."""
+"""Middleware for every request: request id, security headers, metric, log line, and a problem for a crash."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,8 +17,8 @@ __all__ = ["Envelope"]
 
 
 class Envelope:
-    """ASGI middleware. `metrics` is called per request, because the engine opens after the app is made; so is
-    `tracing`, which gives None where no traces are wanted."""
+    """ASGI middleware. It calls `metrics` and `tracing` (None: no traces) per request, since the engine opens after
+    the app is made."""
 
     def __init__(
         self,
@@ -37,11 +37,10 @@ class Envelope:
             return
         method = scope["method"]
         if method == "HEAD":
-            # The same answer without its body. A copy, because the server's own scope tells it to send none.
+            # Answer as for GET. In a copy: the server's own scope tells it to send no body.
             scope = {**scope, "method": "GET"}
         record = RequestRecord(method, scope["path"], header(scope, b"x-request-id"))
         trace = self._begin_trace(scope, method, record)
-        # What the engine wants to know of the time.
         when = {"arrived": record.arrived, "marks": None if trace is None else trace.marks}
         scope.setdefault("state", {}).update(when=when, request_id=record.request_id, about=record.about)
         metrics = self._metrics()
@@ -57,7 +56,7 @@ class Envelope:
         except Exception as error:
             sorry = record.failed(error)
             if record.status:
-                raise  # half of an answer is out: the server must cut the connection
+                raise  # part of the answer was sent: the server must close the connection
             response = refusal(sorry, metrics, scope["path"], record.request_id)
             await response(scope, receive, answer)
         finally:
@@ -77,7 +76,7 @@ class Envelope:
 
 
 class _Answer:
-    """Passes messages on, adding the headers to the answer's start; without a body if it has to be `bodiless`."""
+    """Forwards messages, adds the headers to the answer's start, and drops the body if `bodiless`."""
 
     def __init__(self, record: RequestRecord, send: Send, *, bodiless: bool) -> None:
         self._record = record

@@ -1,4 +1,4 @@
-"""The OpenAPI description: what FastAPI can't see because the routes read and write their JSON themselves."""
+"""The OpenAPI description. It adds the bodies, which FastAPI can't see because the routes handle JSON themselves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ __all__ = [
     "description",
 ]
 
-# Where there are API keys, or a limit on the rate.
+# With API keys or a rate limit.
 _GATE_ERRORS: Final = (errors.UnauthorizedError, errors.ForbiddenError, errors.RateLimitedError)
 ENCODE_ERRORS: Final = (
     *_GATE_ERRORS,
@@ -40,7 +40,7 @@ ENCODE_ERRORS: Final = (
     errors.OverloadedError,
     errors.DeadlineError,
 )
-# The engine closes at the end, while the last requests may still be under way.
+# NotReadyError: the engine may close while the last requests run.
 SEARCH_ERRORS: Final = (*ENCODE_ERRORS, errors.SearchFailedError, errors.NotReadyError)
 DOCUMENT_ERRORS: Final = (
     *_GATE_ERRORS,
@@ -54,7 +54,7 @@ ADMIN_ERRORS: Final = (*_GATE_ERRORS, errors.RouteNotFoundError, errors.BundleRe
 READY_ERRORS: Final = (errors.NotReadyError,)
 
 EXAMPLES: Final[dict[str, dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_bytes())
-"""By model: named examples of the `requests`, and one of each of the `answers`."""
+"""Examples by model: several named ones of each of the `requests`, one of each of the `answers`."""
 
 _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     *((getattr(schemas, name), "validation") for name in EXAMPLES["requests"]),
@@ -66,8 +66,8 @@ _ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss
 - **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
   ranks counted from 1).
 - **Errors** are `application/problem+json` (RFC 9457): `kind` is the stable name of an error, `errors` has the fields.
-- **Degraded answers:** when one of the two legs fails or is late, the other one answers and `degraded` names the
-  missing one; with `allow_partial: false` it is an error instead.
+- **Degraded answers:** if one of the two legs fails or is late, the service answers with the other one and `degraded`
+  names the missing leg. With `allow_partial: false` it answers with an error.
 """
 
 
@@ -79,7 +79,7 @@ def describe(
     errors: Sequence[type[errors.ServiceError]] = (),
     path_parameter: str = "",
 ) -> dict[str, Any]:
-    """Give the keyword arguments of a FastAPI route. `answer` is a model, or the media type of another answer."""
+    """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type."""
     responses = {200: {"description": "The answer.", "content": _content(answer)}, **_problems(errors)}
     extra: dict[str, Any] = {}
     if request is not None:
@@ -114,7 +114,7 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
 
 
 def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str, Any]]:
-    """Describe the errors of a route, those of one status together."""
+    """Describe the errors of a route, grouped by status."""
     possible: list[type[errors.ServiceError]] = [*kinds, errors.InternalError]
     problems = {}
     for status in dict.fromkeys(kind.status for kind in possible):
@@ -139,7 +139,7 @@ def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
 
 
 def _set_security(document: dict[str, Any]) -> None:
-    """Say which operations need a key: those that can be refused for one."""
+    """Mark the operations that need a key: those that may answer 401."""
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for operations in document["paths"].values():
         for operation in operations.values():

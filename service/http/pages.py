@@ -1,4 +1,4 @@
-"""The HTML pages: each is one answer, allowed to run its own inline script and style and nothing else."""
+"""The HTML pages: each is one answer, whose policy allows only its own inline scripts and styles."""
 
 import base64
 import hashlib
@@ -24,9 +24,9 @@ class Page:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a page, with the scripts and styles of its folder put in where it names them (`src`, `href`).
+        """Read a page and inline the scripts and styles of its folder that it names (`src`, `href`).
 
-        Its policy names the hash of each of them, so an injected one never runs. Raises OSError for a missing part.
+        The policy lists their hashes, so an injected script never runs. Raises OSError for a missing part.
         """
         html = _PART.sub(lambda part: _inlined(path.parent, part), path.read_text("utf-8"))
         policy = (

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 has them, and pydantic's errors as ours."""
+"""Converts our errors to RFC 9457 problems, and pydantic's errors to ours."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,7 +17,7 @@ _UNION: Final = "fusion"
 
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
-    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this very server."""
+    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server."""
     fields = [asdict(item) for item in error.errors]
     return {
         "type": f"/docs#error-{error.kind}",
@@ -32,9 +32,9 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
-    """Turn the first twenty of pydantic's errors into ours.
+    """Convert the first twenty of pydantic's errors.
 
-    Paths are dotted, without the tags of unions; messages and values are cut to a short echo.
+    Paths are dotted, without the tags of unions; messages and values are shortened.
     """
     return [_field_error(item) for item in error.errors(include_url=False)[:MOST_FIELD_ERRORS]]
 
@@ -50,7 +50,7 @@ def _field_error(item: Mapping[str, Any]) -> FieldError:
     elif kind in ("missing", "union_tag_not_found"):
         message, value = "the field is required", None
     elif kind == "union_tag_invalid":
-        # Pydantic's own message repeats the tag, however long it is.
+        # Pydantic's own message repeats the whole tag, which may be long.
         message, value = f"must be one of {item['ctx']['expected_tags']}", _echo(item["input"]["method"])
     if kind.startswith("union_tag"):
         path.append("method")

@@ -1,7 +1,7 @@
-"""The routes. Each reads its JSON, lets the engine work in a thread, and writes its JSON.
+"""The routes. Each reads its JSON, runs the engine in a thread, and writes its JSON.
 
-FastAPI describes them (`router`), and Starlette finds them (`served`): they have no dependencies and read their bodies
-themselves, so FastAPI's own handling would do nothing for them, and costs as much as everything else together.
+FastAPI describes them (`router`) and Starlette serves them (`served`). They have no dependencies and read their bodies
+themselves, so FastAPI's request handling would add nothing and cost as much as all the rest.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class _AnyText(StringConvertor):
-    """The rest of a path. Starlette's own `path` leaves out a line break at the end, and fails at one before it."""
+    """The rest of a path. Starlette's own `path` drops a line break at the end, and fails on an earlier one."""
 
     regex = "(?s:.*)"
 
@@ -73,7 +73,7 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
     "/search", **describe("Search", request=SearchRequest, answer=SearchResponse, errors=SEARCH_ERRORS), tags=["search"]
 )
 async def search(request: Request) -> Response:
-    """Find documents for one query. The two legs run at the same time, under one deadline."""
+    """Find documents for one query. The two legs run in parallel, under one deadline."""
     body, when = await _begin(request), _when(request)
     return await _work(request, lambda engine: json_response(engine.answer(parse(body, SearchRequest), **when)))
 
@@ -84,7 +84,7 @@ async def search(request: Request) -> Response:
     tags=["search"],
 )
 async def search_batch(request: Request) -> Response:
-    """Find documents for several queries. The batch is answered as a whole: one bad search refuses all."""
+    """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
     body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
     with _state(request).admission, _holder(request).current as engine:
         _tell_legs(request, engine)
@@ -102,7 +102,7 @@ async def search_batch(request: Request) -> Response:
     "/encode", **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=ENCODE_ERRORS), tags=["search"]
 )
 async def encode(request: Request) -> Response:
-    """Give a text as the legs see it: its dense vector, and its tokens with their counts and weights."""
+    """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
     body, when = await _begin(request), _when(request)
     return await _work(request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), **when)))
 
@@ -125,9 +125,9 @@ async def document(request: Request) -> Response:
     tags=["search"],
 )
 async def terms(request: Request) -> Response:
-    """Give the terms that the sparse side has of a document, those that its text lacks among them.
+    """Give the terms of a document in the sparse index, including those that its text lacks.
 
-    An inverted index is asked for all of its terms to answer this, which takes milliseconds.
+    This visits every term of the inverted index, which takes milliseconds.
     """
     _enter(request, "search")
     when, document_id = _when(request), request.path_params["id"]
@@ -136,13 +136,13 @@ async def terms(request: Request) -> Response:
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
 async def livez(request: Request) -> Response:
-    """Answer as long as the process can answer at all."""
+    """Answer 200 while the process runs."""
     return json_response(Status(status="alive"))
 
 
 @router.get("/readyz", **describe("Should it get requests?", answer=Status, errors=READY_ERRORS), tags=["operation"])
 async def readyz(request: Request) -> Response:
-    """Answer 200 after a search went through both legs, and 503 before, and when the threads of a leg are stuck."""
+    """Answer 200 once a search has used both legs, and 503 before that and while the threads of a leg are stuck."""
     _engine(request).require_ready()
     return json_response(Status(status="ready"))
 
@@ -166,7 +166,7 @@ async def metrics(request: Request) -> Response:
     tags=["operation"],
 )
 async def reload(request: Request) -> Response:
-    """Look at the served folder at once, and answer when its bundle was taken over or refused.
+    """Check the served folder now, and answer when its bundle has been swapped in or refused.
 
     Needs an API key with the scope `admin`. The request names no path: the folder is that of the command line.
     """
@@ -188,7 +188,7 @@ async def docs(request: Request) -> Response:
 
 
 class _Endpoint:
-    """A route's function as an ASGI application. Starlette would handle its errors once more for itself."""
+    """A route's function as an ASGI application, without the error handling that Starlette would wrap around it."""
 
     def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
         self._respond = respond
@@ -199,7 +199,7 @@ class _Endpoint:
 
 
 def served() -> list[Route]:
-    """Give the routes as they are served."""
+    """Give the routes for Starlette."""
     described = (route for route in router.routes if isinstance(route, APIRoute))
     return [Route(route.path, _Endpoint(route.endpoint), methods=list(route.methods or ())) for route in described]
 
@@ -223,13 +223,13 @@ def _enter(request: Request, scope: KeyScope) -> None:
 
 
 def _when(request: Request) -> dict[str, Any]:
-    """What the engine wants to know of the request's time."""
+    """The engine's arguments `arrived` and `marks`."""
     when: dict[str, Any] = request.scope["state"]["when"]
     return when
 
 
 async def _begin(request: Request) -> bytes:
-    """Let the request in, and read its body."""
+    """Admit the request and read its body."""
     _enter(request, "search")
     state = _state(request)
     state.admission.check()  # before the body is read
@@ -238,15 +238,14 @@ async def _begin(request: Request) -> bytes:
 
 
 async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
-    """Let a thread work, which reads the body and writes the answer too: both may take long."""
+    """Run `work` in a thread; it also parses the body and writes the answer, which may take long."""
     with _state(request).admission, _holder(request).current as engine:
         _tell_legs(request, engine)
         return await _in_thread(engine, _when(request), lambda: work(engine))
 
 
 async def _in_thread(engine: SearchEngine, when: Mapping[str, Any], work: Callable[[], T]) -> T:
-    """Let a thread of the engine work. DeadlineError if it has not ended at the service's own deadline: it goes on, but
-    nobody waits for it any more."""
+    """Run `work` in a thread of the engine. DeadlineError at the service's own deadline; the abandoned work goes on."""
     call, deadline_ms = engine.submit(work), engine.settings.deadline_ms
     try:
         async with asyncio.timeout(when["arrived"] + deadline_ms / 1e3 - perf_counter()) as deadline:
@@ -259,7 +258,7 @@ async def _in_thread(engine: SearchEngine, when: Mapping[str, Any], work: Callab
 
 
 def _tell_legs(request: Request, engine: SearchEngine) -> None:
-    """Let the log line name the legs and their backends."""
+    """Add the legs and their backends to the log line."""
     request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.legs.items()}
 
 

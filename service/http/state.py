@@ -1,4 +1,4 @@
-"""What every request needs, in one place."""
+"""The application's state."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ __all__ = ["AppState"]
 
 
 class AppState:
-    """Made with the application; `holder` is set when it starts."""
+    """Created with the application; `holder` is set at start-up."""
 
     holder: EngineHolder
 

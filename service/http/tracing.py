@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: a span for each request, and below it one for each stage, with their true beginnings and ends.
+"""OpenTelemetry traces: a span for each request, with a child for each stage, at their true start and end times.
 
-Imported only where `otlp_endpoint` is set. The spans of the stages are made when the request is over, from the times
-that its clock has kept, so the search itself does nothing for them but append to a list.
+Imported only if `otlp_endpoint` is set. The stages' spans are made after the request, from the times that its clock
+recorded, so the search itself only appends to a list.
 """
 
 from time import perf_counter, time_ns
@@ -27,7 +27,7 @@ _FAILED: Final = 500
 
 
 class Tracing:
-    """Makes the spans of one process and hands them to a processor."""
+    """Makes the spans of one process and passes them to a processor."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         about = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search")}
@@ -38,13 +38,13 @@ class Tracing:
 
     @classmethod
     def open(cls, endpoint: str) -> Self:
-        """Send the spans to a collector, by OTLP over HTTP, from a thread of their own."""
+        """Send the spans to a collector, by OTLP over HTTP, from a background thread."""
         exporter: SpanExporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT_S)
         return cls(BatchSpanProcessor(exporter))
 
     def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":
-        """Begin the span of a request that came at the `perf_counter` time `arrived`, below that of its caller."""
-        # The clock of the stages counts from somewhere; spans want to know the time of day.
+        """Start the span of a request that arrived at the `perf_counter` time `arrived`, as a child of its caller's."""
+        # `perf_counter` has an arbitrary origin; spans need the time of day.
         offset = time_ns() - round(perf_counter() * 1e9)
         span = self._tracer.start_span(
             method,
@@ -56,13 +56,13 @@ class Tracing:
         return Trace(self._tracer, span, offset)
 
     def close(self) -> None:
-        """Send what is left, for 2 seconds at most."""
+        """Send the remaining spans, for at most 2 seconds."""
         self._provider.force_flush(_FLUSH_MS)
         self._provider.shutdown()
 
 
 class Trace:
-    """The span of a request under way."""
+    """The span of a running request."""
 
     __slots__ = ("_offset", "_span", "_tracer", "id", "marks")
 
@@ -73,10 +73,10 @@ class Trace:
         self.id = trace.format_trace_id(span.get_span_context().trace_id)
         """32 hexadecimal digits."""
         self.marks: list[Mark] = []
-        """When each stage began and ended."""
+        """Start and end of each stage."""
 
     def end(self, method: str, route: str, status: int) -> None:
-        """End the request's span, and make those of its stages."""
+        """End the request's span, and make its stages' spans."""
         span = self._span
         if not span.is_recording():
             return

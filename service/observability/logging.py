@@ -1,4 +1,4 @@
-"""Logs as JSON lines on stderr, one object per line, the web server's own among them."""
+"""Logs as JSON lines on stderr, including those of the web server."""
 
 import logging
 import sys
@@ -10,28 +10,28 @@ import orjson
 
 __all__ = ["configure_logging"]
 
-# What every record has; the rest is what a call gave as `extra`.
+# Attributes of every record; the others come from a call's `extra`.
 _COMMON: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _OWN: Final = len(vars(logging.makeLogRecord({})))
 
 
 def configure_logging(level: str) -> None:
-    """Send every log record from `level` (as in `Settings.log_level`) up to stderr as JSON. Replaces other handlers."""
+    """Write log records of at least `level` (as in `Settings.log_level`) to stderr as JSON. Replaces other handlers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # No line tells these; they cost a request more than the writing of its line.
+    # No line has these fields; collecting them costs more than writing the line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # The server's chatter at start and stop says nothing that ours doesn't.
+    # uvicorn's lines at start and stop repeat ours.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 class _JsonFormatter(logging.Formatter):
-    """A line for every request is a good part of what a request costs: structlog takes three times as long for it."""
+    """Every request writes a line, a good part of its cost: structlog takes three times as long."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
-        given = islice(vars(record).items(), _OWN, None)  # the record's own come first
+        given = islice(vars(record).items(), _OWN, None)  # the record's own attributes come first
         line |= {name: value for name, value in given if name not in _COMMON}
         line["timestamp"] = datetime.fromtimestamp(record.created, UTC)
         if record.exc_info:

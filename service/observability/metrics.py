@@ -1,4 +1,4 @@
-"""Time per stage and counters. One clock per request feeds both the answer's timings and the metrics."""
+"""Stage times and counters. One clock per request feeds both the answer's timings and the metrics."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 __all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that tells prometheus_client, when it is imported, where several processes keep their metrics."""
+"""Environment variable that prometheus_client reads on import: the folder in which several processes share metrics."""
 
 Stage = Literal[
     "tokenize",
@@ -36,18 +36,18 @@ Stage = Literal[
 ]
 
 Mark = tuple[Stage, float, float]
-"""A stage, and the `perf_counter` times of its beginning and end."""
+"""A stage, and the `perf_counter` times of its start and end."""
 
 _Together = Literal["livemin", "livemax", "livesum"]
 
-# 10 µs to 10 s: the query encoder takes microseconds, a deadline may be seconds.
+# 10 µs to 10 s: encoding a query takes microseconds, a deadline may be seconds.
 _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for step in (1.0, 2.5, 5.0)), 10.0)
 
 
 class StageClock:
-    """How long the stages of one request took. `arrived` is a `perf_counter` time in seconds, default now.
+    """Times of one request's stages. `arrived` is a `perf_counter` time in seconds, default now.
 
-    `marks` gets every stage with its beginning and end, where someone wants to know.
+    `marks`, if given, collects every stage with its start and end.
     """
 
     def __init__(self, arrived: float | None = None, marks: list[Mark] | None = None) -> None:
@@ -57,13 +57,13 @@ class StageClock:
 
     @contextmanager
     def measure(self, stage: Stage) -> Iterator[None]:
-        """Add the time the block takes to the stage, unless it raises."""
+        """Add the block's time to the stage, unless the block raises."""
         started = perf_counter()
         yield
         self.add(stage, started)
 
     def add(self, stage: Stage, started: float) -> float:
-        """Add the time since `started`, a `perf_counter` time; give the time now. Cheaper than `measure`."""
+        """Add the time since the `perf_counter` time `started`; give the present one. Cheaper than `measure`."""
         now = perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - started
         if self._marks is not None:
@@ -71,23 +71,23 @@ class StageClock:
         return now
 
     def took(self, stage: Stage, started: float, ended: float) -> None:
-        """Take over the time of a stage that another thread measured; of several at once the longest counts."""
+        """Record a stage that another thread measured; of several parallel ones, the longest counts."""
         self.seconds[stage] = max(ended - started, self.seconds.get(stage, 0.0))
         if self._marks is not None:
             self._marks.append((stage, started, ended))
 
     def total(self) -> float:
-        """Seconds since the arrival."""
+        """Give the seconds since the arrival."""
         return perf_counter() - self.arrived
 
     def milliseconds(self) -> dict[str, float]:
-        """Every recorded stage and the total so far, rounded to 0.1 µs."""
+        """Give every recorded stage and the total so far, rounded to 0.1 µs."""
         stages: dict[str, float] = {stage: round(seconds * 1e3, 4) for stage, seconds in self.seconds.items()}
         return stages | {"total": round(self.total() * 1e3, 4)}
 
 
 class Metrics:
-    """The Prometheus metrics of a process, in a registry of their own, or in the folder that several share."""
+    """The Prometheus metrics of a process, in a separate registry, or in the folder that several processes share."""
 
     def __init__(self) -> None:
         folder = os.environ.get(METRICS_FOLDER)
@@ -104,11 +104,11 @@ class Metrics:
         requests = self._times("request", about, "route", "status")
         self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
         """The histogram of a route and status."""
-        stages = self._times("stage", "Time per stage, and the backend that it took place in.", "stage", "backend")
+        stages = self._times("stage", "Time per stage, and the backend that ran it.", "stage", "backend")
         self._stage: Callable[[Stage, str], Histogram] = cache(stages.labels)
         for stage in get_args(Stage):
             self._stage(stage, "")
-        self._searches = self._times("search", "Time of a whole search, waiting included, without HTTP.")
+        self._searches = self._times("search", "Time of a whole search, including waiting, without HTTP.")
 
     def describe(
         self,
@@ -117,8 +117,7 @@ class Metrics:
         ready: Callable[[], float],
         lanes: Mapping[str, Lane],
     ) -> None:
-        """Tell of another engine: its bundle, the backend of each stage, whether it is ready, and the calls that each
-        lane gave up."""
+        """Describe another engine: its bundle, the backend of each stage, its readiness, and its abandoned calls."""
         labels = (
             manifest.name,
             manifest.digest,
@@ -140,19 +139,18 @@ class Metrics:
         self.refresh()
 
     def refresh(self) -> None:
-        """Set the gauges of the present state, which other processes read too."""
+        """Set the gauges of the present state; other processes read them too."""
         for gauge, value in self._states:
             gauge.set(value())
 
     def observe(self, clock: StageClock) -> None:
-        """Take over the times of one search."""
+        """Observe the times of one search."""
         for stage, seconds in clock.seconds.items():
             self._stage(stage, self._backends.get(stage, "")).observe(seconds)
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format, those of all processes where there are several. Reads files: not for
-        an event loop."""
+        """Give the metrics of all processes in Prometheus' text format. Reads files: don't call it in an event loop."""
         self.refresh()
         if self._folder is None:
             return generate_latest(self.registry)
@@ -163,9 +161,9 @@ class Metrics:
     def _count_faults(self) -> None:
         self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
         self.degraded = self._counter("degraded", "Searches answered without a leg.", "leg", "reason")
-        about = "Searches in which a leg did not score the candidates of the other one."
+        about = "Searches in which a leg did not score the other leg's candidates."
         self.unscored = self._counter("unscored", about, "leg", "reason")
-        self.swaps = self._counter("swaps", "Other bundles that were taken over while serving, or refused.", "result")
+        self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")
         for result in ("swapped", "refused"):
             self.swaps.labels(result)
 
@@ -173,9 +171,9 @@ class Metrics:
         labels = ("name", "version", "created", "model", "corpus", "query_weights")
         self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", labels)
         self._documents = self._gauge("documents", "Documents in the bundle.", "livemax")
-        self.ready = self._gauge("ready", "1 while /readyz says 200, else 0.", "livemin")
-        self.in_flight = self._gauge("requests_in_flight", "Requests being worked on or waiting.", "livesum")
-        abandoned = "Calls that nobody waits for any more and that still hold a thread."
+        self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
+        self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
+        abandoned = "Abandoned calls that still hold a thread."
         self.abandoned = self._gauge("abandoned_calls", abandoned, "livesum", ["lane"])
 
     def _times(self, name: str, about: str, *labels: str) -> Histogram:
@@ -186,23 +184,23 @@ class Metrics:
         return Counter(f"lightretriever_{name}", about, labels, registry=self.registry)
 
     def _gauge(self, name: str, about: str, together: _Together, labels: Sequence[str] = ()) -> Gauge:
-        """Make a gauge; `together` is what several processes make of their values."""
+        """Make a gauge; `together` says how the values of several processes are combined."""
         return Gauge(f"lightretriever_{name}", about, labels, registry=self.registry, multiprocess_mode=together)
 
 
 class _AllProcesses(Collector):
-    """What the processes counted, and the memory, processor time and files of those that live, added up."""
+    """Sums over processes: the metrics of all, and the memory, processor time and files of those alive."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
         for metric in MultiProcessCollector(None, str(self._folder)).collect():
-            if metric.name == "lightretriever_bundle_info":  # a bundle that no process serves any more is left out
+            if metric.name == "lightretriever_bundle_info":  # drops bundles that no process serves any more
                 metric.samples = [sample for sample in metric.samples if sample.value]
             yield metric
         found: dict[str, list[Metric]] = {}
-        for file in self._folder.glob("gauge_livesum_*.db"):  # the supervisor removes those of a process that ended
+        for file in self._folder.glob("gauge_livesum_*.db"):  # the supervisor removes a dead process's files
             pid = file.stem.rpartition("_")[2]
             for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
                 found.setdefault(metric.name, []).append(metric)

@@ -1,4 +1,4 @@
-"""What is answered, errors too."""
+"""Models of answers, including errors."""
 
 from typing import Any
 
@@ -28,26 +28,26 @@ __all__ = [
 
 
 class LegScore(Model):
-    """What a leg says about a hit."""
+    """A leg's score and rank of a hit."""
 
-    score: float = Field(description="Dense: cosine. Sparse: sum of the token's weight times the document's impact.")
+    score: float = Field(description="Dense: cosine. Sparse: sum over tokens of weight times the document's impact.")
     rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
 
 
 class TokenShares(Model):
-    """What a token of the query adds to a hit's scores."""
+    """A query token's share of a hit's scores."""
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="How often it occurs in the query and its `terms`, whatever their weights are.")
+    count: int = Field(description="Occurrences in the query and its `terms`, regardless of their weights.")
     weight: float = Field(description="Its weight in the sparse query.")
-    impact: int | None = Field(description="Its impact in the document, 0 where the document lacks it.")
+    impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
     dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
     sparse: float | None = Field(description="Its share of the sparse score: weight times impact.")
 
 
 class FusionShares(Model):
-    """What each leg adds to a hit's score; null for a leg that was not searched. They sum to the score."""
+    """Each leg's share of a hit's score; null for a leg that was not searched. The shares sum to the score."""
 
     dense: float | None = None
     sparse: float | None = None
@@ -58,7 +58,7 @@ class Explanation(Model):
 
     fusion: FusionShares
     tokens: list[TokenShares] = Field(
-        description="By id. The shares of a leg sum to its score; null where the leg was not searched, or did not say "
+        description="By id. The shares of a leg sum to its score; null if the leg was not searched or gave no shares "
         "in time."
     )
 
@@ -68,12 +68,12 @@ def _absent(value: object) -> bool:
 
 
 class Snippet(Model):
-    """The part of a field's text that has most of the query."""
+    """The part of a field's text that matches the query best."""
 
-    text: str = Field(description="The part, as it stands in the field. Nothing is escaped or added.")
-    start: int = Field(description="The place in the field at which it begins. Places count Unicode characters from 0.")
+    text: str = Field(description="The part, verbatim, without escapes.")
+    start: int = Field(description="Offset of the part in the field, in Unicode characters from 0.")
     marks: list[tuple[int, int]] = Field(
-        description="Where words of the query stand in the part: from which character, and up to which."
+        description="Query words in the part: offsets of the first character and of the one after the last."
     )
 
 
@@ -82,40 +82,42 @@ class Hit(Model):
 
     id: str
     rank: int = Field(description="Rank among all hits from 1, `offset` included.")
-    score: float = Field(description="Fused score; in every other mode than `hybrid` the score of that leg.")
-    dense: LegScore | None = Field(description="Null where the dense leg was not searched or gave no score in time.")
-    sparse: LegScore | None = Field(description="Null where the sparse leg was not searched or gave no score in time.")
-    fields: dict[str, Any] = Field(description="The document's fields, those that were asked for.")
+    score: float = Field(description="Fused score; in modes other than `hybrid`, the leg's own score.")
+    dense: LegScore | None = Field(description="Null if the dense leg was not searched or gave no score in time.")
+    sparse: LegScore | None = Field(description="Null if the sparse leg was not searched or gave no score in time.")
+    fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
-        default=None, exclude_if=_absent, description="By field; there if the request has `snippets`."
+        default=None, exclude_if=_absent, description="By field; present if the request has `snippets`."
     )
     explanation: Explanation | None = Field(
-        default=None, exclude_if=_absent, description="There if the request has `explain`."
+        default=None, exclude_if=_absent, description="Present if the request has `explain`."
     )
 
 
 class Timings(Model):
-    """Milliseconds per stage; null where a stage did not take place. The legs run at the same time."""
+    """Milliseconds per stage; null for a stage that did not run. The legs run in parallel."""
 
     tokenize: float | None = None
-    filter: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `filter`.")
+    filter: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `filter`.")
     encode: float | None = Field(
-        default=None, description="Sum of the tokens' table rows, each as often as it counts, normalised."
+        default=None, description="Summing the tokens' table rows, weighted by count, and normalising the sum."
     )
     dense: float | None = None
     sparse: float | None = None
-    bm25: float | None = Field(default=None, exclude_if=_absent, description="There in mode `bm25`.")
-    rescore: float | None = Field(default=None, description="Each leg's score for the other's candidates.")
+    bm25: float | None = Field(default=None, exclude_if=_absent, description="Present in mode `bm25`.")
+    rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other leg.")
     fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")
-    snippets: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `snippets`.")
-    facets: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `facets`.")
-    explain: float | None = Field(default=None, exclude_if=_absent, description="There if the request has `explain`.")
-    total: float = Field(description="From the arrival of the request, waiting included.")
+    snippets: float | None = Field(
+        default=None, exclude_if=_absent, description="Present if the request has `snippets`."
+    )
+    facets: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `facets`.")
+    explain: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `explain`.")
+    total: float = Field(description="From the arrival of the request, including waiting.")
 
 
 class FacetCount(Model):
-    """A value of a field, and how many of the candidates have it."""
+    """A value of a field, and the number of candidates that have it."""
 
     value: str
     count: int
@@ -125,14 +127,14 @@ class SearchResponse(Model):
     """The hits of one search."""
 
     hits: list[Hit]
-    degraded: list[LegName] = Field(description="Legs that failed or were late and are missing in this ranking.")
+    degraded: list[LegName] = Field(description="Legs missing from this ranking, because they failed or were late.")
     mode: Mode
     task: str
-    candidates: int = Field(description="Different documents the legs proposed together.")
+    candidates: int = Field(description="Number of distinct documents that the legs proposed.")
     facets: dict[str, list[FacetCount]] | None = Field(
         default=None,
         exclude_if=_absent,
-        description="By field, the most frequent value first; there if the request has `facets`.",
+        description="By field, the most frequent value first; present if the request has `facets`.",
     )
     timings_ms: Timings
 
@@ -148,7 +150,7 @@ class TokenCount(Model):
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="How often it occurs.")
+    count: int = Field(description="Occurrences in the text.")
     weight: float = Field(description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`.")
 
 
@@ -161,7 +163,7 @@ class EncodeTimings(Model):
 
 
 class EncodeResponse(Model):
-    """A text as both legs see it."""
+    """A text encoded as a query."""
 
     task: str
     dimension: int
@@ -183,31 +185,31 @@ class DocumentTerm(Model):
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
     impact: int
-    in_text: bool = Field(description="Whether title and text have it; where not, the encoder added it.")
+    in_text: bool = Field(description="Whether title or text has it; if not, the encoder added it.")
 
 
 class DocumentTerms(Model):
-    """What the sparse side knows of a document."""
+    """A document's terms in the sparse index."""
 
     id: str
     terms: list[DocumentTerm] = Field(description="By descending impact.")
 
 
 class FieldProblem(Model):
-    """What is wrong with one field."""
+    """An error in one field."""
 
     field: str = Field(description="Path of the field, as in `fusion.weights.dense`.")
     message: str
-    value: str | int | float | bool | None = Field(default=None, description="What was found there, shortened.")
+    value: str | int | float | bool | None = Field(default=None, description="The field's value, shortened.")
 
 
 class Problem(Model):
-    """An error, as RFC 9457 has it."""
+    """An error as in RFC 9457."""
 
-    type: str = Field(description="Where this kind of error is explained.")
+    type: str = Field(description="Address that explains this kind of error.")
     title: str
     status: int
-    detail: str = Field(description="What is wrong with this very request, and what to do about it.")
+    detail: str = Field(description="What is wrong with this request, and the remedy.")
     instance: str = Field(description="Path of the request.")
     kind: str = Field(description="Short name of the kind of error, for programs.")
     request_id: str = Field(description="Also in the header X-Request-ID and in the log.")

@@ -1,4 +1,4 @@
-"""What all models of the API have in common."""
+"""The base of all models of the API."""
 
 from typing import Literal
 
@@ -7,15 +7,15 @@ from pydantic import BaseModel, ConfigDict
 __all__ = ["LegName", "Mode", "Model", "Normalization"]
 
 LegName = Literal["dense", "sparse", "bm25"]
-"""What ranks documents. `hybrid` fuses the first two; `bm25` stands by itself, for comparison."""
+"""A way of ranking documents. `hybrid` fuses the first two; `bm25` is for comparison."""
 
 Mode = Literal["hybrid", "dense", "sparse", "bm25"]
 
 Normalization = Literal["range", "paper"]
-"""How a leg's scores are mapped before they are added, see `service.search.fusion`."""
+"""How to map a leg's scores before adding them, see `service.search.fusion`."""
 
 
 class Model(BaseModel):
-    """Base of them all: unknown fields are refused, nothing is converted, nothing changes afterwards."""
+    """Base of all models: no unknown fields, no type conversion, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,4 +1,4 @@
-"""What the service tells of itself."""
+"""Models of the service's description of itself."""
 
 from typing import Literal
 
@@ -24,10 +24,10 @@ class Status(Model):
 
 
 class BundleFacts(Model):
-    """What is served."""
+    """The served bundle."""
 
     name: str
-    version: str = Field(description="SHA-256 of the manifest, which holds that of every file.")
+    version: str = Field(description="SHA-256 of the manifest, which has the SHA-256 of every file.")
     created: str
     generator: str
     model: str
@@ -39,20 +39,20 @@ class BundleFacts(Model):
     vocab_size: int
     dense_index: str = Field(description="Faiss factory string.")
     query_weights: Literal["count", "idf_count"] = Field(
-        description="What a token of the query weighs in the sparse leg: its count, or its count times its IDF."
+        description="A query token's weight in the sparse leg: its count, or its count times its IDF."
     )
-    fusion_weights: Weights = Field(description="Weights of a linear fusion that names none.")
+    fusion_weights: Weights = Field(description="Default weights of linear fusion.")
 
 
 class Reloaded(Model):
-    """What is served after a reload."""
+    """The served bundle after a reload."""
 
-    swapped: bool = Field(description="Whether it was not served before.")
+    swapped: bool = Field(description="Whether the reload changed the bundle.")
     bundle: BundleFacts
 
 
 class Limits(Model):
-    """The settings a caller needs to know."""
+    """The settings that bound a request."""
 
     deadline_ms: float
     candidates: int = Field(description="Default of `candidates` in a request.")
@@ -66,18 +66,18 @@ class Limits(Model):
 class LegFacts(Model):
     """A leg: a way of ranking."""
 
-    backend: str = Field(description="Where it is searched: `faiss`, `lucene` or `compiled`.")
+    backend: str = Field(description="The library that searches it: `faiss`, `lucene` or `compiled`.")
 
 
 class Info(Model):
-    """What is served, and within which limits."""
+    """The served bundle and the limits of requests."""
 
     bundle: BundleFacts
-    legs: dict[LegName, LegFacts] = Field(description="The legs that the bundle can be searched by.")
+    legs: dict[LegName, LegFacts] = Field(description="The bundle's legs.")
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
-    modes: list[Mode] = Field(description="Modes of a search; `bm25` where the bundle has the words of its documents.")
+    modes: list[Mode] = Field(description="Search modes; `bm25` if the bundle indexes the words of its documents.")
     fields: list[str] = Field(description="Document fields that a request may name.")
-    filters: dict[str, FieldKind] = Field(description="Declared fields, by which a search can be filtered.")
+    filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")
     limits: Limits
     versions: dict[str, str]

@@ -16,7 +16,7 @@ Value = str | bool | int | float
 _BOUNDS = ("gt", "gte", "lt", "lte")
 
 TAGS: Final = frozenset({"(and)", "(or)", "(not)", "(condition)"})
-"""What pydantic puts into the path of an error for the kind of a filter."""
+"""The kinds of filters, as pydantic puts them into the path of an error."""
 
 
 class _Operator(Model):
@@ -30,7 +30,7 @@ class And(_Operator):
 
 
 class Or(_Operator):
-    """One of the conditions holds."""
+    """At least one of the conditions holds."""
 
     or_: list["Filter"] = Field(alias="or", min_length=1, max_length=1000)
 
@@ -42,18 +42,18 @@ class Not(_Operator):
 
 
 class Condition(_Operator):
-    """What a field of the document must have: `eq`, `in`, bounds, or `exists`. Of several values one is enough."""
+    """A condition on a field: `eq`, `in`, bounds, or `exists`. If a document has several values, one has to match."""
 
     field: str = Field(description="Name of a declared field, see `filters` in `/info`.")
-    eq: Value | None = Field(default=None, description="This value.")
+    eq: Value | None = Field(default=None, description="Equal to this value.")
     in_: list[Value] | None = Field(
-        default=None, alias="in", min_length=1, max_length=1000, description="One of these values."
+        default=None, alias="in", min_length=1, max_length=1000, description="Equal to one of these values."
     )
-    gt: Value | None = Field(default=None, description="More than this; numbers and dates.")
-    gte: Value | None = Field(default=None, description="This or more.")
-    lt: Value | None = Field(default=None, description="Less than this.")
-    lte: Value | None = Field(default=None, description="This or less.")
-    exists: bool | None = Field(default=None, description="Any value (true), or none (false).")
+    gt: Value | None = Field(default=None, description="Greater than this value; numbers and dates only.")
+    gte: Value | None = Field(default=None, description="Greater than or equal to this value.")
+    lt: Value | None = Field(default=None, description="Less than this value.")
+    lte: Value | None = Field(default=None, description="Less than or equal to this value.")
+    exists: bool | None = Field(default=None, description="The field has a value (true) or none (false).")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -1,4 +1,4 @@
-"""What may be asked. JSON types are not converted: "5" is no number."""
+"""Models of requests. JSON types are not converted: "5" is not a number."""
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -17,8 +17,7 @@ __all__ = [
     "Weights",
 ]
 
-
-# A default that is a list is copied by Python's `deepcopy` for every request, and one that is made is not described.
+# pydantic deep-copies a list default for every request, and leaves a `default_factory` out of the JSON schema.
 _EMPTY: Final[dict[str, Any]] = {"default": []}
 
 
@@ -39,12 +38,12 @@ class LinearFusion(Model):
     """Weighted sum of normalised scores: `score = dense.weight * n(dense) + sparse.weight * n(sparse)`."""
 
     method: Literal["linear"] = "linear"
-    weights: Weights | None = Field(default=None, description="Null: those that suit the bundle, see `/info`.")
+    weights: Weights | None = Field(default=None, description="Null: the bundle's weights, see `/info`.")
     normalization: Normalization = Field(
         default="range",
-        description="`range`: the candidates' scores in a leg, the other leg's candidates included, are mapped onto "
-        "0.001 to 1, and to 1 where all are equal. `paper`: plain min-max over the leg's own candidates, 0 for the "
-        "last, for a single one and for documents the leg did not propose.",
+        description="`range`: map a leg's scores of all candidates, including the other leg's, onto 0.001 to 1, and to "
+        "1 if all are equal. `paper`: plain min-max over the leg's own candidates, 0 for the last, for a single one "
+        "and for documents that the leg did not propose.",
     )
 
 
@@ -68,14 +67,15 @@ def _not_blank(text: str) -> str:
 
 
 class QueryTerm(Model):
-    """A further text of the query. It counts as if it stood behind the query `weight` times."""
+    """An extra text of the query. It counts as if it were appended to the query `weight` times."""
 
     text: str = Field(min_length=1, description="Words.", examples=["video"])
     weight: float = Field(
         ge=-100,
         le=100,
         allow_inf_nan=False,
-        description="How often the words count. Below 0, documents that have them or are near them score less.",
+        description="How often the words count. A negative weight lowers the scores of documents that contain the "
+        "words or are near them.",
         examples=[-0.5],
     )
 
@@ -90,13 +90,13 @@ class QueryTerm(Model):
 
 
 class SnippetRequest(Model):
-    """Which snippets to make."""
+    """The snippets to make."""
 
     fields: list[str] = Field(
         default=["title", "text"],
         min_length=1,
         max_length=20,
-        description="Fields of text, which need not be among the `fields` that are returned.",
+        description="Text fields; they need not be among the returned `fields`.",
     )
     length: int = Field(default=200, ge=20, le=2000, description="Most characters of a snippet.")
 
@@ -108,26 +108,26 @@ class SearchRequest(Model):
     terms: list[QueryTerm] = Field(
         default_factory=list,
         max_length=100,
-        description="Further words of the query, with weights that may be below 0.",
+        description="Extra words of the query, with weights that may be negative.",
         json_schema_extra=_EMPTY,
     )
     k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
     mode: Mode = Field(
         default="hybrid",
-        description="Both legs fused, or one alone; `bm25`: plain BM25 on words, for comparison, if `/info` lists it. "
-        "Alone, `score` is the leg's own score.",
+        description="Both legs fused, or one leg alone, whose own score is then `score`. `bm25`: plain BM25 on words, "
+        "for comparison, if `/info` lists it.",
     )
     task: str | None = Field(
         default=None,
         description="Name of the token table that encodes the query, see `/info`. Null: the bundle's default.",
     )
-    fusion: Fusion = Field(default=LinearFusion(), description="How the legs are combined in mode `hybrid`.")
+    fusion: Fusion = Field(default=LinearFusion(), description="How to combine the legs in mode `hybrid`.")
     candidates: int | None = Field(
         default=None,
         ge=1,
-        description="Documents each leg proposes. The order of hits depends on it, but not on `k` and `offset`. "
-        "Null: the service's default, see `/info`.",
+        description="Number of documents that each leg proposes. The order of hits depends on it, but not on `k` or "
+        "`offset`. Null: the service's default, see `/info`.",
     )
     fields: list[str] | None = Field(
         default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."
@@ -136,41 +136,41 @@ class SearchRequest(Model):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Milliseconds this request may take, at most the service's own deadline, see `/info`.",
+        description="Time limit of this request in milliseconds, at most the service's own deadline, see `/info`.",
     )
     allow_partial: bool = Field(
         default=True,
-        description="When one of the two legs fails or is late: answer with the other one and name it in `degraded` "
-        "(true), or answer with an error (false).",
+        description="If one of the two legs fails or is late: answer with the other one and name the missing leg in "
+        "`degraded` (true), or answer with an error (false).",
     )
-
     filter: Filter | None = Field(
         default=None,
-        description="Only documents that this holds for are searched, by both legs.",
+        description="Condition that restricts both legs to matching documents.",
         examples=[{"field": "year", "gte": 2019}],
     )
     facets: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Declared keyword fields, whose values are counted over all candidates of the legs.",
+        description="Declared keyword fields whose values to count over all candidates of the legs.",
         json_schema_extra=_EMPTY,
     )
     snippets: SnippetRequest | None = Field(
         default=None,
-        description="Give of each hit the part of its text that has most of the query, with the query's words marked.",
+        description="For each hit, give the part of its text that matches the query best, with the query's words "
+        "marked.",
         examples=[{"fields": ["text"], "length": 160}],
     )
     explain: bool = Field(
-        default=False, description="Say of each hit what each token of the query adds to its scores, and each leg."
+        default=False, description="For each hit, give the share of each leg and each query token in its scores."
     )
 
     _blank = field_validator("query")(_not_blank)
 
 
 class BatchRequest(Model):
-    """Several searches. They are accepted or refused as a whole; each deadline counts from the batch's arrival."""
+    """Several searches, accepted or refused as a whole. Each deadline counts from the batch's arrival."""
 
-    searches: list[SearchRequest] = Field(min_length=1, description="Answered in this order.")
+    searches: list[SearchRequest] = Field(min_length=1, description="The answers have the same order.")
 
 
 class EncodeRequest(Model):

@@ -1,1 +1,1 @@
-"""One search from the query to the hits. Knows nothing of HTTP."""
+"""One search from the query to the hits, independent of HTTP."""

@@ -1,4 +1,4 @@
-"""The stored documents: JSON objects, found by ordinal or id."""
+"""The stored documents: JSON objects, read by ordinal or id."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _PROBE_WORDS: Final = 8
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Log what the store of documents raises, and raise SearchFailedError in its place."""
+    """Log an error of the store, and raise SearchFailedError in its place."""
     try:
         yield
     except Exception as error:
@@ -34,7 +34,7 @@ def reading() -> Iterator[None]:
 class Documents:
     """Reads documents. A document's fields are the keys of its JSON object without `_id`.
 
-    Every method raises SearchFailedError where the store gives no answer.
+    Every method raises SearchFailedError if the store fails.
     """
 
     def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:
@@ -45,7 +45,7 @@ class Documents:
         """Names of the fields; without `names`, those of up to 1,000 documents spread evenly over the index."""
 
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
-        """Give id and fields of documents (m,), in this order; `fields` None: all of them."""
+        """Give id and fields of documents (m,), in the order given; `fields` None: all."""
         found = []
         for document in self._read(ordinals):
             document_id = document.pop(_ID_FIELD)
@@ -60,12 +60,12 @@ class Documents:
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
     def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
-        """Give, by field, the values in documents (m,) and how many have each, the most frequent first."""
+        """Count each field's values over documents (m,), the most frequent first."""
         with reading():
             return {field: self.store.facets(field, ordinals) for field in fields}
 
     def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
-        """Give the impacts of one document by term, and its fields, or None if no document has this id."""
+        """Give one document's impacts by term, and its fields, or None if no document has this id."""
         ordinal = self._ordinal(document_id)
         if ordinal is None:
             return None
@@ -75,7 +75,7 @@ class Documents:
         return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
 
     def probes(self, count: int) -> list[str]:
-        """Give up to `count` texts that look like queries: the first words of documents all over the index."""
+        """Give up to `count` query-like texts: the first words of documents spread over the index."""
         texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
         return [probe for text in texts if (probe := " ".join(text.split()[:_PROBE_WORDS]))]
 
@@ -97,7 +97,7 @@ class Documents:
 def list_terms(
     document_id: str, impacts: Mapping[int, int], fields: Mapping[str, Any], tokenizer: TextTokenizer
 ) -> DocumentTerms:
-    """Give the terms of a document by descending impact, and which of them its title and text have."""
+    """List the terms of a document by descending impact, and mark those in its title and text."""
     text = document_text(*(str(fields.get(name) or "") for name in ("title", "text")))
     own = set(tokenizer.encode(text).tolist())
     terms = [

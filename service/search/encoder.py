@@ -3,7 +3,7 @@
 dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
 
-A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
+An extra term of weight w counts as if its text were appended to the query w times; w may be fractional or negative.
 """
 
 from collections import Counter
@@ -23,19 +23,19 @@ from lightretriever.service.observability.metrics import StageClock
 
 __all__ = ["EncodedQueries", "QueryEncoder"]
 
-# A shorter vector is rounding noise; dividing by its length would make a direction out of it.
+# A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
-_NOTHING = 1e-6  # what is left where weights, which have rounding noise, cancel a token
+_NOTHING = 1e-6  # rounding noise of weights that cancel a token
 
 _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedQueries:
-    """Many queries (q) in arrays: the fields of an `EncodedQuery`, one query's behind the other's.
+    """Many queries (q): the fields of `EncodedQuery`, concatenated.
 
-    bounds: (q + 1,) int64, query i has the terms from bounds[i] to bounds[i + 1]. dense: (q, D), None where it was not
-    asked for. A single query, by its number or in a loop, is a view of its part.
+    bounds: (q + 1,) int64; query i has the terms from bounds[i] to bounds[i + 1]. dense: (q, D), None if not requested.
+    Indexing and iteration give views.
     """
 
     bounds: npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ class EncodedQueries:
 
 
 class QueryEncoder:
-    """Encodes queries with one tokenizer, the token table of each task, and the IDF weights (V,), if there are any."""
+    """Encodes queries with one tokenizer, a token table per task, and IDF weights (V,), if any."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class QueryEncoder:
         self.tokenizer = tokenizer
         self.tables = tables
         self._idf = idf
-        # Many tokenizers have one token for a word within a text, which begins with the space before it, and another
-        # for one that begins the text. Those that put a space before each text themselves need none.
+        # Many tokenizers have two tokens for a word: one with the space before it, one for the start of a text. Those
+        # that prepend a space to each text need none here.
         once, twice = tokenizer.encode("a").tolist(), tokenizer.encode("a a").tolist()
         self._space = "" if once and twice[-len(once) :] == once else " "
 
@@ -86,11 +86,11 @@ class QueryEncoder:
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
-        """Encode a text for a task (KeyError if there is no such task), without the dense vector if `dense` is false.
+        """Encode a text for a task (KeyError if unknown), without the dense vector if `dense` is false.
 
-        `extra_terms`: texts with their weights. NoTokensError for a text without tokens, and where those of negative
-        weight take away all there are; NoDirectionError where the mean of the tokens' rows is zero. Both name the
-        `field` of the request that holds the text.
+        `extra_terms`: texts with their weights. NoTokensError for a text without tokens, or if negative weights cancel
+        every token; NoDirectionError if the mean of the tokens' rows is zero. Both name the request's `field` with the
+        text.
         """
         started = perf_counter()
         ids = self._token_ids(text, field)
@@ -112,8 +112,7 @@ class QueryEncoder:
         return EncodedQuery(terms, counts, term_weights, weights, vector)
 
     def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
-        """Encode many texts, to the same as `encode` makes of each. An error names the first text that has one, as
-        `queries.N`."""
+        """Encode many texts, each as `encode` does. An error names the first bad text, as `queries.N`."""
         started = perf_counter()
         ids, lengths = self.tokenizer.token_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
@@ -132,13 +131,13 @@ class QueryEncoder:
         return EncodedQueries(bounds, terms, counts, term_weights, weights, vectors)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """The same query with what each of its terms adds to its dense vector."""
+        """Add each term's part of the dense vector to a query."""
         rows = self.tables[task].rows(query.terms) * query.term_weights[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
     def _token_ids(self, text: str, field: str) -> list[int]:
-        """The token ids of a text, one at least. NoTokensError names the `field` of the request that holds it."""
+        """Give the token ids of a text, at least one. NoTokensError names the request's `field` with the text."""
         try:
             ids = self.tokenizer.token_ids(text)
         except TokenizerError as error:
@@ -147,7 +146,7 @@ class QueryEncoder:
         return ids
 
     def _joined(self, ids: list[int], extra_terms: Sequence[tuple[str, float]]) -> _Counted:
-        """As `kernels.count`, of a query and its extra_terms texts; the tokens with all they count are left out."""
+        """Do `kernels.count` for a query and its extra terms, without the tokens that they cancel."""
         counts = Counter(ids)
         term_weights = {token_id: float(count) for token_id, count in counts.items()}
         for position, (text, weight) in enumerate(extra_terms):

@@ -1,4 +1,4 @@
-"""The search engine: encode, search the legs at the same time, fuse, fetch. Knows nothing of HTTP.
+"""The search engine: encode, search the legs in parallel, fuse, fetch. Independent of HTTP.
 
 with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
@@ -48,24 +48,23 @@ T = TypeVar("T")
 
 
 class SearchEngine:
-    """Searches one bundle. Any number of threads may use it at once.
+    """Searches one bundle. Thread-safe.
 
-    `arrived` is the `perf_counter` time in seconds that a deadline counts from, default now; `marks` gets the times of
-    the stages. A request out of limits raises InvalidRequestError, a query that can't be encoded NoTokensError or
-    NoDirectionError; DeadlineError and SearchFailedError are raised where there is no answer to give.
+    `arrived` is the `perf_counter` time in seconds at which a deadline starts, default now; `marks` collects the times
+    of the stages. InvalidRequestError for a request out of limits, NoTokensError or NoDirectionError for a query that
+    can't be encoded, DeadlineError or SearchFailedError if there is no answer.
     """
 
     def __init__(self, bundle: Bundle, settings: Settings, parts: Parts, metrics: Metrics | None = None) -> None:
-        """Use `open` instead, which opens the parts. They are the engine's from now on."""
+        """Use `open` instead. The engine closes `parts`."""
         self.bundle = bundle
         self.settings = settings
         self.metrics = metrics or Metrics()
         self.parts = parts
-        """What searches are made of."""
         self.modes = modes_of(bundle.manifest)
-        """Modes in which the bundle can be searched."""
+        """Search modes that the bundle supports."""
         self.fusion_weights = fusion_weights(bundle.manifest)
-        """Weights of a linear fusion that names none."""
+        """Default weights of linear fusion."""
         self._limits = RequestLimits(
             settings,
             tasks=bundle.manifest.tasks,
@@ -89,8 +88,8 @@ class SearchEngine:
     ) -> Self:
         """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start.
 
-        `metrics` are those of the process, which tell of this engine from `publish` on; None: of its own, at once.
-        Unless its files were `hashed` already, or need not be, they are before an index is opened.
+        `metrics` are the process's; call `publish` to make them describe this engine. None: the engine has its own.
+        Unless `hashed`, checks the files' hashes before it opens an index.
         """
         settings = settings or Settings()
         parts = Parts.open(bundle, settings, hashed=hashed)
@@ -102,11 +101,11 @@ class SearchEngine:
 
     @property
     def fields(self) -> list[str]:
-        """Names of the document fields that a request may ask for."""
+        """Names of the document fields that a request may name."""
         return self.parts.documents.fields
 
     def publish(self) -> None:
-        """Let the metrics tell the state of this engine."""
+        """Make the metrics describe this engine."""
         lanes = self.parts.executor.lanes
         self.metrics.describe(self.bundle.manifest, self.parts.backends(), self._ready, lanes)
 
@@ -117,7 +116,7 @@ class SearchEngine:
         return SearchResponse.model_validate(self.answer(request, arrived=arrived, marks=marks))
 
     def answer(self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Plain:
-        """Answer one search with plain dictionaries, of the keys of `SearchResponse`."""
+        """Answer one search with plain dictionaries that have the keys of `SearchResponse`."""
         self._require_open()
         self._limits.check_search(request)
         return self._answer(request, arrived, marks)
@@ -129,10 +128,7 @@ class SearchEngine:
         arrived: float | None = None,
         marks: list[Mark] | None = None,
     ) -> list[SearchResponse]:
-        """Answer several searches, in their order.
-
-        The batch is answered as a whole: an error of one search, which it names, is the error of all.
-        """
+        """Answer several searches, in their order. An error of one search, which it names, fails the whole batch."""
         calls = [self.submit(search) for search in self.batch(requests, arrived=arrived, marks=marks)]
         try:
             return [SearchResponse.model_validate(call.future.result()) for call in calls]
@@ -143,9 +139,9 @@ class SearchEngine:
     def batch(
         self, requests: Sequence[SearchRequest], *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> list[Callable[[], Plain]]:
-        """Check several searches, and give for each the function that answers it as `answer` does.
+        """Check several searches, and give for each a function that answers it as `answer` does.
 
-        An error says which search it is of. When a search failed, those behind it don't begin any more.
+        Errors name the search. After a search has failed, later ones don't begin.
         """
         self._require_open()
         self._limits.check_batch(requests)
@@ -177,22 +173,19 @@ class SearchEngine:
         return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
 
     def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
-        """Read a document. DocumentNotFoundError if there is none of this id."""
+        """Read a document. DocumentNotFoundError if none has this id."""
         fields = self._read(self.parts.documents.get, document_id, StageClock(arrived, marks))
         return Document(id=document_id, fields=fields)
 
     def terms(
         self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
     ) -> DocumentTerms:
-        """Give what the sparse side has of a document, by descending impact. Errors as in `document`."""
+        """Give the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
         impacts, fields = self._read(self.parts.documents.terms, document_id, StageClock(arrived, marks))
         return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
     def submit(self, work: Callable[[], T]) -> Call[T]:
-        """Let one of the threads for requests do some work when its turn comes.
-
-        NotReadyError if the engine is closed, or if work that does not end holds all threads.
-        """
+        """Queue work for a request thread. NotReadyError if the engine is closed or stuck work holds all threads."""
         self._require_open()
         call = self.parts.executor.lanes[REQUESTS].submit(work)
         if call is None:
@@ -200,10 +193,10 @@ class SearchEngine:
         return call
 
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
-        """Search until the JVM is fast; the engine is ready when the legs answered, and a second time does nothing.
+        """Search until the JVM has compiled its hot code, then mark the engine ready. Idempotent.
 
-        Takes no more than a `share` of the time; when `stop` is set it ends at once, and the engine is not ready.
-        SearchFailedError or DeadlineError if a leg did not answer.
+        Takes at most a `share` of the time. If `stop` is set, it ends at once and the engine is not ready.
+        SearchFailedError or DeadlineError if a leg does not answer.
         """
         self._require_open()
         if not self._warm:
@@ -212,7 +205,7 @@ class SearchEngine:
             trim_heap()
 
     def require_ready(self) -> None:
-        """Raise NotReadyError unless the engine is warm, open, and no lane is stuck."""
+        """Raise NotReadyError unless the engine is warm and open and no lane is stuck."""
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
@@ -220,7 +213,7 @@ class SearchEngine:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
 
     def close(self) -> None:
-        """Finish the requests that were begun, and close the backends; a second time does nothing."""
+        """Finish the running requests and close the backends. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""The engine as evaluation and training use it: the service's own searches, also with queries that a model encoded."""
+"""The engine for evaluation and training: the service's own searches, optionally with queries that a model encoded."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def open_searcher(bundle: Bundle) -> Iterator["EngineSearcher"]:
 
 
 class EngineSearcher:
-    """`artifacts.evaluation.searching.Searcher` by the engine that serves."""
+    """Implements `artifacts.evaluation.searching.Searcher` with the serving engine."""
 
     def __init__(self, engine: SearchEngine) -> None:
         self._engine = engine
@@ -51,7 +51,7 @@ class EngineSearcher:
         return [Hit(hit.id, hit.score, None if hit.dense is None else hit.dense.score) for hit in hits]
 
     def terms(self, query: str, task: str) -> QueryVectors | None:
-        """The sparse query of the service."""
+        """Give the service's sparse query."""
         try:
             found = self._engine.parts.encoder.encode(query, task, StageClock(), dense=False)
         except NoTokensError:
@@ -59,14 +59,14 @@ class EngineSearcher:
         return QueryVectors(found.terms, found.weights)
 
     def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "EngineSearcher":
-        """The same parts with another query encoder."""
+        """Give a searcher that takes the encoded queries from `queries`, by text."""
         engine = self._engine
         parts = replace(engine.parts, encoder=_GivenQueries(engine.parts.encoder, queries))
         return EngineSearcher(SearchEngine(engine.bundle, engine.settings, parts))
 
 
 class _GivenQueries(QueryEncoder):
-    """Gives the vectors that a model made of these texts."""
+    """Looks up queries that a model encoded."""
 
     def __init__(self, base: QueryEncoder, queries: Mapping[str, QueryVectors]) -> None:
         super().__init__(base.tokenizer, base.tables)
@@ -82,7 +82,7 @@ class _GivenQueries(QueryEncoder):
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
-        """NoDirectionError where the model made no vector of the text but zero."""
+        """Look up a text. NoDirectionError if the model's vector is zero."""
         query = self._queries[text]
         if dense and query.dense is None:
             reason = "the query model's vector of this text is zero, so no document is nearer than another"

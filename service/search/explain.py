@@ -1,8 +1,8 @@
-"""Why a hit has its score: exact, because both legs are sums over the query's tokens.
+"""Explains scores exactly, because both legs are sums over the query's tokens.
 
-dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t how often t counts
+dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t the weighted count of t
 sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
-fused   score(d) = sum over the legs of what each adds
+fused   score(d) = sum_l share_l,   share_l the leg's share
 """
 
 import math
@@ -26,10 +26,10 @@ def explained(
     legs: Sequence[LegName],
     shares: Mapping[LegName, npt.NDArray[np.float32]],
 ) -> list[Plain]:
-    """Give the hits with an explanation each.
+    """Add an explanation to each hit.
 
-    fusion: (legs, k), what each leg adds to the score of each hit. shares: by leg (k, t), what each of the query's
-    terms adds to the leg's score; a leg without them is not explained.
+    fusion: (legs, k), each leg's share of each hit's score. shares: by leg (k, t), each query term's share of the leg's
+    score; a leg may be absent.
     """
     facts = list(
         zip(

@@ -1,7 +1,7 @@
 """Filters: from a request's conditions to the set of documents that both legs search.
 
-A condition is checked against the bundle's declared fields, and written as the texts that Java's DocumentFilter reads.
-The sets of the last few conditions are kept: the next request with the same ones needs no look into the index.
+`read_filter` checks a condition against the bundle's declared fields and writes it in the form that Java's
+DocumentFilter reads. `Filters` caches the sets of recent conditions.
 """
 
 import math
@@ -22,7 +22,7 @@ MOST_VALUES: Final = 1000
 """Most values in all conditions of a filter."""
 
 MOST_DEEP: Final = 20
-"""Most conditions around a condition."""
+"""Deepest nesting of conditions."""
 
 _KEPT: Final = 64
 _KEPT_BYTES: Final = 64 << 20
@@ -35,8 +35,7 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 
 
 class Filters:
-    """The sets of documents that conditions hold for; those of the last 64 conditions are kept, or fewer where they
-    would take more than 64 MiB. For any thread."""
+    """An LRU cache of the document sets of conditions: up to 64, within 64 MiB, but at least one. Thread-safe."""
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
@@ -46,10 +45,7 @@ class Filters:
         self._lock = Lock()
 
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
-        """The set of a condition: the one that is kept, or the index's answer, which is kept from now on.
-
-        SearchFailedError if the index gives none.
-        """
+        """Give the set of a condition, from the cache or the index. SearchFailedError if the index fails."""
         with self._lock:
             if condition in self._sets:
                 self._sets.move_to_end(condition)
@@ -64,7 +60,7 @@ class Filters:
 
 
 def read_filter(given: Filter, fields: Mapping[str, FieldKind]) -> tuple[tuple[str, ...], list[FieldError]]:
-    """A filter as the index reads it, and what is wrong with it, by the path in the request."""
+    """Give a filter in the index's form, and its errors, by their path in the request."""
     errors: list[FieldError] = []
     texts = tuple(_texts(given, fields, "filter", 0, errors))
     values = sum(_values(given))
@@ -82,7 +78,7 @@ def _values(given: Filter) -> Iterator[int]:
 
 
 def _parts(given: And | Or | Not) -> dict[str, Filter]:
-    """The conditions inside, by their path."""
+    """Give the conditions inside, by their path."""
     if isinstance(given, Not):
         return {"not": given.not_}
     name, parts = ("and", given.and_) if isinstance(given, And) else ("or", given.or_)
@@ -107,7 +103,7 @@ def _texts(
 
 
 class _WrongError(ValueError):
-    """What is wrong with a part of a condition."""
+    """A part of a condition is wrong."""
 
     def __init__(self, name: str, message: str, value: Any) -> None:
         super().__init__(message)
@@ -148,7 +144,7 @@ def _range(field: str, kind: FieldKind, name: str, low: Any, high: Any) -> list[
 
 
 def _bound(given: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
-    """The lowest or highest value that is allowed, None for any."""
+    """Give the lowest or highest allowed value; None for no bound."""
     if (value := getattr(given, closed)) is not None:
         found: float | int = _parsed(kind, closed, value)
         return found

@@ -1,7 +1,7 @@
 """Fusion of the dense and the sparse ranking: pure functions over arrays, no I/O.
 
-A *leg* proposes candidates, ordinals with scores. `align` puts the candidates of all legs into one table, in which a
-cell is NaN where a leg did not score a document. The caller may fill such cells with the leg's true score
+A *leg* proposes candidates, ordinals with scores. `align` puts the candidates of all legs into one table, in which NaN
+marks a document that a leg did not score. The caller may fill such cells with the leg's true score
 (`CandidateTable.missing`, `CandidateTable.fill`): both scores are plain inner products, so this is cheap and exact.
 
 Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of document d in leg l):
@@ -9,17 +9,17 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
     fused(d) = sum_l w_l * norm_l(s_l(d)),   norm_l(unknown) = 0
 
     "range"  norm_l(s) = 0.001 + 0.999 * (s - min_l) / (max_l - min_l), minimum and maximum over all known scores of the
-             table; 1 where they are equal. The last candidate keeps 0.001 and a single hit gets 1: none is zeroed.
-    "paper"  norm_l(s) = (s - min_l) / (max_l - min_l) over the leg's own candidates, other documents get 0; 0 where all
-             are equal (the divisor is 1e-9 at least, as in ranx and the official code). The paper's own fusion, for
-             parity in evaluation. Filled scores are not used.
+             table; 1 if they are equal. The last candidate keeps 0.001 and a single hit gets 1: no hit drops to zero.
+    "paper"  norm_l(s) = (s - min_l) / (max_l - min_l) over the leg's own candidates, other documents get 0; 0 if all
+             are equal (the divisor is at least 1e-9, as in ranx and the official code). The paper's own fusion, for
+             parity in evaluation. It ignores filled scores.
 
 Reciprocal rank fusion (ranks from 1, c the rank constant, 60 in the paper):
 
     fused(d) = sum_l w_l / (c + rank_l(d)),   over the legs that proposed d
 
-The result holds the documents that a leg of weight above 0 proposed, by fused score, ties by ordinal. Where one such
-leg is alone, the order is that leg's own: rounding in the normalisation can't turn two of its scores into a tie.
+The result holds the documents that a leg of weight above 0 proposed, by fused score, ties by ordinal. If there is only
+one such leg, the order is that leg's own: rounding in the normalisation can't turn two of its scores into a tie.
 """
 
 from collections.abc import Sequence
@@ -37,15 +37,15 @@ Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 FLOOR = kernels.FLOOR
-"""What the lowest known score of a leg becomes in "range" normalisation."""
+"""Value of a leg's lowest known score after "range" normalisation."""
 
 
 @dataclass(slots=True)
 class CandidateTable:
-    """The candidates of all legs side by side; u documents, one row per leg.
+    """The candidates of all legs; u documents, one row per leg.
 
-    ordinals: (u,) int64, ascending. scores: (legs, u) float64, NaN where unknown.
-    ranks: (legs, u) int64, rank among the leg's own candidates from 1, 0 where the leg didn't propose the document.
+    ordinals: (u,) int64, ascending. scores: (legs, u) float64, NaN if unknown.
+    ranks: (legs, u) int64, rank among the leg's own candidates from 1, 0 if the leg didn't propose the document.
     """
 
     ordinals: Ordinals
@@ -57,16 +57,16 @@ class CandidateTable:
         return kernels.unknown(self.ordinals, self.scores[leg])
 
     def fill(self, leg: int, scores: npt.NDArray[np.floating]) -> None:
-        """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`; ValueError if not finite, or not
-        as many."""
+        """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`. ValueError for another number of
+        scores, or for scores that are not finite."""
         if not kernels.fill(self.scores[leg], scores):
             raise ValueError(f"leg {leg} gave scores that are not finite numbers: {scores[~np.isfinite(scores)][:3]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A fused ranking. order: (m,) columns of the table, best first, m <= u; shares: (legs, u) float64, what each leg
-    adds to the score of each column; scores: (u,) float64, the sums."""
+    """A fused ranking. order: (m,) columns of the table, best first, m <= u; shares: (legs, u) float64, each leg's
+    share of each column's score; scores: (u,) float64, the sums."""
 
     order: npt.NDArray[np.intp]
     shares: Scores
@@ -76,8 +76,8 @@ class Fused:
 def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> CandidateTable:
     """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), into one table.
 
-    The order in which a leg lists its candidates doesn't matter: ranks follow the score, ties the ordinal.
-    ValueError if a leg's two arrays differ in length, a score is not finite, or an ordinal comes twice in a leg.
+    Ranks follow the score, ties the ordinal; the order of a leg's candidates doesn't matter.
+    ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
     """
     return CandidateTable(*kernels.align(legs))
 

@@ -1,7 +1,6 @@
-"""The hits of a page, out of the candidates' table and the documents read.
+"""Builds the hits of a page from the candidate table and the documents.
 
-They are plain dictionaries, made as `service.schemas` describes them: what goes out as JSON need not be checked against
-the models on its way.
+Hits are plain dictionaries in the form of `service.schemas`, so that answers are not validated on their way out.
 """
 
 from math import isnan
@@ -15,18 +14,17 @@ from lightretriever.service.search.fusion import CandidateTable, Fused
 __all__ = ["Counts", "Fetched", "Plain", "list_facets", "list_hits"]
 
 Plain = dict[str, Any]
-"""What is answered, or a part of it, with the keys of its model in their order."""
+"""An answer, or a part of it, with the keys of its model in their order."""
 
 Fetched = list[tuple[str, dict[str, Any]]]
 """Ids and fields of documents."""
 
-
 Counts = dict[str, list[tuple[str, int]]]
-"""By field, the values and how many documents have each."""
+"""By field, the values and their document counts."""
 
 
 def list_facets(counts: Counts) -> dict[str, list[Plain]]:
-    """The counts, as `FacetCount`."""
+    """Give the counts as `FacetCount`."""
     return {name: [{"value": value, "count": count} for value, count in found] for name, found in counts.items()}
 
 
@@ -38,8 +36,8 @@ def list_hits(
     documents: Fetched,
     offset: int,
 ) -> list[Plain]:
-    """Give the hits of a page, as `Hit`: columns (k,) of the table, best first, of which `offset` come before. `legs`
-    names the table's rows, `documents` are those of the page."""
+    """Give the hits of a page, as `Hit`. `page`: columns (k,) of the table, best first, after `offset` other hits.
+    `legs` names the table's rows; `documents` are the page's."""
     cells = zip(legs, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
     found = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
     nothing: list[Plain | None] = [None] * len(page)

@@ -1,4 +1,4 @@
-"""One search from the query to the answer: encode, search the legs at the same time, fuse, read the documents."""
+"""One search from the query to the answer: encode, search the legs in parallel, fuse, read the documents."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -23,32 +23,32 @@ __all__ = ["Search"]
 
 _log = logging.getLogger(__name__)
 
-# Shares of the deadline, counted from the arrival: what comes later keeps its time.
+# Shares of the deadline, counted from the arrival; they reserve time for the later stages.
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
 
-# The times that every answer has.
+# Every answer has these times.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
 
 
 class Search:
-    """One search under way."""
+    """One running search."""
 
     def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
         self.clock = clock
         self.missing: dict[LegName, Reason] = {}
-        """Legs that should have answered and did not."""
+        """Legs that did not answer."""
         self.unscored: dict[LegName, Reason] = {}
-        """Legs that answered, but did not score the other legs' candidates."""
+        """Legs that answered but did not score the other legs' candidates."""
         self._parts = parts
         self._plan = plan
         self._weights = plan.legs()
 
     def run(self) -> Plain:
-        """Give what `SearchResponse` describes.
+        """Give a `SearchResponse` as plain dictionaries.
 
         NoTokensError or NoDirectionError if the query can't be encoded, DeadlineError or SearchFailedError if there is
-        no answer to give.
+        no answer.
         """
         if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
@@ -80,7 +80,7 @@ class Search:
         )
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
-        """What the legs find, searched at the same time. DeadlineError or SearchFailedError if it is too little."""
+        """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         among = self._among()
         calls: dict[LegName, Callable[[], ScoredDocuments]] = {
             name: partial(self._parts.legs[name].search, query, self._plan.candidates, among) for name in self._weights
@@ -99,15 +99,15 @@ class Search:
         return found
 
     def _among(self) -> DocumentFilter | None:
-        """The documents that the request's filter leaves, None if it has none."""
+        """Give the documents that match the request's filter; None if it has none."""
         if self._plan.condition is None:
             return None
         with self.clock.measure("filter"):
             return self._parts.filters.where(self._plan.condition)
 
     def _rescore(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
-        """Fill in each leg's true score of the documents that only other legs proposed. Where there is no time left for
-        it, or it fails, the scores stay unknown; the leg is not missing for that."""
+        """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
+        time, the scores stay unknown and `unscored` names the leg."""
         for row, name in enumerate(legs):
             which = table.missing(row)
             if not which.size:
@@ -134,7 +134,7 @@ class Search:
     def _answer(
         self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], fused: Fused, page: npt.NDArray[np.intp]
     ) -> Plain:
-        """Read the documents of the page, their facets and what explains them, and make the answer."""
+        """Read the page's documents, add snippets, explanations and facets, and make the answer."""
         request, parts, ordinals = self._plan.request, self._parts, table.ordinals[page]
         self._require_time("read the documents")
         with self.clock.measure("fetch"):
@@ -165,7 +165,7 @@ class Search:
         }
 
     def _fields(self) -> list[str] | None:
-        """The fields to read: those to return, and those that snippets are made of."""
+        """Give the fields to read: those to return and those of the snippets."""
         request = self._plan.request
         if request.fields is None or request.snippets is None:
             return request.fields
@@ -184,7 +184,7 @@ class Search:
     def _shares(
         self, query: EncodedQuery, legs: list[LegName], ordinals: Ordinals
     ) -> dict[LegName, npt.NDArray[np.float32]]:
-        """What each term adds to each leg's score; without the legs that fail to say it."""
+        """Give each term's share of each leg's score, without the legs that fail."""
         if "dense" in legs:
             query = self._parts.encoder.with_parts(query, self._plan.task)
         shares = {}

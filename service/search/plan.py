@@ -1,4 +1,4 @@
-"""What a search is made of, and what it is to do with every default filled in."""
+"""The parts that searches use, and the plan of one search, with every default filled in."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,25 +19,24 @@ from lightretriever.service.settings import Settings
 __all__ = ["REQUESTS", "Parts", "Plan", "fusion_weights", "modes_of"]
 
 REQUESTS: Final = "requests"
-"""The lane in which whole requests run; the other lanes are named like the legs, whose searches they run."""
+"""The lane for whole requests; each other lane has the name of the leg whose searches it runs."""
 
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 
 
 def fusion_weights(manifest: Manifest) -> Weights:
-    """The weights of a linear fusion that names none: those of the bundle, else the paper's."""
+    """Give the default weights of linear fusion: the bundle's, else the paper's."""
     return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
 
 
 def modes_of(manifest: Manifest) -> list[Mode]:
-    """The modes in which a bundle can be searched."""
+    """Give the search modes that a bundle supports."""
     return [mode for mode in get_args(Mode) if mode != "bm25" or manifest.sparse.words]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What searches are made of: the query encoder, the legs and documents in their backends, and the executor that
-    makes the calls into them."""
+    """The parts that searches use: query encoder, legs, documents, filters, and the executor that calls the legs."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -47,9 +46,9 @@ class Parts:
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
-        """Open what searches in a bundle are made of. BundleError, JavaError.
+        """Open the parts of a bundle. BundleError, JavaError.
 
-        Unless its files were `hashed` already, they are hashed before an index is opened.
+        Unless `hashed`, checks the files' hashes before it opens an index.
         """
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder = thread.submit(_encoder, bundle)
@@ -69,13 +68,13 @@ class Parts:
                 raise
 
     def backends(self) -> dict[Stage, str]:
-        """The backend of each stage that has one."""
+        """Give the backend of each stage that has one."""
         documents = self.documents.store.backend
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
         return {**legs, "filter": documents, "fetch": documents, "facets": documents}
 
     def close(self) -> None:
-        """Refuse calls and close the backends. Calls that still run end in their threads."""
+        """Refuse calls and close the backends. Running calls end in their threads."""
         self.executor.close()
         Backends(self.legs, self.documents.store).close()
 
@@ -86,8 +85,8 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
-    from the arrival, and the filter's condition as the backends read it."""
+    """A search with its defaults filled in: task, leg weights, candidates per leg, milliseconds from the arrival, and
+    the filter's condition as the backends read it."""
 
     request: SearchRequest
     task: str
@@ -97,7 +96,7 @@ class Plan:
     condition: tuple[str, ...] | None
 
     def legs(self) -> dict[LegName, float]:
-        """Give the legs to search with their weights; a leg of weight 0 is not searched."""
+        """Give the weights of the legs to search, which excludes weight 0."""
         if self.request.mode != "hybrid":
             return {self.request.mode: 1.0}
         both: dict[LegName, float] = {"dense": self.weights.dense, "sparse": self.weights.sparse}

@@ -1,8 +1,8 @@
-"""The bundle that is served, and how another one takes its place while requests go on.
+"""Swaps the served bundle while requests continue.
 
-The new version is opened, verified and warmed beside the old one, in a thread of its own. Then the two change places in
-the event loop, between two requests. A request keeps the engine it began with; the old one is closed when the last of
-them ended. A version that can't be served is refused, and the old one goes on.
+A background thread opens, verifies and warms the new version beside the old one. The event loop then swaps the two
+between two requests. A request keeps the engine it began with; the old engine is closed after its last request. A
+version that can't be served is refused, and the old one stays.
 """
 
 import asyncio
@@ -30,25 +30,25 @@ __all__ = ["EngineHolder", "EngineLease"]
 _log = logging.getLogger(__name__)
 _TURN_S: Final = 10.0
 _JOIN_S: Final = 5.0
-_WARM_UP_SHARE: Final = 0.25  # of a processor: the others are for the requests of the engine that serves meanwhile
+_WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of the serving engine
 
 _Identity = tuple[int, int]
 _Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class EngineLease:
-    """An engine and the requests that use it: `with lease as engine`, in the event loop alone, where engines change
-    places: there, the current lease has not ended."""
+    """Counts the requests that use an engine: `with lease as engine`. Use it in the event loop alone, where engines are
+    swapped, so that the current lease has not ended."""
 
     def __init__(self, engine: SearchEngine) -> None:
         self.engine = engine
         self.drained = Event()
-        """Set when another engine has taken over and no request uses this one any more. Any thread may wait for it."""
+        """Set when the engine has been replaced and no request uses it. Any thread may wait for it."""
         self._users = 0
         self._ended = False
 
     def end(self) -> None:
-        """No further request begins with this engine."""
+        """Mark the engine as replaced: no further request begins with it."""
         self._ended = True
         self._look()
 
@@ -66,18 +66,18 @@ class EngineLease:
 
 
 class EngineHolder:
-    """The engine that answers now. With a folder, its engines are opened, replaced and closed here."""
+    """Holds the serving engine. With a folder, it opens, replaces and closes the folder's engines."""
 
     def __init__(self, engine: SearchEngine, folder: Path | None = None) -> None:
-        """Serve an engine, which stays its owner's. Use `open` for a folder."""
+        """Serve an engine, which the caller closes. Use `open` for a folder."""
         self.settings = engine.settings
         self.metrics = engine.metrics
         self.current = EngineLease(engine)
         """Read it once per request."""
         self.on_reload: Callable[[], None] = lambda: None
-        """Called when a reload was asked for, to tell other processes."""
+        """Called by `reload`, to notify other processes."""
         self.on_closed: Callable[[], None] = lambda: None
-        """Called when an engine that was replaced is closed."""
+        """Called after a replaced engine is closed."""
         self._folder = folder
         self._asked: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
@@ -88,17 +88,17 @@ class EngineHolder:
 
     @classmethod
     def open(cls, folder: Path, settings: Settings | None = None) -> Self:
-        """Open the bundle in a folder, or where it leads, if it is a symbolic link. BundleError, JavaError.
+        """Open the bundle in a folder, or in the target of a symbolic link. BundleError, JavaError.
 
-        Every file is read and hashed before an index is opened: damage that changes no file's size would else be
-        served, as other answers, or end the process within Faiss.
+        Hashes every file before it opens an index: otherwise damage that keeps the file's size would give wrong answers
+        or crash Faiss.
         """
         engine = _open(folder.resolve(), settings or Settings(), Metrics(), hashed=False)
         engine.publish()
         return cls(engine, folder)
 
     def start(self) -> None:
-        """Begin to watch the folder, if there is one. Call it in the event loop that serves."""
+        """Start to watch the folder, if any. Call it in the serving event loop."""
         if self._folder is None:
             return
         self._loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ class EngineHolder:
         self._thread.start()
 
     async def reload(self) -> bool:
-        """Serve what the folder has now. False if that is served already; BundleRefusedError if it can't be served."""
+        """Serve the folder's present bundle. False if it is served already; BundleRefusedError if it can't be."""
         if self._folder is None:
             raise BundleRefusedError("This process serves an engine that was opened elsewhere: there is no folder.")
         if self._thread is None or self._stop.is_set():
@@ -115,20 +115,20 @@ class EngineHolder:
         return await asyncio.wrap_future(self.ask())
 
     def ask(self) -> "Future[bool]":
-        """Ask from any thread for what `reload` does."""
+        """Request a reload from any thread."""
         asked: Future[bool] = Future()
         self._asked.put(asked)
         return asked
 
     def stop(self) -> None:
-        """Replace nothing any more. What is served stays open."""
+        """Stop replacing engines. The serving engine stays open."""
         self._stop.set()
         self._asked.put(None)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """Stop, and close the engine if it came from the folder."""
+        """Stop, and close the engine if `open` opened it."""
         self.stop()
         if self._folder is not None:
             self.current.engine.close()
@@ -142,11 +142,11 @@ class EngineHolder:
         self.close()
 
     def _run(self) -> None:
-        """Look at the folder every `watch_s` seconds, and whenever someone asks."""
+        """Check the folder every `watch_s` seconds, and on request."""
         while not self._stop.is_set():
             try:
                 self._turn()
-            except Exception:  # whatever it was, the next version must be found
+            except Exception:  # keep watching
                 _log.exception("swapping bundles failed")
         while not self._asked.empty():
             if (left := self._asked.get()) is not None:
@@ -162,8 +162,8 @@ class EngineHolder:
                 self._replace(asked)
 
     def _look(self) -> None:
-        """Serve what the folder has, if it differs from what was handled last and is the same at two looks in a row:
-        what is being copied, or moved away for a moment, is let alone."""
+        """Serve the folder's bundle if it differs from the last one handled and is the same at two checks in a row, so
+        that a copy in progress is left alone."""
         if self._folder is None:
             return
         before, self._looked = self._looked, _signature(self._folder)
@@ -171,7 +171,7 @@ class EngineHolder:
             self._replace(Future())
 
     def _replace(self, asked: "Future[bool]") -> None:
-        """Serve what the folder has now, tell the asker, and close what was served when nobody uses it any more."""
+        """Serve the folder's present bundle, complete `asked`, and close the old engine after its last request."""
         try:
             engine = self._prepared()
         except Exception as error:
@@ -187,7 +187,6 @@ class EngineHolder:
             asked.set_exception(NotReadyError("The service stops."))
             return
         asked.set_result(True)
-        # Every request ends with its deadline.
         while not old.drained.wait(_TURN_S):
             if self._stop.is_set():
                 break
@@ -196,7 +195,7 @@ class EngineHolder:
         self.on_closed()
 
     def _prepared(self) -> SearchEngine | None:
-        """A warm engine over what the folder has, every file of it verified; None if that is served already."""
+        """Verify the folder's bundle and give a warm engine over it; None if it is served already."""
         if self._folder is None:
             raise BundleRefusedError("There is no folder.")
         self._handled = _signature(self._folder)
@@ -228,7 +227,7 @@ class EngineHolder:
         return BundleRefusedError(f"{reason} Version {served} is served as before.")
 
     def _exchanged(self, engine: SearchEngine) -> bool:
-        """Let the event loop put the engine in the place of the current one; false if the loop has ended."""
+        """Swap the engine with the current one in the event loop; False if the loop has ended."""
         done = Event()
 
         def exchange() -> None:
@@ -237,7 +236,7 @@ class EngineHolder:
             try:
                 engine.publish()
                 self.metrics.swaps.labels("swapped").inc()
-            finally:  # were the metrics' disk full, the engines have changed places all the same
+            finally:  # the engines are swapped even if the metrics' disk is full
                 done.set()
 
         if self._loop is None:
@@ -255,8 +254,7 @@ class EngineHolder:
 
 
 def _open(path: Path, settings: Settings, metrics: Metrics, *, hashed: bool) -> SearchEngine:
-    """Open a bundle whose path has no symbolic link, and whose hashes were compared or still are to be; BundleError if
-    another one took its place meanwhile."""
+    """Open a bundle at a path without symbolic links. BundleError if the folder is replaced meanwhile."""
     bundle = Bundle.open(path)
     identity = _identity(path)
     engine = SearchEngine.open(bundle, settings, metrics, hashed=hashed)
@@ -279,8 +277,7 @@ def _require_same(path: Path, identity: _Identity) -> None:
 
 
 def _signature(folder: Path) -> _Signature:
-    """What tells one content of a folder from another without reading it: every file's name, inode, size and time.
-    Empty where there is no folder."""
+    """Give every file's name, inode, size and time, which change with the folder's content. Empty without a folder."""
     found = []
     for root, _, names in os.walk(folder.resolve()):
         for name in names:

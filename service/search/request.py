@@ -1,4 +1,4 @@
-"""What a request may ask for, given the bundle and the settings: everything the schema alone can't know."""
+"""Checks requests against the bundle and the settings, which the schema alone can't."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
@@ -11,12 +11,12 @@ from lightretriever.service.settings import Settings
 
 __all__ = ["RequestLimits"]
 
-# An error names each task or field that there is, but must stay small.
+# An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
 
 
 class RequestLimits:
-    """Checks requests. Every complaint of a request is in the one error that is raised."""
+    """Checks requests. One error lists everything wrong with a request."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RequestLimits:
         _raise_all(self._of_search(request))
 
     def check_batch(self, requests: Collection[SearchRequest]) -> None:
-        """Raise InvalidRequestError unless every search can be answered and there are not too many of them."""
+        """Raise InvalidRequestError unless every search can be answered and the batch is within its limits."""
         most = self._settings.max_batch
         if len(requests) > most:
             message = f"a batch has at most {most} searches; send the others in another request"

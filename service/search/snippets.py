@@ -1,7 +1,7 @@
-"""The part of a document's text that has most of the query, and where the words of the query stand in it.
+"""Snippets: the part of a document's text that matches the query best, with the query's words marked.
 
-A word is marked if it has the tokens of a word of the query: those it has there, or would have at the beginning or in
-the middle of a text, which may be others. So capitals and accents make a difference where they do for the tokenizer.
+A word is marked if it has the tokens of a word of the query, which may differ at the start and in the middle of a text;
+all variants count. Case and accents matter if they matter to the tokenizer.
 """
 
 import re
@@ -21,10 +21,10 @@ from lightretriever.service.search.word_pattern import WORD
 __all__ = ["LONGEST_READ", "Snippets", "add_snippets"]
 
 LONGEST_READ: Final = 20_000
-"""Characters of a field that are looked at."""
+"""Most characters of a field that are searched for words."""
 
 _SPACE: Final = re.compile(r"\s")
-_LONGEST_CUT: Final = 30  # characters that a snippet may lose at an end, so as to end between words
+_LONGEST_CUT: Final = 30  # most characters to cut at an end so that a snippet ends between words
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """Where in a text a word of the query stands, and that word."""
+    """The position of a query word in a text, and that word."""
 
     start: int
     end: int
@@ -47,14 +47,14 @@ class _Match:
 
 
 class Snippets:
-    """Makes the snippets of one query. `texts` are its texts, those of a weight below 0 left out."""
+    """Makes the snippets of one query. `texts` are its texts, without those of a weight below 0."""
 
     def __init__(self, tokenizer: TextTokenizer, query: EncodedQuery, texts: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
         usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
         words = [word for text in texts for word in _words(tokenizer, text)]
-        # Of a word that is there in several spellings, such as at the beginning too, the largest weight.
+        # A word with several tokenizations has the largest of their weights.
         self._weights: dict[str, float] = {}
         for word in words:
             weight = sum(own.get(token, usual) for token in word.tokens)
@@ -67,7 +67,7 @@ class Snippets:
         self._plain = {word.text for word in words if word.tokens} if plain else set()
 
     def one(self, text: str, length: int) -> Snippet:
-        """The snippet of a text: its best part of up to `length` characters, the beginning if no word is marked."""
+        """Give a text's best part of up to `length` characters; its beginning if no word matches."""
         read = text[:LONGEST_READ]
         matches = self._matches(read)
         start, end = _window(text, self._best(matches, length), length)
@@ -78,13 +78,13 @@ class Snippets:
         if not (self._plain and text.isascii()):
             found = ((word, self._known.get(word.tokens)) for word in _words(self._tokenizer, text))
             return [_Match(word.start, word.end, known) for word, known in found if known is not None]
-        # Words of ASCII have the same tokens only where they are the same, so the text need not be tokenised.
+        # ASCII words have the same tokens only if they are equal, so this needs no tokenizer.
         plain = ((word, word.group().lower()) for word in WORD.finditer(text))
         return [_Match(word.start(), word.end(), known) for word, known in plain if known in self._plain]
 
     def _best(self, matches: Sequence[_Match], length: int) -> tuple[int, int]:
-        """From where to where the best part of up to `length` characters goes: the one whose different words weigh
-        most, of equal ones the shortest, of these the first. (0, 0) if there is no match."""
+        """Give start and end of the best part of up to `length` characters: the one whose distinct words have the
+        largest total weight, ties by length, then position. (0, 0) without a match."""
         best, key = (0, 0), (0.0, 0)
         inside: Counter[str] = Counter()
         weight, last = 0.0, 0
@@ -113,9 +113,9 @@ def add_snippets(
     arrived: float,
     deadline_ms: float,
 ) -> list[Plain]:
-    """Give the hits with the snippets that a request asks for, and the fields that it asks for alone.
+    """Add the snippets that a request asks for to the hits, and drop the fields that it does not ask for.
 
-    DeadlineError if `deadline_ms` milliseconds after the `perf_counter` time `arrived` not all are made.
+    DeadlineError if this takes until `deadline_ms` milliseconds after the `perf_counter` time `arrived`.
     """
     if request.snippets is None:
         return list(hits)
@@ -138,7 +138,7 @@ def add_snippets(
 
 
 def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:
-    """The words of a text, each with the tokens that have a part of it."""
+    """Give the words of a text, each with the tokens that overlap it."""
     spans = tokenizer.spans(text)
     first = 0
     for word in WORD.finditer(text):
@@ -152,8 +152,8 @@ def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:
 
 
 def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:
-    """Widens a part of a text to `length` characters, about as much to either side, and ends it between words where
-    they are not too long."""
+    """Widen a part of a text to `length` characters, about equally on both sides, and end it between words unless they
+    are too long."""
     spare = length - (core[1] - core[0])
     end = min(len(text), core[1] + max(spare // 2, spare - core[0]))
     start = max(0, end - length)
@@ -166,7 +166,7 @@ def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:
 
 
 def _joined(marks: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
-    """Marks that touch become one, and none goes beyond the end."""
+    """Join adjacent marks, and clip them at the end."""
     joined: list[tuple[int, int]] = []
     for start, stop in marks:
         if joined and joined[-1][1] == start:

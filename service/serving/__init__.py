@@ -1,1 +1,1 @@
-"""The process that serves: the command, the web server, and worker processes."""
+"""The serving process: the command, the web server, and worker processes."""

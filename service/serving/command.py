@@ -1,4 +1,4 @@
-"""The command that serves: an address to listen on, and one process or several behind it."""
+"""The command `serve`: listens on an address and runs one process or several workers."""
 
 import socket
 import sys
@@ -19,9 +19,9 @@ def run(
 ) -> int:
     """Serve the bundle in the folder `bundle` until SIGTERM or SIGINT, and give the exit code.
 
-    0 after a graceful stop; 2, with one line on stderr, where the address or the file of API keys can't be used, or the
-    bundle is bad. Port 0 takes a free one. The address is printed on stdout as soon as the service is ready. `workers`
-    is the number of processes that answer at the address.
+    0 after a graceful stop; 2, with one line on stderr, if the address or the file of API keys can't be used or the
+    bundle is bad. Port 0 takes a free one. Prints the address on stdout when the service is ready. `workers` is the
+    number of processes.
     """
     chosen = settings or Settings()
     configure_logging(chosen.log_level)
@@ -30,7 +30,7 @@ def run(
     except OSError as error:
         print(f"error: can't listen on {host} port {port}: {error.strerror or error}.", file=sys.stderr)
         return EXIT_ERROR
-    except ValueError as error:  # of which UnicodeError is one: labels too long, or with a null
+    except ValueError as error:  # includes UnicodeError: labels too long, or with a null
         print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
         return EXIT_ERROR
     with listener:
@@ -62,7 +62,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Only listening tells whether the port is free: two sockets may be bound to it.
+        # Two sockets may bind to one port; only listening shows whether it is free.
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

@@ -1,4 +1,4 @@
-"""The web server of one process: uvicorn over an engine, until a signal ends it."""
+"""The web server of one process: uvicorn, until a signal ends it."""
 
 import logging
 import os
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 
 def ready_line(holder: EngineHolder) -> str:
-    """Say what is served."""
+    """Describe the served bundle."""
     manifest = holder.current.engine.bundle.manifest
     return f"Ready: {manifest.documents} documents of {manifest.name!r}"
 
 
 def announce(line: str) -> None:
-    """Print a line on stdout. One that nobody can read, because the disk is full or the reader gone, ends nothing."""
+    """Print a line on stdout; ignore a full disk or a closed pipe."""
     with suppress(OSError):
         print(line, flush=True)
 
@@ -53,7 +53,7 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
 
     holder.on_closed = freeze_gc
     server = make_server(create_app(holder, on_ready=begin), listener)
-    # uvicorn stops gracefully and then sends itself the signal again, for whoever handled it before: nobody.
+    # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])
@@ -64,21 +64,21 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
 
 
 def leave_hanging_calls(holder: EngineHolder) -> None:
-    """End the process now if a call into a backend hangs: Python would wait for its thread."""
+    """Exit now if a call into a backend hangs, since Python would wait for its thread."""
     if holder.current.engine.parts.executor.abandoned:
         sys.stdout.flush()
         os._exit(0)
 
 
 def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int = _KEEP_ALIVE_S) -> uvicorn.Server:
-    """The server of an application, to be run once with a listening socket. Connections without a request are kept for
+    """Make the server of an application, to run once with a listening socket. It closes connections that are idle for
     `keep_alive_s` seconds."""
     settings = app.state.settings
     _bound_writes(listener, settings)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        # Parses one request at a time and bounds its head: clients that pipeline, or never end a head, fill no memory.
+        # h11 parses one request at a time and bounds its head, so pipelining or endless heads can't exhaust memory.
         http="h11",
         ws="none",
         lifespan="on",
@@ -94,9 +94,9 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
 
 
 def _bound_writes(listener: socket.socket, settings: Settings) -> None:
-    """Let the kernel close a connection to this socket whose client reads nothing for `write_timeout_s`.
+    """Make the kernel close a connection whose client reads nothing for `write_timeout_s` (Linux only).
 
-    The server keeps what it could not send yet, and waits for the client. On Linux; elsewhere nothing happens.
+    Otherwise the server would buffer the rest of the answer and wait for the client.
     """
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None:

@@ -1,8 +1,8 @@
-"""Several worker processes: started afresh, replaced when one ends or falls silent, and stopped together.
+"""Worker processes: spawned, replaced when one ends or hangs, and stopped together.
 
-Nothing is forked, because a Java virtual machine doesn't survive that. A worker tells its
-supervisor through a pipe, in pairs of a word and a text: "alive" every second; "ready"; "failed", with the reason;
-"reload", which the supervisor passes on to the others.
+They are not forked, because a JVM doesn't survive a fork. A worker sends its supervisor pairs of a word and a text
+through a pipe: "alive" every second; "ready"; "failed", with the reason; "reload", which the supervisor forwards to the
+other workers.
 """
 
 import logging
@@ -35,9 +35,9 @@ __all__ = ["run_workers"]
 _log = logging.getLogger(__name__)
 _spawn: Final = multiprocessing.get_context("spawn")
 _BEAT_S: Final = 1.0
-_SILENT_S: Final = 15.0  # then a worker hangs: it is killed and replaced
-_PAUSE_S: Final = 2.0  # before a worker begins that takes the place of one which was never ready
-_KILL_AFTER_S: Final = 10.0  # beyond the time that requests in flight have
+_SILENT_S: Final = 15.0  # a worker silent for so long is killed and replaced
+_PAUSE_S: Final = 2.0  # before replacing a worker that was never ready
+_KILL_AFTER_S: Final = 10.0  # beyond the grace period of requests in flight
 
 
 class _Worker:
@@ -52,7 +52,7 @@ class _Worker:
         self._heard = monotonic()
 
     def alive(self) -> bool:
-        """Take in what it said; false if it ended, or was silent for so long that it is killed."""
+        """Read its messages, and kill it if it was silent for too long. False if it ended."""
         with suppress(EOFError, OSError):
             while self.pipe.poll():
                 self.said.update([self.pipe.recv()])
@@ -66,15 +66,15 @@ class _Worker:
 def run_workers(bundle: Path, settings: Settings, listener: socket.socket, count: int, address: str) -> int:
     """Serve in `count` processes until SIGTERM or SIGINT, and give the exit code.
 
-    2, with one line on stderr, where a worker can't begin, and where none is left that can. What is served at which
-    `address` is printed on stdout when all are ready.
+    2, with one line on stderr, if a worker ends before all were ready, or fails while no other is ready. Prints the
+    served bundle and `address` on stdout when all are ready.
     """
     stopped, stop = _spawn.Pipe(duplex=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.send(None))
     start = partial(_Worker, bundle, settings, listener)
     with TemporaryDirectory(prefix="lightretriever-") as metrics:
-        os.environ[METRICS_FOLDER] = metrics  # a worker's metrics library reads it when it is imported
+        os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
         workers = [start() for _ in range(count)]
         try:
             return _supervise(workers, start, stopped, metrics, address)
@@ -86,7 +86,7 @@ def run_workers(bundle: Path, settings: Settings, listener: socket.socket, count
 def _supervise(
     workers: list[_Worker], start: Callable[[float], _Worker], stopped: Connection, metrics: str, address: str
 ) -> int:
-    """Replace workers that end, by what `start` makes after a pause in seconds, until `stopped` says something."""
+    """Replace workers that end until `stopped` has a message. `start` takes the pause before the start in seconds."""
     ready = False
     while stopped not in wait([stopped, *(worker.process.sentinel for worker in workers)], _BEAT_S):
         for place, worker in [(place, worker) for place, worker in enumerate(workers) if not worker.alive()]:
@@ -98,7 +98,7 @@ def _supervise(
             _log.error("worker replaced", extra={"pid": worker.process.pid, "reason": reason})
             try:
                 workers[place] = start(0.0 if "ready" in worker.said else _PAUSE_S)
-            except OSError:  # such as no memory for one more process; the next beat tries again
+            except OSError:  # such as no memory for another process; the next beat tries again
                 _log.exception("no worker can be started")
         for asker in [worker for worker in workers if worker.said.pop("reload", None)]:
             for other in [worker for worker in workers if worker is not asker]:
@@ -118,7 +118,7 @@ def _end(workers: list[_Worker], grace_s: float) -> None:
 
 
 def _work(bundle: Path, settings: Settings, listener: socket.socket, pipe: Connection, pause_s: float) -> None:
-    """Serve in a worker process, and tell the supervisor of it through the pipe."""
+    """Serve in a worker process, and report to the supervisor through the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor stops its workers
     sleep(pause_s)
     configure_logging(settings.log_level)
@@ -139,7 +139,7 @@ def _work(bundle: Path, settings: Settings, listener: socket.socket, pipe: Conne
 
 
 def _beat(pipe: Connection, told: "SimpleQueue[tuple[str, str]]", holders: list[EngineHolder]) -> None:
-    """Say every second that the process is alive, and what is to be told; reload when another worker was asked to."""
+    """Send "alive" every second, and the messages in `told`; reload if the supervisor forwards a reload."""
     reload = False
     with suppress(EOFError, OSError):
         while True:
@@ -157,4 +157,4 @@ def _beat(pipe: Connection, told: "SimpleQueue[tuple[str, str]]", holders: list[
                 if reload:
                     holder.ask()
                     reload = False
-    os.kill(os.getpid(), signal.SIGTERM)  # the supervisor is gone, and nobody else would stop this process
+    os.kill(os.getpid(), signal.SIGTERM)  # the supervisor has gone, and nothing else would stop this process

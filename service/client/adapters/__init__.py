@@ -1,4 +1,4 @@
-"""The service as a retriever of other libraries, which are loaded only with the module of their name.
+"""The service as a retriever of other libraries. Each module imports the library it is named after.
 
 `langchain`, `llama_index` and `haystack` each have a `SearchRetriever`; docs/client.md shows how to use them.
 """

@@ -14,12 +14,12 @@ __all__ = ["SearchRetriever"]
 
 @component
 class SearchRetriever:
-    """Finds documents with a search service; `close` it in the end, or the pipeline that it is in.
+    """Finds documents with a search service; `close` it or its pipeline at the end.
 
     `request` holds fields of a search request, such as `{"mode": "dense"}`; the input `request` adds to it, and `top_k`
-    is the field `k`. The `meta` of a document are its fields and those of `service.client.hits.SCORES`. `run_async`
-    opens its own connection, so it works in any event loop. Pipelines with it can be saved; an API key is then the
-    name of its variable, as `Secret.from_env_var` has it. Errors are those of the client.
+    is the field `k`. A document's `meta` has its fields and those of `service.client.hits.SCORES`. `run_async` opens
+    its own connection, so it works in any event loop. A saved pipeline has the name of the API key's variable, as in
+    `Secret.from_env_var`. Errors are those of the client.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class SearchRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SearchRetriever":
-        """Make the component of a saved pipeline."""
+        """Restore the component of a saved pipeline."""
         made: SearchRetriever = default_from_dict(cls, data)
         return made
 
     def warm_up(self) -> None:
-        """Make the client, once; no request is sent."""
+        """Create the client once, without sending a request."""
         self._opened()
 
     def close(self) -> None:
