@@ -53,6 +53,12 @@ class Settings(BaseSettings):
     max_batch_hits: int = Field(
         default=10_000, ge=1, description="Most hits that one batch request may ask for: the sum of its searches' `k`."
     )
+    max_explained: int = Field(
+        default=50_000,
+        ge=1,
+        description="Most token shares that one request may have explained: `k` times the query's different tokens. "
+        "The searches of a batch that have `explain` get equal parts of it.",
+    )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
         default=0,
