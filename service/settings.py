@@ -4,6 +4,7 @@ Sources, by precedence: the environment (`LIGHTRETRIEVER_` + the name in upper c
 path in `LIGHTRETRIEVER_CONFIG`), the default below.
 """
 
+import ipaddress
 import os
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.errors import SettingsError
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as SourceError
 
@@ -24,6 +25,15 @@ _MOST_THREADS: Final = 4  # more would contend for the GIL
 
 # Kubernetes sets such variables in every container, with the addresses of the services around it.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+def _checked_networks(proxies: str) -> str:
+    for network in filter(None, map(str.strip, "" if proxies.strip() == "*" else proxies.split(","))):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise ValueError(f"{error}; write addresses or networks such as 10.0.0.0/8, or * for all") from None
+    return proxies
 
 
 class Settings(BaseSettings):
@@ -52,6 +62,12 @@ class Settings(BaseSettings):
     max_batch_hits: int = Field(
         default=10_000, ge=1, description="Most hits in one batch request: the sum of its searches' `k`."
     )
+    max_explained: int = Field(
+        default=50_000,
+        ge=1,
+        description="Most token shares that one request may have explained: `k` times the query's different tokens. "
+        "The searches of a batch that have `explain` get equal parts of it.",
+    )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
         default=0,
@@ -60,10 +76,12 @@ class Settings(BaseSettings):
         description="Request threads, and search threads per leg. 0: the number of processors, between 2 and 4.",
     )
     max_waiting: int = Field(
-        default=256,
+        default=128,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait for a thread. The service refuses further requests at once.",
+        description="Requests that may wait for their turn, beside those that are worked on. A batch counts as its "
+        "searches, each as one for each `candidates` of the default that it asks for. "
+        "What comes on top is refused at once.",
     )
     warm_up_queries: int = Field(
         default=2000,
@@ -100,12 +118,13 @@ class Settings(BaseSettings):
         default=0.0,
         ge=0,
         le=1_000_000,
-        description="Requests a second per API key, or per address without keys. 0: no limit.",
+        description="Requests a second that one API key may make, or one address without keys. A batch "
+        "counts as its searches, a search as one for each `candidates` of the default that it asks for. 0: any number.",
     )
     rate_limit_burst: int = Field(
         default=20, ge=1, le=1_000_000, description="Requests allowed in a burst before `rate_limit_per_s` applies."
     )
-    trusted_proxies: str = Field(
+    trusted_proxies: Annotated[str, AfterValidator(_checked_networks)] = Field(
         default="127.0.0.1",
         description="Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all.",
     )
@@ -116,6 +135,7 @@ class Settings(BaseSettings):
     )
     otlp_endpoint: str | None = Field(
         default=None,
+        repr=False,  # it may hold a password
         pattern="^https?://",
         description="Address of an OpenTelemetry collector that gets traces by OTLP over HTTP, such as "
         "`http://collector:4318/v1/traces`. Needs the extra `tracing`.",
@@ -148,8 +168,10 @@ def load_settings(config: Path | None = None) -> Settings:
         name = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             raise _unknown(f"There is no setting {name!r}.") from error
+        field = Settings.model_fields[str(first["loc"][0])]
+        value = repr(first["input"]) if field.repr else "what it is"
         raise SettingsError(
-            f"Setting {name!r} can't be {first['input']!r}: {first['msg']}.",
+            f"Setting {name!r} can't be {value}: {first['msg'].removeprefix('Value error, ')}.",
             remedy=f"Correct it in the environment ({ENV_PREFIX}{name.upper()}) or the file.",
         ) from error
     if settings.candidates > settings.max_candidates:

@@ -46,6 +46,10 @@ def parse_yaml(content: bytes | str) -> Any:
         value = yaml.load(content, _Loader)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
+    except yaml.MarkedYAMLError as error:  # its own text repeats the line, which may hold a secret
+        mark = error.problem_mark or error.context_mark
+        place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        raise ValueError(f"{error.problem or error.context}{place}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that there is not
         raise ValueError(" ".join(str(error).split())) from error
     _check_expanded(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
 
@@ -36,6 +37,9 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self.lowercase = lowercase
         self.sha256 = hashlib.sha256(content).hexdigest()
+        self.unknown_id = _unknown_id(tokenizer, content)
+        """The id that stands for whatever the vocabulary lacks: an emoji, a word of another script, a word that is too
+        long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @classmethod
@@ -62,18 +66,18 @@ class TextTokenizer:
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
-        return np.array(self.token_ids(text), dtype=np.int32)
+        return np.array(self._encoding(self._prepare(text)).ids, dtype=np.int32)
 
-    def token_ids(self, text: str) -> list[int]:
-        """Token ids of a text as Python integers."""
+    def known_ids(self, text: str) -> list[int]:
+        """Token ids of a text as Python integers, `unknown_id` left out."""
         ids: list[int] = self._encoding(self._prepare(text)).ids
-        return ids
+        return [token_id for token_id in ids if token_id != self.unknown_id] if self.unknown_id in ids else ids
 
-    def token_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Token ids of q texts one after the other, int32 (n,), and the number of ids of each text, int64 (q,)."""
+    def known_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """The `known_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
         ids, lengths = array("i"), []
         for text in texts:
-            found = self.token_ids(text)
+            found = self.known_ids(text)
             ids.fromlist(found)  # a list of the lists would keep Python's garbage collector busy
             lengths.append(len(found))
         return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
@@ -130,6 +134,14 @@ class TextTokenizer:
             if not _is_of_library(error):
                 raise
             raise _failure(error) from error
+
+
+def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
+    """What the model in a `tokenizer.json` calls unknown: a token, or with Unigram an id."""
+    model = orjson.loads(content)["model"]
+    token = model.get("unk_token")
+    found: int | None = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
+    return found
 
 
 def _is_of_library(error: BaseException) -> bool:

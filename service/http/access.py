@@ -1,53 +1,69 @@
-"""Authorisation and rate limits. They run in the event loop alone, so they need no lock."""
+"""Who may ask, and how often."""
 
 import ipaddress
 import math
 from collections import OrderedDict
+from threading import Lock
 from time import monotonic
-from typing import Final, Self
+from typing import Any, Final, Literal, Self
 
 from lightretriever.service.errors import RateLimitedError, RouteNotFoundError, UnauthorizedError
 from lightretriever.service.http.api_keys import ApiKeys, KeyScope
 from lightretriever.service.settings import Settings
 
-__all__ = ["Access", "RateLimit"]
+__all__ = ["Access", "Caller", "RateLimit", "client_address"]
 
 _MOST_CALLERS: Final = 100_000
 _IPV6_NETWORK: Final = 64
 
+Caller = tuple[Literal["key", "address"], str]
+"""Who asks: an API key by its name, or an address. One can't be taken for the other."""
+
 
 class RateLimit:
-    """A bucket of `burst` tokens for each caller, refilled at `per_s` tokens a second; a request takes one.
+    """A bucket of `burst` tokens for each caller, refilled at `per_s` tokens a second; a request takes what it costs.
 
-    Keeps at most `callers` buckets and evicts the least recently used. A new bucket is full.
+    A request passes if there is a token. What it costs beyond that is owed, and refilled before the next one passes.
+    At most `callers` buckets are kept: that of whoever was not seen for longest goes first, and a caller without a
+    bucket has a full one.
     """
 
     def __init__(self, per_s: float, burst: int, callers: int = _MOST_CALLERS) -> None:
         self._per_s = per_s
         self._burst = burst
         self._callers = callers
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[Caller, tuple[float, float]] = OrderedDict()
+        self._lock = Lock()
 
     def __len__(self) -> int:
         """Number of buckets."""
         return len(self._buckets)
 
-    def take(self, caller: str, now: float | None = None) -> None:
-        """Take a token of the caller. RateLimitedError if none is left. `now` is a `monotonic` time in seconds."""
-        now = monotonic() if now is None else now
-        tokens, before = self._buckets.get(caller, (float(self._burst), now))
-        tokens = min(float(self._burst), tokens + (now - before) * self._per_s)
-        allowed = tokens >= 1
-        self._buckets[caller] = (tokens - 1 if allowed else tokens, now)
-        self._buckets.move_to_end(caller)
-        if len(self._buckets) > self._callers:
-            self._buckets.popitem(last=False)
-        if not allowed:
-            wait = math.ceil((1 - tokens) / self._per_s)
+    def take(self, caller: Caller, now: float | None = None) -> None:
+        """Let the caller's request through, or raise RateLimitedError. `now` is a `monotonic` time in seconds."""
+        before = self._charge(caller, 1, now, at_least=1)
+        if before < 1:
+            wait = math.ceil((1 - before) / self._per_s)
             raise RateLimitedError(
                 f"{self._per_s:g} requests a second are allowed, and {self._burst} at once. Try again in {wait} s.",
                 retry_after_s=wait,
             )
+
+    def owe(self, caller: Caller, cost: int, now: float | None = None) -> None:
+        """Charge the caller for a request that was let through."""
+        self._charge(caller, cost, now, at_least=-math.inf)
+
+    def _charge(self, caller: Caller, cost: int, now: float | None, at_least: float) -> float:
+        """Take tokens if there are `at_least` so many. Gives how many there were."""
+        now = monotonic() if now is None else now
+        with self._lock:
+            tokens, since = self._buckets.get(caller, (float(self._burst), now))
+            tokens = min(float(self._burst), tokens + (now - since) * self._per_s)
+            self._buckets[caller] = (tokens - cost if tokens >= at_least else tokens, now)
+            self._buckets.move_to_end(caller)
+            if len(self._buckets) > self._callers:
+                self._buckets.popitem(last=False)
+        return tokens
 
 
 class Access:
@@ -64,33 +80,45 @@ class Access:
         rate = settings.rate_limit_per_s
         return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)
 
-    def enter(self, scope: KeyScope, authorization: str, host: str | None) -> None:
-        """Admit a request, given its header `Authorization` ("" if absent) and its client's address.
-        UnauthorizedError, ForbiddenError, RateLimitedError.
+    def enter(self, scope: KeyScope, authorization: str, address: str, about: dict[str, Any]) -> Caller:
+        """Let a request pass, with its header `Authorization`, "" if it has none, from the client at this address.
+        UnauthorizedError, ForbiddenError, RateLimitedError. `about`, which the log line tells, gets the key's name.
 
         Without keys, searching is open to all and the scope `admin` gives RouteNotFoundError.
         """
-        name = None
+        caller: Caller = ("address", _network(address))
         if self._keys is not None:
             try:
-                name = self._keys.name(authorization, scope)
+                about["key"] = self._keys.name(authorization, scope)
             except UnauthorizedError:
-                if self._limit is not None:
-                    self._limit.take(_network(host))  # limits the guessing of keys
+                self._take(caller)  # guessing is limited too
                 raise
+            caller = ("key", about["key"])
         elif scope == "admin":
             raise RouteNotFoundError("The admin routes are off, because there is no file of API keys.")
+        self._take(caller)
+        return caller
+
+    def charge(self, caller: Caller, cost: int) -> None:
+        """Charge for a request that passed, and costs as much as `cost` requests."""
         if self._limit is not None:
-            self._limit.take(_network(host) if name is None else f"key {name}")
+            self._limit.owe(caller, cost - 1)
+
+    def _take(self, caller: Caller) -> None:
+        if self._limit is not None:
+            self._limit.take(caller)
 
 
-def _network(host: str | None) -> str:
-    """A client's IPv4 address, or its IPv6 network, since one client has all the addresses of a network."""
-    if host is None:
-        return "unknown"
-    if ":" not in host:
-        return host
+def client_address(host: str | None) -> str:
+    """The address of a client, as a proxy or the connection has it: of an IPv4-mapped IPv6 address the IPv4 address,
+    and `unknown` for what is no address."""
     try:
-        return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_NETWORK), strict=False))
+        address = ipaddress.ip_address((host or "").partition("%")[0])
     except ValueError:
-        return host
+        return "unknown"
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _network(address: str) -> str:
+    """A client's address; of an IPv6 one the network, since who has one address has them all."""
+    return str(ipaddress.ip_network((address, _IPV6_NETWORK), strict=False)) if ":" in address else address

@@ -1,44 +1,58 @@
-"""Admission control: beyond a number of running and waiting requests, refuse further ones before reading the body."""
+"""How many requests may be worked on and wait: what comes on top is refused at once, before its body is read.
 
-from threading import Lock
-from types import TracebackType
+Asked in the event loop alone, so it needs no lock.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lightretriever.service.errors import OverloadedError
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Places"]
 
 
 class Admission:
-    """Counts admitted requests: `with admission`. A request may leave in another thread than it entered in."""
+    """Counts the places that requests have `taken`, of `most`."""
 
     def __init__(self, working: int, waiting: int) -> None:
-        self._most = working + waiting
-        self._waiting = waiting
-        self._lock = Lock()
-        self._inside = 0
+        self.most = working + waiting
+        self.waiting = waiting
+        self.taken = 0
 
     def check(self) -> None:
-        """Raise OverloadedError if no further request can be admitted."""
-        if self._inside >= self._most:
+        """Raise OverloadedError if there is no room for another request."""
+        if self.taken >= self.most:
             raise OverloadedError(
-                f"{self._waiting} requests wait already, as many as may (max_waiting). Try again in a moment."
+                f"{self.waiting} requests wait already, as many as may (max_waiting). Try again in a moment."
             )
 
-    def enter(self) -> None:
-        """Admit a request. OverloadedError if there are too many."""
-        with self._lock:
-            self.check()
-            self._inside += 1
+    @contextmanager
+    def enter(self) -> Iterator["Places"]:
+        """Let a request in, with one place. OverloadedError if there is no room."""
+        self.check()
+        places = Places(self)
+        try:
+            yield places
+        finally:
+            self.taken -= places.count
 
-    def leave(self) -> None:
-        """Count an admitted request as finished."""
-        with self._lock:
-            self._inside -= 1
 
-    def __enter__(self) -> None:
-        self.enter()
+class Places:
+    """The places of one request, one at first."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave()
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.count = 1
+        admission.taken += 1
+
+    def take(self, cost: int) -> None:
+        """Have as many places as the request costs, but at most all there are. OverloadedError if too few are free."""
+        admission = self._admission
+        more = min(cost, admission.most) - self.count
+        if admission.taken + more > admission.most:
+            raise OverloadedError(
+                f"The request counts as {cost}, and too few places are free (max_waiting is {admission.waiting}). "
+                "Ask for less at once, or try again in a moment."
+            )
+        self.count += more
+        admission.taken += more

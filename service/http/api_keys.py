@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Final, Literal
 
-import yaml
+from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -94,11 +94,11 @@ class ApiKeys:
 def _read(path: Path) -> list[KeyEntry]:
     """Read a file of keys, YAML or JSON. SettingsError, which never repeats a value from the file."""
     try:
-        content = yaml.safe_load(path.read_bytes())
+        content = read_yaml(path)
     except OSError as error:
         raise SettingsError(f"{path}: the API keys can't be read: {error.strerror}.") from error
-    except yaml.YAMLError:
-        raise SettingsError(f"{path}: not YAML.", remedy=_REMEDY) from None
+    except ValueError:
+        raise SettingsError(f"{path}: not YAML, or too large or nested too deep.", remedy=_REMEDY) from None
     try:
         entries = _ENTRIES.validate_python(content)
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """Reading requests and writing answers: JSON in, JSON or a problem out."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -100,10 +101,14 @@ def parse_batch(body: bytes, most: int) -> BatchRequest:
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
-    """Give a model, or a mapping that may contain models, as JSON."""
-    if isinstance(answer, BaseModel):
-        return Response(answer.model_dump_json(), media_type=JSON)
-    return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
+    """Give as JSON a model, or a mapping that may have models in it. InvalidRequestError if a document in it is nested
+    too deep to be written."""
+    try:
+        if isinstance(answer, BaseModel):
+            return Response(answer.model_dump_json(), media_type=JSON)
+        return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
+    except (TypeError, ValueError):  # nested deeper than 250, which documents of older bundles may be
+        return Response(_deep_json(dict(answer)), media_type=JSON)
 
 
 def problem_response(
@@ -112,6 +117,16 @@ def problem_response(
     """Give an error as application/problem+json."""
     body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
     return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
+
+
+def _deep_json(answer: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(answer, default=BaseModel.model_dump, ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError as error:
+        reason = (
+            "a document of the answer is nested too deep to be written; name the fields to return, without that one"
+        )
+        raise InvalidRequestError.of(FieldError("fields", reason)) from error
 
 
 def _loaded(body: bytes) -> Any:

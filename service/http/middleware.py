@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lightretriever.service.http.access import client_address
 from lightretriever.service.http.access_log import CLIENT_CLOSED, RequestRecord, refusal
 from lightretriever.service.http.json import header
 from lightretriever.service.observability.metrics import Metrics
@@ -41,6 +42,8 @@ class Envelope:
             scope = {**scope, "method": "GET"}
         record = RequestRecord(method, scope["path"], header(scope, b"x-request-id"))
         trace = self._begin_trace(scope, method, record)
+        record.about["client"] = client_address((scope.get("client") or (None,))[0])
+        # What the engine wants to know of the time.
         when = {"arrived": record.arrived, "marks": None if trace is None else trace.marks}
         scope.setdefault("state", {}).update(when=when, request_id=record.request_id, about=record.about)
         metrics = self._metrics()

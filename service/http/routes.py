@@ -6,7 +6,7 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 
 import asyncio
 import platform
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -44,6 +44,7 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.search.request import search_cost
 from lightretriever.service.versions import package_version
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
@@ -75,7 +76,13 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel, under one deadline."""
     body, when = await _begin(request), _when(request)
-    return await _work(request, lambda engine: json_response(engine.answer(parse(body, SearchRequest), **when)))
+
+    def work(engine: SearchEngine) -> Response:
+        asked = parse(body, SearchRequest)
+        _charge(request, [asked])
+        return json_response(engine.answer(asked, **when))
+
+    return await _work(request, work)
 
 
 @router.post(
@@ -86,9 +93,12 @@ async def search(request: Request) -> Response:
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
     body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
-    with _state(request).admission, _holder(request).current as engine:
+    with _state(request).admission.enter() as places, _holder(request).current as engine:
         _tell_legs(request, engine)
-        searches = await _in_thread(engine, when, lambda: engine.batch(parse_batch(body, most).searches, **when))
+        # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
+        asked = (await asyncio.to_thread(parse_batch, body, most)).searches
+        places.take(_charge(request, asked))
+        searches = await _in_thread(engine, when, lambda: engine.batch(asked, **when))
         tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
         try:
             results = [await task for task in tasks]
@@ -218,8 +228,18 @@ def _state(request: Request) -> AppState:
 
 
 def _enter(request: Request, scope: KeyScope) -> None:
-    host = None if request.client is None else request.client.host
-    _state(request).access.enter(scope, header(request.scope, b"authorization"), host)
+    """Let the request in, and keep who asks for what is charged later."""
+    state, authorization = request.scope["state"], header(request.scope, b"authorization")
+    about = state["about"]
+    state["caller"] = _state(request).access.enter(scope, authorization, about["client"], about)
+
+
+def _charge(request: Request, searches: Sequence[SearchRequest]) -> int:
+    """Charge who asks, in the limit on the rate, for the searches of the request. Gives what they cost."""
+    state = _state(request)
+    cost = sum(search_cost(search, state.settings) for search in searches)
+    state.access.charge(request.scope["state"]["caller"], cost)
+    return cost
 
 
 def _when(request: Request) -> dict[str, Any]:
@@ -238,8 +258,8 @@ async def _begin(request: Request) -> bytes:
 
 
 async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
-    """Run `work` in a thread; it also parses the body and writes the answer, which may take long."""
-    with _state(request).admission, _holder(request).current as engine:
+    """Let a thread work, which reads the body and writes the answer too: both may take long."""
+    with _state(request).admission.enter(), _holder(request).current as engine:
         _tell_legs(request, engine)
         return await _in_thread(engine, _when(request), lambda: work(engine))
 

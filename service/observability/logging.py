@@ -1,6 +1,7 @@
 """Logs as JSON lines on stderr, including those of the web server."""
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from itertools import islice
@@ -12,6 +13,9 @@ __all__ = ["configure_logging"]
 
 # Attributes of every record; the others come from a call's `extra`.
 _COMMON: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+# Control characters and those that turn the direction of writing: a terminal obeys them, or shows another text. Lines
+# end at some of them.
+_UNSEEN: Final = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _OWN: Final = len(vars(logging.makeLogRecord({})))
 
 
@@ -38,4 +42,5 @@ class _JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack_info"] = record.stack_info
-        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+        text = orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+        return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

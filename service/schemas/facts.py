@@ -60,6 +60,7 @@ class Limits(Model):
     max_query_chars: int
     max_batch: int
     max_batch_hits: int = Field(description="Most hits of a batch: the sum of its `k`.")
+    max_explained: int = Field(description="Most `k` times different tokens of a request with `explain`.")
     max_body_bytes: int
 
 

@@ -3,7 +3,8 @@
 dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
 
-An extra term of weight w counts as if its text were appended to the query w times; w may be fractional or negative.
+The token that stands for what the vocabulary lacks is no evidence: it is left out.
+A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 """
 
 from collections import Counter
@@ -114,7 +115,7 @@ class QueryEncoder:
     def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
         """Encode many texts, each as `encode` does. An error names the first bad text, as `queries.N`."""
         started = perf_counter()
-        ids, lengths = self.tokenizer.token_ids_of(texts)
+        ids, lengths = self.tokenizer.known_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
             _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
         if dense:
@@ -139,7 +140,7 @@ class QueryEncoder:
     def _token_ids(self, text: str, field: str) -> list[int]:
         """Give the token ids of a text, at least one. NoTokensError names the request's `field` with the text."""
         try:
-            ids = self.tokenizer.token_ids(text)
+            ids = self.tokenizer.known_ids(text)
         except TokenizerError as error:
             raise NoTokensError.of(FieldError(field, "the tokenizer fails on this text", shortened(text))) from error
         _require_tokens(ids, field, text)
@@ -169,7 +170,7 @@ class QueryEncoder:
 
 def _require_tokens(ids: list[int], field: str, text: str) -> None:
     if not ids:
-        reason = "the tokenizer finds no token in this text: use words, numbers or signs"
+        reason = "the tokenizer finds no token in this text that it knows: use other words, numbers or signs"
         raise NoTokensError.of(FieldError(field, reason, shortened(text)))
 
 

@@ -147,8 +147,10 @@ class SearchEngine:
         self._limits.check_batch(requests)
         since = perf_counter() if arrived is None else arrived
         failed: list[int] = []
+        explained = sum(request.explain for request in requests)
         return [
-            partial(self._of_batch, number, failed, request, since, marks) for number, request in enumerate(requests)
+            partial(self._of_batch, number, failed, request, since, marks, explained)
+            for number, request in enumerate(requests)
         ]
 
     def encode(
@@ -225,8 +227,10 @@ class SearchEngine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _answer(self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None) -> Plain:
-        search = Search(self.parts, self._plan(request), StageClock(arrived, marks))
+    def _answer(
+        self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None, explained: int = 1
+    ) -> Plain:
+        search = Search(self.parts, self._plan(request, explained), StageClock(arrived, marks))
         try:
             answer = search.run()
             for leg, reason in search.missing.items():
@@ -240,19 +244,26 @@ class SearchEngine:
                 _log.warning("candidates not scored", extra=about)
 
     def _of_batch(
-        self, number: int, failed: list[int], request: SearchRequest, arrived: float, marks: list[Mark] | None
+        self,
+        number: int,
+        failed: list[int],
+        request: SearchRequest,
+        arrived: float,
+        marks: list[Mark] | None,
+        explained: int,
     ) -> Plain:
         if any(earlier < number for earlier in failed):
             raise SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
         try:
-            return self._answer(request, arrived, marks)
+            return self._answer(request, arrived, marks, explained)
         except BaseException as error:
             failed.append(number)
             if isinstance(error, ServiceError):
                 raise error.within(f"searches.{number}") from error
             raise
 
-    def _plan(self, request: SearchRequest) -> Plan:
+    def _plan(self, request: SearchRequest, explained: int = 1) -> Plan:
+        """Fill in what the request leaves open. `explained` searches share what may be explained at once."""
         settings, manifest = self.settings, self.bundle.manifest
         return Plan(
             request,
@@ -261,6 +272,7 @@ class SearchEngine:
             condition=None if request.filter is None else read_filter(request.filter, manifest.fields)[0],
             candidates=settings.candidates if request.candidates is None else request.candidates,
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
+            max_explained=settings.max_explained // max(1, explained),
         )
 
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:

@@ -6,13 +6,13 @@ fused   score(d) = sum_l share_l,   share_l the leg's share
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.schemas import Explanation, FusionShares, LegName, TokenShares
+from lightretriever.service.schemas import LegName
 from lightretriever.service.search.hits import Plain
 
 __all__ = ["explained"]
@@ -25,8 +25,9 @@ def explained(
     fusion: npt.NDArray[np.float64],
     legs: Sequence[LegName],
     shares: Mapping[LegName, npt.NDArray[np.float32]],
+    require_time: Callable[[], None],
 ) -> list[Plain]:
-    """Add an explanation to each hit.
+    """Give the hits with an explanation each, as `Explanation`. `require_time` is called before each and may raise.
 
     fusion: (legs, k), each leg's share of each hit's score. shares: by leg (k, t), each query term's share of the leg's
     score; a leg may be absent.
@@ -40,34 +41,32 @@ def explained(
             strict=True,
         )
     )
+    nothing: list[float | None] = [None] * len(hits)
     unknown = np.full((len(hits), len(facts)), np.nan)
     dense, sparse = (shares.get(leg, unknown) for leg in ("dense", "sparse"))
-    added = dict(zip(legs, fusion.tolist(), strict=True))
-    return [
-        hit
-        | {
-            "explanation": Explanation(
-                fusion=FusionShares(**{leg: values[row] for leg, values in added.items()}),
-                tokens=_tokens(facts, dense[row].tolist(), sparse[row].tolist()),
-            )
-        }
-        for row, hit in enumerate(hits)
-    ]
+    added = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
+    found = []
+    for row, hit in enumerate(hits):
+        require_time()
+        both = {leg: values[row] for leg, values in added.items()}
+        tokens = _tokens(facts, dense[row].tolist(), sparse[row].tolist())
+        found.append(hit | {"explanation": {"fusion": both, "tokens": tokens}})
+    return found
 
 
 def _tokens(
     facts: Sequence[tuple[int, str, int, float]], dense: Sequence[float], sparse: Sequence[float]
-) -> list[TokenShares]:
+) -> list[Plain]:
     return [
-        TokenShares(
-            id=term,
-            token=token,
-            count=count,
-            weight=weight,
-            dense=_known(in_dense),
-            sparse=_known(in_sparse),
-            impact=None if math.isnan(in_sparse) else round(in_sparse / weight),
-        )
+        {
+            "id": term,
+            "token": token,
+            "count": count,
+            "weight": weight,
+            "impact": None if math.isnan(in_sparse) else round(in_sparse / weight),
+            "dense": _known(in_dense),
+            "sparse": _known(in_sparse),
+        }
         for (term, token, count, weight), in_dense, in_sparse in zip(facts, dense, sparse, strict=True)
     ]
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments
-from lightretriever.service.errors import DeadlineError, SearchFailedError
+from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, SearchFailedError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
@@ -47,8 +47,8 @@ class Search:
     def run(self) -> Plain:
         """Give a `SearchResponse` as plain dictionaries.
 
-        NoTokensError or NoDirectionError if the query can't be encoded, DeadlineError or SearchFailedError if there is
-        no answer.
+        NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens
+        to be explained, DeadlineError or SearchFailedError if there is no answer to give.
         """
         if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
@@ -56,6 +56,7 @@ class Search:
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
         query = self._encoded()
+        self._check_explained(query)
         found = self._found(query)
         legs = list(found)
         with self.clock.measure("fuse"):
@@ -78,6 +79,16 @@ class Search:
             dense="dense" in self._weights,
             extra_terms=[(term.text, term.weight) for term in request.terms],
         )
+
+    def _check_explained(self, query: EncodedQuery) -> None:
+        request, most = self._plan.request, self._plan.max_explained
+        if request.explain and request.k * query.terms.size > most:
+            message = (
+                f"{request.k} hits times {query.terms.size} different tokens are too many to explain, at most {most} "
+                "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
+                "the query"
+            )
+            raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
@@ -145,10 +156,10 @@ class Search:
                 arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
                 hits = add_snippets(hits, parts.encoder.tokenizer, query, request, arrived, deadline_ms)
         if request.explain and hits:
-            self._require_time("explain the hits")
             with self.clock.measure("explain"):
                 shares = self._shares(query, legs, ordinals)
-                hits = explained(hits, query, parts.encoder.tokenizer, fused.shares[:, page], legs, shares)
+                added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
+                hits = explained(hits, query, parts.encoder.tokenizer, added, legs, shares, require_time)
         facets = None
         if request.facets:
             self._require_time("count the facets")

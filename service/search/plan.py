@@ -85,14 +85,15 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A search with its defaults filled in: task, leg weights, candidates per leg, milliseconds from the arrival, and
-    the filter's condition as the backends read it."""
+    """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
+    from the arrival, the most hits times tokens to explain, and the filter's condition as the backends read it."""
 
     request: SearchRequest
     task: str
     weights: Weights
     candidates: int
     deadline_ms: float
+    max_explained: int
     condition: tuple[str, ...] | None
 
     def legs(self) -> dict[LegName, float]:

@@ -9,10 +9,15 @@ from lightretriever.service.schemas import EncodeRequest, Mode, SearchRequest
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
-__all__ = ["RequestLimits"]
+__all__ = ["RequestLimits", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
+
+
+def search_cost(request: SearchRequest, settings: Settings) -> int:
+    """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a part."""
+    return 1 if request.candidates is None else -(-request.candidates // settings.candidates)
 
 
 class RequestLimits:

@@ -1,7 +1,8 @@
 """Snippets: the part of a document's text that matches the query best, with the query's words marked.
 
-A word is marked if it has the tokens of a word of the query, which may differ at the start and in the middle of a text;
-all variants count. Case and accents matter if they matter to the tokenizer.
+A word is marked if it has the tokens of a word of the query: those it has there, or would have at the beginning or in
+the middle of a text, which may be others. So capitals and accents make a difference where they do for the tokenizer. A
+word that the tokenizer does not know is marked if it is spelt as in the query.
 """
 
 import re
@@ -29,12 +30,19 @@ _LONGEST_CUT: Final = 30  # most characters to cut at an end so that a snippet e
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A word of a text: its characters from `start` to `end`, in lower case, and its tokens."""
+    """A word of a text: its characters from `start` to `end`, in lower case, and its tokens; `known` tells whether the
+    tokenizer knows all of it."""
 
     start: int
     end: int
     text: str
     tokens: tuple[int, ...]
+    known: bool
+
+    @property
+    def key(self) -> tuple[int, ...] | str:
+        """What equal words share."""
+        return self.tokens if self.known else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,9 @@ class Snippets:
             weight = sum(own.get(token, usual) for token in word.tokens)
             self._weights[word.text] = max(weight, self._weights.get(word.text, 0.0))
         variants = {f"{space}{text}": text for text in self._weights for space in ("", " ")}
-        self._known = {word.tokens: word.text for word in words}
-        self._known |= {tuple(tokenizer.encode(variant).tolist()): text for variant, text in variants.items()}
+        self._known = {word.key: word.text for word in words}
+        encoded = ((tuple(tokenizer.encode(variant).tolist()), text) for variant, text in variants.items())
+        self._known |= {ids: text for ids, text in encoded if tokenizer.unknown_id not in ids}
         self._known.pop((), None)
         plain = tokenizer.lowercase and all(map(str.isascii, texts))
         self._plain = {word.text for word in words if word.tokens} if plain else set()
@@ -76,7 +85,7 @@ class Snippets:
 
     def _matches(self, text: str) -> list[_Match]:
         if not (self._plain and text.isascii()):
-            found = ((word, self._known.get(word.tokens)) for word in _words(self._tokenizer, text))
+            found = ((word, self._known.get(word.key)) for word in _words(self._tokenizer, text))
             return [_Match(word.start, word.end, known) for word, known in found if known is not None]
         # ASCII words have the same tokens only if they are equal, so this needs no tokenizer.
         plain = ((word, word.group().lower()) for word in WORD.finditer(text))
@@ -148,7 +157,8 @@ def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:
         while last < len(spans) and spans[last][1] < word.end():
             last += 1
         tokens = tuple(token for token, _, _ in spans[first:last])
-        yield _Word(word.start(), word.end(), word.group().lower(), tokens)
+        known = tokenizer.unknown_id not in tokens
+        yield _Word(word.start(), word.end(), word.group().lower(), tokens, known)
 
 
 def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """The web server of one process: uvicorn, until a signal ends it."""
 
+import ipaddress
 import logging
 import os
 import signal
@@ -85,12 +86,19 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
         log_config=None,
         access_log=False,
         server_header=False,
-        forwarded_allow_ips=settings.trusted_proxies,
+        forwarded_allow_ips=_also_mapped(settings.trusted_proxies),
         backlog=BACKLOG,
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_grace_s,
     )
     return uvicorn.Server(config)
+
+
+def _also_mapped(proxies: str) -> str:
+    """The trusted networks, those of IPv4 also as a socket of IPv6 has them: 10.0.0.0/8 is ::ffff:10.0.0.0/104, too."""
+    networks = [ipaddress.ip_network(name.strip()) for name in proxies.split(",") if name.strip() not in ("", "*")]
+    mapped = (f"::ffff:{net.network_address}/{96 + net.prefixlen}" for net in networks if net.version == 4)
+    return ",".join([proxies.strip(), *mapped])
 
 
 def _bound_writes(listener: socket.socket, settings: Settings) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.tiny import tiny_documents, train_tokenizer
 
@@ -30,16 +30,43 @@ def test_equals_the_library_on_lowercased_text(file: Path) -> None:
 def test_ids_as_numbers_are_the_same(file: Path) -> None:
     tokenizer = TextTokenizer.from_file(file)
     for text in ("", "music player", "Übergröße 🎵"):
-        assert tokenizer.token_ids(text) == tokenizer.encode(text).tolist()
+        assert tokenizer.known_ids(text) == tokenizer.encode(text).tolist()
 
 
 def test_ids_of_many_stand_one_behind_the_other(file: Path) -> None:
     tokenizer = TextTokenizer.from_file(file)
-    ids, lengths = tokenizer.token_ids_of(["music player", "", "Übergröße 🎵"])
-    assert ids.tolist() == tokenizer.token_ids("music player") + tokenizer.token_ids("Übergröße 🎵")
-    assert lengths.tolist() == [len(tokenizer.token_ids(text)) for text in ("music player", "", "Übergröße 🎵")]
+    ids, lengths = tokenizer.known_ids_of(["music player", "", "Übergröße 🎵"])
+    assert ids.tolist() == tokenizer.known_ids("music player") + tokenizer.known_ids("Übergröße 🎵")
+    assert lengths.tolist() == [len(tokenizer.known_ids(text)) for text in ("music player", "", "Übergröße 🎵")]
     assert [array.dtype.name for array in (ids, lengths)] == ["int32", "int64"]
-    assert [array.size for array in tokenizer.token_ids_of([])] == [0, 0]
+    assert [array.size for array in tokenizer.known_ids_of([])] == [0, 0]
+
+
+UNIGRAM = models.Unigram([("a", -1.0), ("b", -1.5), ("<unk>", -9.0)], unk_id=2)
+BYTES = [(f"<0x{byte:02X}>", -5.0) for byte in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("model", "unknown", "known"),
+    [
+        (models.WordPiece({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"), 0, [1, 2]),
+        (models.WordPiece({"a": 0, "b": 1, "?": 2}, unk_token="?", max_input_chars_per_word=3), 2, [0, 1]),
+        (models.WordLevel({"a": 0, "<unk>": 1, "b": 2}, unk_token="<unk>"), 1, [0, 2]),
+        (models.BPE({"a": 0, "b": 1, "<unk>": 2}, [], unk_token="<unk>"), 2, [0, 1]),
+        (models.BPE({"a": 0, "b": 1}, []), None, [0, 1]),
+        (UNIGRAM, 2, [0, 1]),
+        # What is spelt in bytes is known, so each of the emoji's four bytes is a token.
+        (models.Unigram([("a", -1.0), ("b", -1.5), ("<unk>", -9.0), *BYTES], 2, True), 2, [0, 243, 162, 145, 140, 1]),
+    ],
+)
+def test_the_unknown_token_is_left_out(model: Any, unknown: int | None, known: list[int]) -> None:
+    raw = Tokenizer(model)
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = TextTokenizer.from_bytes(raw.to_str().encode(), name="here")
+    assert tokenizer.unknown_id == unknown
+    assert tokenizer.known_ids("a 🎉 b") == known
+    assert tokenizer.known_ids_of(["🎉 b", "a"])[0].tolist() == [*known[1:], known[0]]
+    assert tokenizer.known_ids("a " + "x" * 150)[:1] == known[:1]
 
 
 def test_batches_equal_single_texts_and_nothing_is_padded_or_cut(file: Path) -> None:
@@ -126,8 +153,8 @@ def description(**parts: Any) -> bytes:
 )
 def test_a_text_that_the_tokenizer_fails_on(parts: dict[str, Any], text: str, reason: str) -> None:
     tokenizer = TextTokenizer.from_bytes(description(**parts), name="strange")
-    calls = (tokenizer.encode, tokenizer.token_ids, tokenizer.spans)
-    for call in (*calls, lambda one: tokenizer.encode_batch([one]), lambda one: tokenizer.token_ids_of([one])):
+    calls = (tokenizer.encode, tokenizer.known_ids, tokenizer.spans)
+    for call in (*calls, lambda one: tokenizer.encode_batch([one]), lambda one: tokenizer.known_ids_of([one])):
         with pytest.raises(TokenizerError, match=f"the tokenizer fails on this text: .*{reason}"):
             call(text)
 

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.errors import DeadlineError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import Explanation, Hit, LinearFusion, Mode, RrfFusion, SearchRequest, Weights
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.explain import explained
 
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus
@@ -152,3 +156,38 @@ def test_a_leg_that_can_not_explain_costs_its_shares_alone(tiny_bundle: Bundle) 
         assert hit.sparse is not None
         assert sums(hit)["sparse"] == pytest.approx(hit.sparse.score)
         assert explanation(hit).fusion.dense is not None
+
+
+def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bundle: Bundle) -> None:
+    settings = SETTINGS.model_copy(update={"max_explained": 30})
+    asked: dict[str, object] = {"query": "music", "explain": True}
+    with SearchEngine.open(tiny_bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        tokens = len(client.post("/encode", json={"text": "music"}).json()["tokens"])
+        most = 30 // tokens
+        assert len(client.post("/search", json={**asked, "k": most}).json()["hits"]) == most
+        assert client.post("/search", json={**asked, "k": most + 1, "explain": False}).status_code == 200
+        refused = client.post("/search", json={**asked, "k": most + 1}).json()
+        assert (refused["status"], refused["errors"][0]["field"]) == (422, "explain")
+        assert f"{most + 1} hits times {tokens} different tokens" in refused["detail"]
+        assert "at most 30 are possible (max_explained" in refused["detail"]
+        assert client.get("/info").json()["limits"]["max_explained"] == 30
+        # Three searches of a batch have 10 each, whatever those without explanations ask for.
+        plain = {"query": "music", "k": 50}
+        few, many = ({**asked, "k": count} for count in (10 // tokens, 10 // tokens + 1))
+        assert client.post("/search/batch", json={"searches": [few, plain, few, few]}).status_code == 200
+        refused = client.post("/search/batch", json={"searches": [few, plain, few, many]}).json()
+        assert (refused["status"], refused["errors"][0]["field"]) == (422, "searches.3.explain")
+
+
+def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
+    found = engine.answer(SearchRequest(query="music", k=5))["hits"]
+    tokenizer, looked = engine.parts.encoder.tokenizer, iter([True, True, False])
+
+    def require_time() -> None:
+        if not next(looked):
+            raise DeadlineError("late")
+
+    query = engine.parts.encoder.encode("music", "default", StageClock())
+    with pytest.raises(DeadlineError):
+        explained(found, query, tokenizer, np.zeros((2, 5)), ["dense", "sparse"], {}, require_time)
+    assert next(looked, None) is None

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -25,6 +26,8 @@ from tests.service.live import live
 from tests.service.process import Server
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
+# Nine levels of aliases, a billion values.
+BOMB = "a: &a [lr_secret]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij"))
 GUARDED = (
     ("POST", "/search", {"query": "music"}),
     ("POST", "/search/batch", {"searches": [{"query": "music"}]}),
@@ -189,6 +192,9 @@ def test_no_key_is_ever_told(
         ("", "the file is missing or not right"),
         ("[]", "there is no key in the file"),
         ("{", "not YAML"),
+        (BOMB, "not YAML"),
+        ("[" * 3_000, "not YAML"),
+        ("lr_secret: 1\nlr_secret: 1", "not YAML"),
         ("keys: []", "the file is missing or not right"),
         ("- name: web\n  scopes: [search]", "0.sha256 is missing or not right"),
         ("- name: web\n  sha256: lr_secret\n  scopes: [search]", "0.sha256 is missing or not right"),

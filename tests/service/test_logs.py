@@ -55,3 +55,12 @@ def test_a_line_has_the_error(written: StringIO) -> None:
     assert failed["exception"].startswith("Traceback")
     assert failed["exception"].endswith("ValueError: no\nsuch thing")
     assert "test_a_line_has_the_error" in here["stack_info"]
+
+
+def test_no_character_reaches_a_terminal_that_it_would_obey(written: StringIO) -> None:
+    text = "a\x1b[2J\x9b2J\x85\u2028b\u202egpj.exe\u2066\ufeff\u200b\x7f ü 漢 🎉"
+    LOG.info("here", extra={"path": text})
+    raw = written.getvalue().rstrip("\n")
+    assert raw.isprintable()
+    assert "ü 漢 🎉" in raw
+    assert lines(written)[0]["path"] == text

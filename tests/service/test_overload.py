@@ -142,14 +142,54 @@ def test_a_late_document_is_not_read(engine: SearchEngine) -> None:
 
 def test_the_count_goes_down_whatever_happens() -> None:
     def fail(admission: Admission) -> None:
-        with admission:
+        with admission.enter():
             raise ZeroDivisionError
 
     admission = Admission(1, 1)
-    with admission:
+    with admission.enter():
         with pytest.raises(ZeroDivisionError):
             fail(admission)
-        with admission, pytest.raises(OverloadedError):
+        with admission.enter(), pytest.raises(OverloadedError):
             fail(admission)
-    with admission, admission:
+    with admission.enter(), admission.enter():
         pass
+
+
+def test_a_request_has_as_many_places_as_it_costs() -> None:
+    admission = Admission(2, 8)
+    with admission.enter() as batch:
+        batch.take(6)
+        batch.take(6)
+        with admission.enter() as another, pytest.raises(OverloadedError, match="counts as 5, and too few"):
+            another.take(5)
+        with admission.enter() as another:
+            another.take(4)
+            with pytest.raises(OverloadedError, match="8 requests wait already"), admission.enter():
+                pass
+    with admission.enter() as large:
+        large.take(1_000)  # all places, but no more: it can be answered when nobody else is there
+        with pytest.raises(OverloadedError):
+            admission.check()
+    assert admission.taken == 0
+
+
+def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Event) -> None:
+    """Of five places a batch of four leaves one, while all threads are busy; one that can't have its places is told."""
+    leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
+    app, usual = create_app(narrow), {"query": "music"}
+    wide = usual | {"candidates": narrow.settings.candidates + 1}  # counts as two
+    with live(app) as url, ThreadPoolExecutor(CLIENTS) as pool:
+
+        def batch(*searches: dict[str, object]) -> httpx2.Response:
+            return httpx2.post(f"{url}/search/batch", json={"searches": searches}, timeout=90)
+
+        busy = pool.submit(batch, usual, wide, usual)
+        assert leg.entered.acquire(timeout=60)
+        assert app.state.admission.taken == 4
+        for refused in (batch(usual, usual), batch(wide)):
+            assert (refused.status_code, refused.json()["kind"]) == (503, "overloaded")
+            assert "counts as 2, and too few places are free" in refused.json()["detail"]
+        gate.set()
+        assert busy.result().status_code == 200
+        assert app.state.admission.taken == 0
+        assert batch(*[usual] * 9).status_code == 200  # all places, when nobody else is there

@@ -69,7 +69,7 @@ def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -
             page = browser.new_page(base_url=url)
             page.goto("/")
             search_for(page, "music")
-            with app.state.admission:
+            with app.state.admission.enter():
                 page.get_by_role("searchbox").fill("player")
                 expect(status(page)).to_contain_text("requests wait already")
                 expect(page.locator("li.hit")).to_have_count(0)

@@ -1,7 +1,9 @@
 """The limit on the rate: by key or address, in bounded memory."""
 
+import json
 from pathlib import Path
 
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -11,6 +13,7 @@ from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 
+from tests.service.process import Server
 from tests.service.test_keys import bearer, write
 
 SLOW = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0, rate_limit_per_s=0.001, rate_limit_burst=3)
@@ -20,40 +23,40 @@ BODY = {"query": "music"}
 def test_a_burst_then_the_rate_then_a_burst_again() -> None:
     limit = RateLimit(2.0, 3)
     for _ in range(3):
-        limit.take("a", 100.0)
+        limit.take(("key", "a"), 100.0)
     with pytest.raises(RateLimitedError, match="2 requests a second are allowed, and 3 at once"):
-        limit.take("a", 100.0)
-    limit.take("b", 100.0)  # another caller has a bucket of their own
+        limit.take(("key", "a"), 100.0)
+    limit.take(("key", "b"), 100.0)  # another caller has a bucket of their own
     with pytest.raises(RateLimitedError):
-        limit.take("a", 100.4)
-    limit.take("a", 100.5)
+        limit.take(("key", "a"), 100.4)
+    limit.take(("key", "a"), 100.5)
     with pytest.raises(RateLimitedError):
-        limit.take("a", 100.6)
+        limit.take(("key", "a"), 100.6)
     for _ in range(3):
-        limit.take("a", 200.0)
+        limit.take(("key", "a"), 200.0)
     with pytest.raises(RateLimitedError):
-        limit.take("a", 200.0)
+        limit.take(("key", "a"), 200.0)
 
 
 @pytest.mark.parametrize(("per_s", "wait"), [(2.0, 1), (0.1, 10), (0.001, 1000)])
 def test_the_wait_is_told(per_s: float, wait: int) -> None:
     limit = RateLimit(per_s, 1)
-    limit.take("a", 5.0)
+    limit.take(("key", "a"), 5.0)
     with pytest.raises(RateLimitedError) as caught:
-        limit.take("a", 5.0)
+        limit.take(("key", "a"), 5.0)
     assert caught.value.headers == {"retry-after": str(wait)}
-    limit.take("a", 5.0 + wait)
+    limit.take(("key", "a"), 5.0 + wait)
 
 
 def test_memory_is_bounded_and_the_least_recent_is_forgotten() -> None:
     limit = RateLimit(0.001, 1, callers=100)
-    limit.take("kept", 0.0)
+    limit.take(("key", "kept"), 0.0)
     for number in range(1_000):
-        limit.take(f"caller {number}", 0.0)
+        limit.take(("key", f"caller {number}"), 0.0)
         with pytest.raises(RateLimitedError):
-            limit.take("kept", 0.0)
+            limit.take(("key", "kept"), 0.0)
     assert len(limit) == 100
-    limit.take("caller 1", 0.0)  # forgotten, so its bucket is full
+    limit.take(("key", "caller 1"), 0.0)  # forgotten, so its bucket is full
 
 
 def test_addresses_have_buckets_of_their_own(tiny_bundle: Bundle) -> None:
@@ -73,6 +76,13 @@ def test_addresses_have_buckets_of_their_own(tiny_bundle: Bundle) -> None:
             ("2001:db8::4", 429),  # the same network
             ("2001:db8:1::4", 200),
             ("fe80::1%eth0", 200),
+            ("::ffff:192.0.2.7", 200),
+            ("::ffff:192.0.2.8", 200),  # no network: IPv4 addresses as a socket of IPv6 has them
+            ("::ffff:192.0.2.9", 200),
+            ("::ffff:192.0.2.10", 200),
+            ("192.0.2.10", 200),  # the same caller, with three requests
+            ("192.0.2.10", 200),
+            ("::ffff:192.0.2.10", 429),
         ):
             other = TestClient(app, client=(address, 50_000))
             other.portal = client.portal
@@ -88,3 +98,62 @@ def test_keys_have_buckets_of_their_own_and_guessing_is_limited(tiny_bundle: Bun
             assert found == [200, 200, 200, 429]
         guesses = [client.post("/search", json=BODY, headers=bearer(f"guess {n}")).status_code for n in range(5)]
         assert guesses == [401, 401, 401, 429, 429]
+
+
+def test_what_a_request_costs_beyond_one_is_owed() -> None:
+    limit, caller = RateLimit(2.0, 3), ("key", "a")
+    limit.take(caller, 0.0)
+    limit.owe(caller, 9, 0.0)  # 3 - 1 - 9 = -7
+    with pytest.raises(RateLimitedError, match="Try again in 4 s"):
+        limit.take(caller, 0.0)
+    with pytest.raises(RateLimitedError):
+        limit.take(caller, 3.9)
+    limit.take(caller, 4.0)
+
+
+def test_a_batch_costs_its_searches_and_a_wide_search_several(tiny_bundle: Bundle) -> None:
+    settings = SLOW.model_copy(update={"rate_limit_per_s": 1e-3, "rate_limit_burst": 5})
+    for path, body, left in (
+        ("/search/batch", {"searches": [BODY] * 3}, 2),
+        ("/search/batch", {"searches": [BODY] * 9}, 0),
+        ("/search", BODY | {"candidates": 301}, 1),
+        ("/search", BODY | {"candidates": 100}, 4),
+    ):
+        with TestClient(create_app(tiny_bundle.path, settings)) as client:
+            assert client.post(path, json=body).status_code == 200
+            found = [client.post("/search", json=BODY).status_code for _ in range(left + 1)]
+            assert found == [200] * left + [429]
+
+
+def test_a_proxy_names_the_client_and_never_a_key(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """A real server on an IPv6 socket: the proxy's address comes as ::ffff:127.0.0.1, and is trusted as 127.0.0.1."""
+    key, entry = new_key("alice", ["search"])
+    environment = {
+        "LIGHTRETRIEVER_API_KEYS_FILE": str(write(tmp_path / "keys", entry)),
+        "LIGHTRETRIEVER_RATE_LIMIT_PER_S": "0.001",
+        "LIGHTRETRIEVER_RATE_LIMIT_BURST": "2",
+    }
+    with Server(tiny_bundle.path, host="::", environment=environment) as server:
+        port = server.ready_line.strip().rpartition(":")[2]
+        url = f"http://127.0.0.1:{port}/search"
+
+        def ask(client: str, key: str) -> int:
+            return httpx2.post(
+                url, json=BODY, headers={"x-forwarded-for": client} | bearer(key), timeout=60
+            ).status_code
+
+        # Every text that is no address is one caller.
+        names = ("key alice", "('key', 'alice')", "alice")
+        assert [ask(name, "no key") for name in names] == [401, 401, 429]
+        assert [ask(client, "no key") for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1")] == [
+            401,
+            401,
+            401,
+            429,
+        ]
+        assert [ask("192.0.2.1", key) for _ in range(3)] == [200, 200, 429]
+        server.process.terminate()
+        lines = [json.loads(line) for line in server.wait()[2].splitlines()]
+    told = [(line["status"], line["client"], line.get("key")) for line in lines if line["event"] == "request"]
+    assert told[2:4] == [(429, "unknown", None), (401, "192.0.2.1", None)]
+    assert told[-1] == (429, "192.0.2.1", "alice")

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -51,7 +52,7 @@ def in_flight(url: str) -> int:
 def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> None:
     batch = {"searches": [{"query": f"play music {number}", "k": 50} for number in range(64)]}
     answers: list[httpx2.Response] = []
-    with Server(tiny_path) as server:
+    with Server(tiny_path, environment={"LIGHTRETRIEVER_MAX_WAITING": "1000"}) as server:
         url = server.ready_line.split()[-1]
         threads = [
             threading.Thread(target=lambda: answers.append(httpx2.post(f"{url}/search/batch", json=batch, timeout=60)))
@@ -221,3 +222,33 @@ def test_head_on_the_real_server(url: str) -> None:
         for path in ("/", "/livez", "/readyz"):
             answer = client.head(path)
             assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
+    """Before its body is there, before its answer, in the middle of a large one; with FIN and with RST."""
+    search = json.dumps(SEARCH).encode()
+    batch = json.dumps({"searches": [{"query": "play music", "k": 100}] * 60}).encode()
+    head = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+    sent = [("/search", search, 5), ("/search", search, None), ("/search/batch", batch, None)]
+    with Server(tiny_path) as server:
+        port = int(server.ready_line.rpartition(":")[2])
+        url = f"http://127.0.0.1:{port}"
+        for path, body, length in sent * 5:
+            for linger in (b"", struct.pack("ii", 1, 0)):
+                with socket.create_connection(("127.0.0.1", port)) as connection:
+                    connection.sendall(head.format(path, len(body)).encode() + body[:length])
+                    sleep(0.01)
+                    if linger:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        while in_flight(url) > 1:
+            sleep(0.01)
+        server.process.terminate()
+        code, _, errors = server.wait()
+    assert code == 0
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert {line["level"] for line in lines} == {"info"}
+    assert not any("exception" in line for line in lines)
+    posts = [line for line in lines if line.get("method") == "POST"]
+    assert len(posts) == 2 * 5 * len(sent)
+    assert {line["status"] for line in posts} <= {200, 499, 503}
+    assert max(map(len, errors.splitlines())) < 500

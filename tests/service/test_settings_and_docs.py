@@ -83,6 +83,9 @@ def test_unknown_variables_are_refused(variable: str, monkeypatch: pytest.Monkey
         ("cors_origins: [example.org]", ["'cors_origins.0'", "'example.org'"]),
         ("cors_origins: https://example.org", ["'cors_origins'", "list"]),
         ("rate_limit_per_s: -1", ["'rate_limit_per_s'", "greater than or equal to 0"]),
+        ("trusted_proxies: 10.0.0.0/8x", ["'trusted_proxies'", "'10.0.0.0/8x'", "such as 10.0.0.0/8, or *"]),
+        ("trusted_proxies: 127.0.0.1, 10.0.0.1/8", ["'trusted_proxies'", "host bits"]),
+        ("trusted_proxies: proxy.example.org", ["'trusted_proxies'", "proxy.example.org"]),
         ("- candidates", ["name: value", "list"]),
         ("candidates: [", ["not YAML"]),
     ],
@@ -95,6 +98,32 @@ def test_mistakes_are_named(tmp_path: Path, content: str, words: list[str]) -> N
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxies", ["*", " * ", "", "::1", "127.0.0.1, 10.0.0.0/8,fd00::/8", "192.0.2.1,"])
+def test_trusted_proxies(proxies: str) -> None:
+    assert Settings(trusted_proxies=proxies).trusted_proxies == proxies
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "otlp_endpoint: ftp://user:SECRET@x",
+        "otlp_endpoint: [SECRET]",
+        "otlp_endpoint: {a: SECRET}",
+        'otlp_endpoint: "http://user:SECRET@x',
+        "otlp_endpoint: http://x\n  password: SECRET: SECRET",
+    ],
+)
+def test_errors_repeat_no_secret(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file)
+    assert "otlp_endpoint" in str(caught.value) or "not YAML" in str(caught.value)
+    assert "user" not in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+    assert "SECRET" not in repr(Settings(otlp_endpoint="http://user:SECRET@x"))
 
 
 def test_lists_in_the_environment_are_json(monkeypatch: pytest.MonkeyPatch) -> None:

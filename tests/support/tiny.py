@@ -150,6 +150,7 @@ def make_tiny_bundle(
     queries: Sequence[str] = (),
     seed: int = 7,
     overwrite: bool = False,
+    own_tokenizer: Tokenizer | None = None,
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
     the same vectors. With `idf`, query tokens are weighted by `tiny_idf`; with `words`, BM25 can be searched; with
@@ -157,7 +158,10 @@ def make_tiny_bundle(
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
-    train_tokenizer(tokenizer_file, [document.full_text for document in tiny_documents()])
+    if own_tokenizer is None:
+        train_tokenizer(tokenizer_file, [document.full_text for document in tiny_documents()])
+    else:
+        own_tokenizer.save(str(tokenizer_file))
     tokenizer = TextTokenizer.from_file(tokenizer_file)
     bundle = write_bundle(
         path,
