@@ -6,7 +6,7 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 
 import asyncio
 import platform
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -79,7 +79,7 @@ async def search(request: Request) -> Response:
 
     def work(engine: SearchEngine) -> Response:
         asked = parse(body, SearchRequest)
-        _charge(request, [asked])
+        _charge(request, search_cost(asked, engine.settings))
         return json_response(engine.answer(asked, **when))
 
     return await _work(request, work)
@@ -97,7 +97,9 @@ async def search_batch(request: Request) -> Response:
         _tell_legs(request, engine)
         # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
         asked = (await asyncio.to_thread(parse_batch, body, most)).searches
-        places.take(_charge(request, asked))
+        cost = sum(search_cost(one, engine.settings) for one in asked)
+        places.take(cost)
+        _charge(request, cost)
         searches = await _in_thread(engine, when, lambda: engine.batch(asked, **when))
         tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
         try:
@@ -234,12 +236,9 @@ def _enter(request: Request, scope: KeyScope) -> None:
     state["caller"] = _state(request).access.enter(scope, authorization, about["client"], about)
 
 
-def _charge(request: Request, searches: Sequence[SearchRequest]) -> int:
-    """Charge who asks, in the limit on the rate, for the searches of the request. Gives what they cost."""
-    state = _state(request)
-    cost = sum(search_cost(search, state.settings) for search in searches)
-    state.access.charge(request.scope["state"]["caller"], cost)
-    return cost
+def _charge(request: Request, cost: int) -> None:
+    """Charge who asks, in the limit on the rate, for a request that costs as much as `cost` searches."""
+    _state(request).access.charge(request.scope["state"]["caller"], cost)
 
 
 def _when(request: Request) -> dict[str, Any]:

@@ -176,7 +176,8 @@ def test_a_request_has_as_many_places_as_it_costs() -> None:
 def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Event) -> None:
     """Of five places a batch of four leaves one, while all threads are busy; one that can't have its places is told."""
     leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
-    app, usual = create_app(narrow), {"query": "music"}
+    app = create_app(narrow)
+    usual: dict[str, object] = {"query": "music"}
     wide = usual | {"candidates": narrow.settings.candidates + 1}  # counts as two
     with live(app) as url, ThreadPoolExecutor(CLIENTS) as pool:
 

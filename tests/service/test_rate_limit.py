@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import RateLimitedError
-from lightretriever.service.http.access import RateLimit
+from lightretriever.service.http.access import Caller, RateLimit
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
@@ -101,7 +101,8 @@ def test_keys_have_buckets_of_their_own_and_guessing_is_limited(tiny_bundle: Bun
 
 
 def test_what_a_request_costs_beyond_one_is_owed() -> None:
-    limit, caller = RateLimit(2.0, 3), ("key", "a")
+    limit = RateLimit(2.0, 3)
+    caller: Caller = ("key", "a")
     limit.take(caller, 0.0)
     limit.owe(caller, 9, 0.0)  # 3 - 1 - 9 = -7
     with pytest.raises(RateLimitedError, match="Try again in 4 s"):
