@@ -78,13 +78,13 @@ def encode_documents(
 ) -> EncodedShard:
     """Encode a list of documents. The longest are batched first, so that a batch too large fails at once."""
     sequences = backbone.document_ids([document.full_text for document in documents], settings.max_length)
-    dense = np.empty((len(documents), backbone.hidden_size), dtype=np.float16)
+    dense = np.empty((len(documents), backbone.vector_size), dtype=np.float16)
     sparse: list[Any] = [None] * len(documents)
     batch_tokens = settings.batch_tokens or (32_768 if backbone.device.type == "cuda" else 2_048)
     for batch in length_sorted_batches(sequences, batch_tokens):
         states = _last_hidden_states(backbone, [sequences[index] for index in batch])
-        dense[batch] = torch.nn.functional.normalize(states.ends().float(), dim=1).cpu().numpy().astype(np.float16)
-        weights = sparse_weights(states.hidden, backbone.head, states.spans, backbone.thresholds)
+        dense[batch] = torch.nn.functional.normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
+        weights = sparse_weights(states.hidden, backbone.head, backbone.sparse_spans(states.spans), backbone.thresholds)
         rows = quantise_top_k(weights, settings.top_k, QUANTIZATION)
         for index, row in zip(batch, rows, strict=True):
             sparse[index] = row

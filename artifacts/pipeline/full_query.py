@@ -27,10 +27,10 @@ def full_query_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
     packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
-    spans = [(start + len(prefix), end) for start, end in packed.spans]
+    spans = backbone.sparse_spans(packed.spans, len(prefix))
     weights = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
     strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
-    return packed.ends(), torch.zeros_like(weights).scatter(1, terms, strongest)
+    return packed.dense(backbone, len(prefix)), torch.zeros_like(weights).scatter(1, terms, strongest)
 
 
 def full_query_vectors(
@@ -42,7 +42,7 @@ def full_query_vectors(
     """
     prefix = instruction_prefix(backbone, instruction)
     encoded = [ids.tolist() for ids in backbone.tokenizer.encode_batch(queries)]
-    dense = np.empty((len(queries), backbone.hidden_size), dtype=np.float32)
+    dense = np.empty((len(queries), backbone.vector_size), dtype=np.float32)
     sparse: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = []
     with torch.inference_mode():
         for start in range(0, len(encoded), _BATCH):

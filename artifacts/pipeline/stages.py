@@ -39,9 +39,9 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     model, dimension = recipe.model, recipe.index.dimension
     backbone = load_model(model, recipe.work, lowercase=recipe.encode.lowercase)
-    if dimension is not None and dimension > backbone.hidden_size:
+    if dimension is not None and dimension > backbone.vector_size:
         raise RecipeError(
-            f"index.dimension is {dimension}, but the hidden size of {backbone.name} is {backbone.hidden_size}.",
+            f"index.dimension is {dimension}, but the vectors of {backbone.name} have {backbone.vector_size} values.",
             remedy="Lower index.dimension, or leave it out.",
         )
     if backbone.max_positions is not None and recipe.encode.max_length > backbone.max_positions:
@@ -55,7 +55,7 @@ def load_recipe_backbone(recipe: Recipe) -> Backbone:
         "name": backbone.name,
         "adapter": None if model.adapter is None else Path(model.adapter).name,
         "fingerprint": backbone.fingerprint,
-        "hidden_size": backbone.hidden_size,
+        "hidden_size": backbone.vector_size,
         "lowercase": recipe.encode.lowercase,
         "idf": None if idf is None else idf_sha256(idf),
     }

@@ -5,6 +5,7 @@ Nothing is ever filled with random numbers or left out silently, and no code tha
 
 import hashlib
 import json
+import pickle
 import shutil
 import sys
 import warnings
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.corpus.beir import file_sha256
@@ -28,6 +30,7 @@ from transformers.utils.logging import disable_progress_bar
 __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_SETTINGS",
+    "PROJECTION_FILE",
     "TOKEN_MLP_FILE",
     "TokenMlp",
     "adapter_file",
@@ -36,10 +39,13 @@ __all__ = [
     "convert_gguf",
     "fingerprint",
     "load_causal_lm",
+    "load_embedding_bag",
+    "load_projection",
     "load_thresholds",
     "load_token_mlp",
     "local_folder",
     "merge_adapter",
+    "save_projection",
     "save_token_mlp",
     "software",
 ]
@@ -48,6 +54,7 @@ __all__ = [
 ADAPTER_CONFIG = "adapter_config.json"
 #: What an adapter of our own trainer says of itself, beside PEFT's files.
 ADAPTER_SETTINGS = "lightretriever.json"
+PROJECTION_FILE = "projection.safetensors"
 THRESHOLDS_FILE = "thresholds.npy"
 TOKEN_MLP_FILE = "token_mlp.safetensors"
 #: Files of a model or adapter that decide its output.
@@ -59,11 +66,17 @@ if not sys.stderr.isatty():  # half a bar would stand in a log, before the line 
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
-def load_causal_lm(source: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Load a decoder LLM with its LM head. Raises ModelError when it can't be loaded or weights are missing."""
+def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -> PreTrainedModel:
+    """Load a decoder LLM with its LM head, with `layers` only the first so many of its layers.
+
+    Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
+    """
     try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        if layers is not None:
+            _keep_layers(config.get_text_config(), layers, source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            source, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
     except LOAD_ERRORS as error:
         raise ModelError(
@@ -73,6 +86,17 @@ def load_causal_lm(source: str, dtype: torch.dtype) -> PreTrainedModel:
     model: PreTrainedModel = loaded[0]
     _refuse_missing(source, loaded[1]["missing_keys"])
     return model
+
+
+def _keep_layers(config: Any, layers: int, source: str) -> None:
+    """Make `config` one of a model with the first `layers` layers alone."""
+    if layers > config.num_hidden_layers:
+        raise ModelError(
+            f"layers is {layers}, but {source} has {config.num_hidden_layers}.", remedy="Lower it, or leave it out."
+        )
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
 
 
 def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
@@ -141,9 +165,11 @@ def load_thresholds(file: Path) -> torch.Tensor:
 def adapter_settings(adapter: str) -> dict[str, Any]:
     """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
-    `centre_head`, `idf_rows`, `lowercase`, `queries` and `term_thresholds` are as in the training recipe,
-    `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the recipe
-    named.
+    `centre_head`, `idf_rows`, `layers`, `lowercase`, `pooling`, `queries` and `term_thresholds` are as in the training
+    recipe, `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the
+    recipe named. `projection` says whether dense vectors go through the linear map in PROJECTION_FILE.
+    `sparse_positions` is "inner" where `[bos]` and `<eos>` take no part in sparse weights, else "all", as in adapters
+    that don't say. `bm25` has factor, k1 and b of the BM25 that the sparse weights were trained to be added to.
     """
     file = adapter_file(adapter, ADAPTER_SETTINGS)
     if not file.is_file():
@@ -188,6 +214,43 @@ def load_token_mlp(file: Path, hidden_size: int) -> TokenMlp:
             f"{file}: not an MLP for {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
         ) from error
     return mlp.requires_grad_(False)
+
+
+def save_projection(file: Path, projection: torch.nn.Linear) -> None:
+    """Write the linear map of the dense vectors, (D, H) float32."""
+    write_atomically(file, save({"weight": projection.weight.detach().float().contiguous().cpu()}))
+
+
+def load_projection(file: Path, hidden_size: int) -> torch.nn.Linear:
+    """Read what `save_projection` wrote, frozen. Raises ModelError when it isn't there or fits another model."""
+    try:
+        weight = load_file(file)["weight"]
+        if weight.dim() != 2 or weight.shape[1] != hidden_size:
+            raise ValueError(f"its shape is {tuple(weight.shape)}")
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ModelError(
+            f"{file}: not a linear map of {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
+        ) from error
+    projection = torch.nn.Linear(hidden_size, len(weight), bias=False)
+    projection.weight = torch.nn.Parameter(weight)
+    return projection.requires_grad_(False)
+
+
+def load_embedding_bag(file: Path, rows: int) -> npt.NDArray[np.float32]:
+    """Read the token table of an official release, `torch.save` of its weight: (`rows`, H) float32.
+
+    Raises ModelError when the file holds something else, or another number of rows.
+    """
+    try:
+        weight = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{file}: no table: {error}", remedy="Give the release's emb_bag.pt.") from error
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+        raise ModelError(f"{file}: no table, but a {type(weight).__name__}.", remedy="Give the release's emb_bag.pt.")
+    if len(weight) != rows:
+        raise ModelError(f"{file}: {len(weight)} rows, but the tokenizer has {rows} ids.", remedy="Give its own table.")
+    table: npt.NDArray[np.float32] = weight.float().numpy()
+    return table
 
 
 def software() -> str:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,12 @@ from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tests.support.searching import evaluate_bundle, open_searcher
+from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
 
 INSTRUCTION = "find"
 
-train = partial(loop.train, open_searcher=open_searcher)
+train = loop.train
 
 
 @pytest.fixture(scope="module")
