@@ -203,7 +203,7 @@ def test_row_loss_is_of_direction_and_of_length() -> None:
 
 
 def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a regression stage needs a teacher"):
+    with pytest.raises(ValueError, match="a stage of kind regression or residual needs a teacher"):
         TrainRecipe.model_validate(recipe_of(toy, tmp_path, teacher=None))
 
 
