@@ -27,6 +27,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
+from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings
 from lightretriever.artifacts.pipeline.build import refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
@@ -34,7 +35,7 @@ from lightretriever.artifacts.pipeline.fit import FittedTable, distinct_rows, fi
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
-from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, software
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 
 __all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
