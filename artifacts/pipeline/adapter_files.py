@@ -139,18 +139,22 @@ def load_projection(file: Path, hidden_size: int) -> torch.nn.Linear:
     return projection.requires_grad_(False)
 
 
-def load_embedding_bag(file: Path, rows: int) -> npt.NDArray[np.float32]:
-    """Read the token table of an official release, `torch.save` of its weight: (`rows`, H) float32.
+def load_embedding_bag(file: Path, rows: int, hidden_size: int) -> npt.NDArray[np.float32]:
+    """Read the token table of an official release, `torch.save` of its weight: (`rows`, `hidden_size`) float32.
 
-    Raises ModelError when the file holds something else, or another number of rows.
+    Raises ModelError when the file holds something else, or a table of another shape.
     """
     try:
         weight = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise ModelError(f"{file}: no table: {error}", remedy="Give the release's emb_bag.pt.") from error
-    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+    if not isinstance(weight, torch.Tensor):
         raise ModelError(f"{file}: no table, but a {type(weight).__name__}.", remedy="Give the release's emb_bag.pt.")
-    if len(weight) != rows:
-        raise ModelError(f"{file}: {len(weight)} rows, but the tokenizer has {rows} ids.", remedy="Give its own table.")
+    if weight.shape != (rows, hidden_size):
+        raise ModelError(
+            f"{file}: a table of shape {tuple(weight.shape)}, but the model has {rows} token ids and vectors of "
+            f"{hidden_size} values.",
+            remedy="Give the table that was released with this model.",
+        )
     table: npt.NDArray[np.float32] = weight.float().numpy()
     return table

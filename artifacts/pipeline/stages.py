@@ -27,7 +27,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings
+from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
 from lightretriever.artifacts.pipeline.build import refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
@@ -104,6 +104,7 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
     """Make the token table of every task; task name → file of shape (V, H) float32. What is there is kept.
 
     With `distil`, the corpus is encoded first, and the tables are fitted to what the encoder makes of whole texts.
+    Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
     Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
     fit to.
     """
@@ -116,10 +117,14 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
         plan["row_weights"] = idf_sha256(weights)
 
     def make(task: str) -> npt.NDArray[np.float32]:
+        if task in recipe.tables:
+            return load_embedding_bag(recipe.tables[task], encoder.vocab_size, encoder.hidden_size)
         rows = token_rows(encoder, recipe.tasks[task], folders[task])
         return rows if weights is None else rows * weights[:, None]
 
-    return _make(folders, {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}, make)
+    plans = {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}
+    plans |= {task: {"model": encoder.fingerprint, "file": file_sha256(file)} for task, file in recipe.tables.items()}
+    return _make(folders, plans, make)
 
 
 def run_refine(recipe: Recipe) -> dict[str, Path]:

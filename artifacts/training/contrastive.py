@@ -19,10 +19,10 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
-from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, StageBase
 from lightretriever.artifacts.training.types import SPARSE_SPACE, Batch, StepContext, query_ids
 
-__all__ = ["Chunk", "Contrastive", "backward_in_chunks", "cut_chunks", "document_outputs", "tokenise"]
+__all__ = ["Chunk", "Contrastive", "backward_in_chunks", "cut_chunks", "document_outputs", "piece_sizes", "tokenise"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -64,9 +64,7 @@ class Contrastive:
                 for one in (idf, row_weights)
             )
         )
-        cuda = backbone.device.type == "cuda"
-        self._chunk_tokens = stage.chunk_tokens or (16_384 if cuda else 8_192)
-        self._row_tokens = stage.row_tokens or (1_024 if cuda else 256)
+        self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
         """One step's gradients (see `Objective`); returns the parts of the loss."""
@@ -109,6 +107,12 @@ class Contrastive:
             kinds.append(([len(prefix) + len(query) + 1 for query in queries], queries_of))
         for lengths, run_of in kinds:
             yield from cut_chunks(lengths, self._chunk_tokens, run_of, context)
+
+
+def piece_sizes(stage: StageBase, device: torch.device) -> tuple[int, int]:
+    """Positions whose graphs are held at once, and positions of a row of packed texts: the stage's, or by device."""
+    cuda = device.type == "cuda"
+    return stage.chunk_tokens or (16_384 if cuda else 8_192), stage.row_tokens or (1_024 if cuda else 256)
 
 
 def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:

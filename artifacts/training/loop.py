@@ -141,7 +141,7 @@ def _objective(run: Run, stage: AnyStage) -> tuple[Objective[Any], Callable[[int
     assert run.idf is not None
     teacher, folder = run.teacher, recipe.work / "teachers"
     vectors = run.processes.in_turn(lambda: PairVectors(teacher, run.sets, folder))
-    return Residual(backbone, stage, recipe.data, vectors, run.idf, run.average_length()), mixture.batch
+    return Residual(backbone, stage, recipe.data, vectors, run.idf, run.average_length), mixture.batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:

@@ -92,10 +92,7 @@ def full_alignment_loss(
     """KL(softmax(full/τ') ‖ softmax(scores/τ)), mean over the queries: asymmetric scores follow the full model's dense
     ones, whose temperature τ' is `full_temperature`. No gradient reaches `full`.
     """
-    lowest = torch.finfo(scores.dtype).min  # not -inf, which the KL of two zeros can't take
-    target = functional.log_softmax((full.detach() / full_temperature).masked_fill(hidden, lowest), dim=1)
-    student = functional.log_softmax((scores / temperature).masked_fill(hidden, lowest), dim=1)
-    return functional.kl_div(student, target, log_target=True, reduction="batchmean")
+    return distillation_loss(scores / temperature, (full / full_temperature).masked_fill(hidden, torch.nan))
 
 
 def bm25_scores(
@@ -139,13 +136,10 @@ def similarity_loss(vectors: torch.Tensor, targets: torch.Tensor, temperature: f
     `vectors` s (B, D), ŝ of length 1; `targets` y (B, D), of length 1. A text's target ranks the other texts of the
     batch, as a query does whose vector lies in the teacher's space.
     """
-    own = torch.eye(len(targets), dtype=torch.bool, device=targets.device)
-    lowest = torch.finfo(torch.float32).min
     wanted, found = (
-        functional.log_softmax((targets @ documents.T / temperature).masked_fill(own, lowest), dim=1)
-        for documents in (targets, functional.normalize(vectors, dim=1))
+        targets @ functional.normalize(documents.float(), dim=1).T / temperature for documents in (targets, vectors)
     )
-    return functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
+    return distillation_loss(found, wanted.fill_diagonal_(torch.nan))
 
 
 def row_loss(vectors: torch.Tensor, rows: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,6 +21,7 @@ __all__ = [
     "ResidualStage",
     "SetRecipe",
     "Stage",
+    "StageBase",
     "TokenRegression",
     "TrainRecipe",
     "load_train_recipe",
@@ -120,7 +121,7 @@ class FlopsRecipe(Section):
     idf: bool = True
 
 
-class _StageBase(Section):
+class StageBase(Section):
     """`decay` is the share of the steps at whose end the learning rate falls to 0; None: all after the warm-up."""
 
     steps: int = Field(ge=1)
@@ -134,14 +135,14 @@ class _StageBase(Section):
     clip: float = Field(default=1.0, gt=0)
 
 
-class QueryLikelihoodStage(_StageBase):
+class QueryLikelihoodStage(StageBase):
     """First stage: write the query from the document's last token alone."""
 
     kind: Literal["query_likelihood"]
     corruption: float = Field(default=0.6, ge=0, lt=1)
 
 
-class ContrastiveStage(_StageBase):
+class ContrastiveStage(StageBase):
     """Dense and sparse contrastive training together."""
 
     kind: Literal["contrastive"]
@@ -182,7 +183,7 @@ class EncoderRecipe(Section):
     held_out: int = Field(default=64, ge=1)
 
 
-class RegressionStage(_StageBase):
+class RegressionStage(StageBase):
     """Document vectors follow the teacher's, with no labels; see `artifacts.training.regression`.
 
     `every` so many steps, the vectors of the texts that are held out are compared with the teacher's.
@@ -195,7 +196,7 @@ class RegressionStage(_StageBase):
     every: int = Field(default=100, ge=1)
 
 
-class ResidualStage(_StageBase):
+class ResidualStage(StageBase):
     """Sparse weights that are added to BM25 follow the ensemble of BM25 and the teacher; see
     `artifacts.training.residual`.
 
@@ -258,21 +259,18 @@ class TrainRecipe(Section):
     output: Path
 
     @model_validator(mode="after")
-    def _enough_negatives(self) -> Self:
-        sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
-        kinds = {stage.flops.idf for stage in sparse}
-        if len(kinds) > 1:
-            raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
-        mined = self.data.negatives.count if self.data.negatives else 0
-        for stage in sparse:
-            if stage.negatives > mined:
-                raise ValueError(f"a stage wants {stage.negatives} negatives per query, data.negatives gives {mined}")
-        return self
-
-    @model_validator(mode="after")
-    def _taught(self) -> Self:
+    def _stages_fit(self) -> Self:
         if self.teacher is None and self.has(RegressionStage, ResidualStage):
             raise ValueError("a stage of kind regression or residual needs a teacher")
+        if self.queries == "embedding" and self.has(RegressionStage):
+            raise ValueError("a stage of kind regression needs token vectors of the model, but queries is embedding")
+        sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
+        if len({stage.flops.idf for stage in sparse}) > 1:
+            raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
+        mined = self.data.negatives.count if self.data.negatives else 0
+        most = max((stage.negatives for stage in sparse), default=0)
+        if most > mined:
+            raise ValueError(f"a stage wants {most} negatives per query, data.negatives gives {mined}")
         return self
 
     def has(self, *kinds: type[Section]) -> bool:

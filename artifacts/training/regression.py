@@ -9,7 +9,7 @@ e is a token's vector behind an instruction, r its fitted row. Neither labels no
 many targets as the teacher's vector has values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,13 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.contrastive import (
+    Chunk,
+    Tensors,
+    backward_in_chunks,
+    cut_chunks,
+    piece_sizes,
+)
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.recipe import RegressionStage
 from lightretriever.artifacts.training.texts import TaughtTexts
@@ -51,7 +58,7 @@ class Regression:
         self._first, self._longest = first, texts.longest
         self._rows, self._instructions = rows, list(instructions)
         self.every = stage.every
-        self._row_tokens = stage.row_tokens or (1_024 if adapter.backbone.device.type == "cuda" else 256)
+        self._chunk_tokens, self._row_tokens = piece_sizes(stage, adapter.backbone.device)
 
     def batch(self, step: int) -> TextBatch:
         """The texts of a step, with their targets."""
@@ -59,44 +66,50 @@ class Regression:
 
     def backward(self, batch: TextBatch, context: StepContext) -> dict[str, float]:
         """One step's gradients (see `Objective`); returns the parts of the loss and the norm of each one's gradient."""
-        backbone = self._adapter.backbone
-        torch.manual_seed(hash((context.seed, context.step, context.rank)) & 0x7FFF_FFFF_FFFF_FFFF)
+        backbone, stage, rows = self._adapter.backbone, self._stage, self._row_tokens
         sequences = backbone.document_ids(batch.texts, self._longest)
-        own = context.share(len(sequences))
-        vectors = packed_states(backbone, sequences[own], self._row_tokens).dense(backbone)
-        leaf = context.gather(vectors.detach().float()).requires_grad_()
         targets = torch.from_numpy(batch.targets).to(backbone.device)
-        with torch.autocast(backbone.device.type, enabled=False):
-            losses = {
-                "cosine": (1 - functional.cosine_similarity(leaf, targets, dim=1)).mean(),
-                "similarity": self._stage.similarity * similarity_loss(leaf, targets, self._stage.temperature),
-            }
-            gradient = torch.autograd.grad(torch.stack(list(losses.values())).sum(), leaf)[0]
-        vectors.backward(gradient[own].to(vectors.dtype))
-        logged = {name: float(value.detach()) for name, value in losses.items()}
-        logged |= {"document_gradient": float(gradient.norm()), "tokens": float(sum(map(len, sequences)))}
-        if self._rows is not None and self._stage.tokens is not None:
-            logged |= self._token_backward(self._rows, context)
-        return logged | {"loss": sum(logged.get(name, 0.0) for name in ("cosine", "similarity", "rows"))}
 
-    def _token_backward(self, rows: TokenRows, context: StepContext) -> dict[str, float]:
-        settings, backbone = self._stage.tokens, self._adapter.backbone
-        assert settings is not None
-        seed = context.seed % 2**64
-        drawn = rows.drawn(settings.count, (seed, context.step))
-        chosen = int(np.random.default_rng((seed, context.step, 1)).integers(len(self._instructions)))
-        prefix = instruction_prefix(backbone, self._instructions[chosen])
-        own = context.share(len(drawn))
+        def documents_of(part: slice) -> Callable[[], Tensors]:
+            return lambda: {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
+
+        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
+        drawn = self._drawn(context)
+        if drawn is not None:
+            chunks += self._token_chunks(drawn, context)
+
+        def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
+            documents = leaves["documents"].float()
+            losses = {
+                "cosine": (1 - functional.cosine_similarity(documents, targets, dim=1)).mean(),
+                "similarity": stage.similarity * similarity_loss(documents, targets, stage.temperature),
+            }
+            if drawn is None or self._rows is None or stage.tokens is None:
+                return losses, {}
+            wanted = self._rows.rows[drawn].to(backbone.device)
+            direction, length = row_loss(leaves["tokens"].float(), wanted, self._rows.scale)
+            losses["rows"] = stage.tokens.weight * (direction + length)
+            return losses, {"row_cosine": 1 - float(direction.detach()), "row_length": float(length.detach())}
+
+        return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
+
+    def _drawn(self, context: StepContext) -> torch.Tensor | None:
+        """The tokens of a step, (n,) int64; None in a stage without them."""
+        if self._rows is None or self._stage.tokens is None:
+            return None
+        return self._rows.drawn(self._stage.tokens.count, (context.seed % 2**64, context.step))
+
+    def _token_chunks(self, drawn: torch.Tensor, context: StepContext) -> Iterator[Chunk]:
+        """This process' forward passes of tokens, behind an instruction drawn for the step."""
+        backbone = self._adapter.backbone
+        random = np.random.default_rng((context.seed % 2**64, context.step, 1))
+        prefix = instruction_prefix(backbone, self._instructions[int(random.integers(len(self._instructions)))])
         blocks = max(1, (self._row_tokens - len(prefix)) // 2)
-        vectors = token_states(backbone, prefix, drawn[own], blocks)
-        leaf = context.gather(vectors.detach().float()).requires_grad_()
-        with torch.autocast(backbone.device.type, enabled=False):
-            direction, length = row_loss(leaf, rows.rows[drawn].to(backbone.device), rows.scale)
-            loss = settings.weight * (direction + length)
-            gradient = torch.autograd.grad(loss, leaf)[0]
-        vectors.backward(gradient[own].to(vectors.dtype))
-        found = {"rows": loss, "row_cosine": 1 - direction, "row_length": length, "row_gradient": gradient.norm()}
-        return {name: float(value.detach()) for name, value in found.items()}
+
+        def tokens_of(part: slice) -> Callable[[], Tensors]:
+            return lambda: {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
+
+        return cut_chunks([2] * len(drawn), self._chunk_tokens, tokens_of, context)
 
     def held_out(self) -> dict[str, float]:
         """How well vectors of texts that are never trained on agree with the teacher's: the mean cosine of each set and

@@ -23,6 +23,7 @@ from lightretriever.artifacts.training.contrastive import (
     backward_in_chunks,
     cut_chunks,
     document_outputs,
+    piece_sizes,
     tokenise,
 )
 from lightretriever.artifacts.training.losses import (
@@ -86,9 +87,7 @@ class Residual:
     ) -> None:
         self._backbone, self._stage, self._data, self._vectors = backbone, stage, data, vectors
         self._idf, self._average = torch.tensor(idf[: backbone.embedded], device=backbone.device), average
-        cuda = backbone.device.type == "cuda"
-        self._chunk_tokens = stage.chunk_tokens or (16_384 if cuda else 8_192)
-        self._row_tokens = stage.row_tokens or (1_024 if cuda else 256)
+        self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
         """One step's gradients (see `Objective`); returns the parts of the loss."""

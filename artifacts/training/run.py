@@ -12,8 +12,8 @@ WORK/best.safetensors        weights of the best development score
 import json
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
@@ -41,7 +42,6 @@ from safetensors.torch import load_file, save
 
 __all__ = ["Run", "load_checkpoint", "read_progress", "save_checkpoint"]
 
-_CHUNK = 4096
 _CALIBRATION = 1024  # documents that the thresholds are measured on
 # What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
 _NOT_IN_PLAN: Any = {
@@ -109,6 +109,7 @@ class Run:
         """The IDF weights (V,) float32 that a stage scores with."""
         return self.idf if isinstance(stage, ContrastiveStage | ResidualStage) and stage.flops.idf else None
 
+    @cached_property
     def average_length(self) -> float:
         """The mean number of tokens of the training documents."""
         return mean_length(self.adapter.backbone, self.sets, self.recipe.data.max_document_length, self.recipe.seed)
@@ -148,7 +149,7 @@ class Run:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
             residual = isinstance(stage, ResidualStage)
-            bm25 = (stage.bm25, self.average_length()) if isinstance(stage, ResidualStage) else None
+            bm25 = (stage.bm25, self.average_length) if isinstance(stage, ResidualStage) else None
             idf = self.idf if residual else self.idf_of(stage)
             scores = evaluate_dev(self.adapter.backbone, self._dev, length, idf, self.row_weights(), bm25)
             self.log({"step": step, "dev": scores})
@@ -182,7 +183,10 @@ class Run:
         """IDF over the documents of all sets, computed once."""
         file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
         if not file.is_file():
-            write_array(file, idf_weights(self._tokenised_documents(), tokenizer.vocab_size))
+            length = self.recipe.data.max_document_length
+            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
+            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
+            write_array(file, idf_weights(cut, tokenizer.vocab_size))
         return load_idf(file, tokenizer.vocab_size)
 
     def _load_thresholds(self) -> npt.NDArray[np.float32]:
@@ -198,14 +202,6 @@ class Run:
             write_array(file, term_thresholds(self.adapter.backbone, texts, length, recipe.term_thresholds or 0.0))
         thresholds: npt.NDArray[np.float32] = np.load(file)
         return thresholds
-
-    def _tokenised_documents(self) -> Iterator[npt.NDArray[np.int32]]:
-        length = self.recipe.data.max_document_length
-        for one in self.sets:
-            texts = [text[: 64 * length] for text in one.documents.values()]  # characters; more would be cut off
-            for start in range(0, len(texts), _CHUNK):
-                for ids in self.adapter.backbone.tokenizer.encode_batch(texts[start : start + _CHUNK]):
-                    yield ids[:length]
 
     def _rewind_log(self) -> None:
         """Forget the lines of steps after the checkpoint: they will be run again."""

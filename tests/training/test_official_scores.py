@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.adapter_files import load_embedding_bag
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
@@ -111,19 +109,6 @@ def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores(
     target = torch.softmax(full / 0.02, dim=1)
     divergence = (target * (torch.log_softmax(full / 0.02, dim=1) - torch.log_softmax(sparse, dim=1))).sum(dim=1)
     torch.testing.assert_close(full_alignment_loss(sparse, full, hidden, 1.0, 0.02), divergence.mean())
-
-
-def test_their_table_file_is_read(backbone: Backbone, tmp_path: Path) -> None:
-    weight = torch.randn(backbone.vocab_size, 6).bfloat16()
-    torch.save(weight, tmp_path / "web.emb_bag.pt")
-    rows = load_embedding_bag(tmp_path / "web.emb_bag.pt", backbone.vocab_size)
-    assert rows.dtype == np.float32
-    np.testing.assert_array_equal(rows, weight.float().numpy())
-    with pytest.raises(ModelError, match="rows"):
-        load_embedding_bag(tmp_path / "web.emb_bag.pt", backbone.vocab_size + 1)
-    torch.save({"a": weight}, tmp_path / "other.pt")
-    with pytest.raises(ModelError, match="no table"):
-        load_embedding_bag(tmp_path / "other.pt", backbone.vocab_size)
 
 
 @pytest.fixture(scope="module")

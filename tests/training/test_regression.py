@@ -98,7 +98,7 @@ def test_the_model_comes_to_agree_with_the_teacher(toy: Path, tmp_path: Path, po
     steps = [entry for entry in log_of(tmp_path) if "loss" in entry]
     first, last = ([entry["rows"] for entry in part] for part in (steps[:8], steps[-8:]))
     assert sum(last) < sum(first)
-    assert all(entry["document_gradient"] > 0 and entry["row_gradient"] > 0 for entry in steps)
+    assert all(entry["cosine_gradient"] > 0 and entry["rows_gradient"] > 0 for entry in steps)
 
 
 def test_documents_and_tokens_of_the_adapter_lie_in_the_teachers_space(
