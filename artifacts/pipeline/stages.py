@@ -123,6 +123,8 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
         return rows if weights is None else rows * weights[:, None]
 
     plans = {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}
+    if missing := [f"tables.{task}: {file}" for task, file in recipe.tables.items() if not file.is_file()]:
+        raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
     plans |= {task: {"model": encoder.fingerprint, "file": file_sha256(file)} for task, file in recipe.tables.items()}
     return _make(folders, plans, make)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightretriever.artifacts.errors import ModelError, ResumeError
+from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline import encoder as encoder_module
 from lightretriever.artifacts.pipeline.adapter_files import load_embedding_bag
 from lightretriever.artifacts.pipeline.encoder import token_rows
@@ -115,6 +115,11 @@ def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> N
     torch.save(2 * weight, file)
     with pytest.raises(ResumeError, match="file"):
         run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoder)
+
+
+def test_a_released_table_that_is_missing_is_named(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"tables.one: .*none.pt: there is no such file"):
+        run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoder(recipe))
 
 
 def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path: Path) -> None:
