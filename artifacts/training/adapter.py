@@ -226,6 +226,16 @@ def term_thresholds(
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
     """README.md of the adapter's folder."""
     model = recipe.model.name or Path(recipe.model.path).name
+    licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
+    rows = "\n".join(
+        f"| {one.name} | {len(one.examples) or len(one.documents):,} | {one.weight:g} | {licences[one.name]} "
+        f"| {one.instruction} |"
+        for one in sets
+    )
+    stages = "\n".join(
+        f"- {stage.kind}: {stage.steps:,} steps of {stage.batch_size}, learning rate {stage.learning_rate:g}"
+        for stage in recipe.stages
+    )
     return f"""---
 base_model: {model}
 library_name: peft
@@ -234,55 +244,38 @@ tags: [retrieval, lightretriever]
 ---
 # {recipe.name}
 
-A LoRA adapter that makes {model} a LightRetriever: documents are read by {_readers(recipe)}, queries by a table of
+A LoRA adapter that makes {model} a LightRetriever: documents are read by
+{"the whole model" if recipe.layers is None else f"the model's first {recipe.layers} layers"}, queries by a table of
 token vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
 {"lowercased" if recipe.lowercase else "not lowercased"} on both sides.
 {_teacher(recipe)}
 ## Training data
 | set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence | instruction |
 |---|---:|---:|---|---|
-{_rows(recipe, sets)}
+{rows}
 
 ## Stages
-{_stages(recipe)}
+{stages}
 {_best(recipe, progress)}
 Trained in {progress.elapsed_s / 60:.0f} minutes. Licence of the base model: {recipe.model.licence or "not stated"}.
 """
 
 
-def _readers(recipe: TrainRecipe) -> str:
-    return "the whole model" if recipe.layers is None else f"the model's first {recipe.layers} layers"
-
-
 def _teacher(recipe: TrainRecipe) -> str:
     if recipe.teacher is None:
         return ""
-    teacher = Path(recipe.teacher.path).name
-    return f"""
-Document vectors follow those of {teacher}, a bi-encoder, and lie in its space. The language model reads the documents.
-"""
-
-
-def _rows(recipe: TrainRecipe, sets: list[TrainingSet]) -> str:
-    licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
-    return "\n".join(
-        f"| {one.name} | {len(one.examples) or len(one.documents):,} | {one.weight:g} | {licences[one.name]} "
-        f"| {one.instruction} |"
-        for one in sets
-    )
-
-
-def _stages(recipe: TrainRecipe) -> str:
-    return "\n".join(
-        f"- {stage.kind}: {stage.steps:,} steps of {stage.batch_size} queries, learning rate {stage.learning_rate:g}"
-        for stage in recipe.stages
-    )
+    name = Path(recipe.teacher.path).name
+    said = f"Document vectors follow those of {name}, a bi-encoder, and lie in its space."
+    if not recipe.has(RegressionStage):
+        said = f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {name}, a bi-encoder."
+    return f"\n{said}\n"
 
 
 def _best(recipe: TrainRecipe, progress: Progress) -> str:
     if progress.best is None or recipe.dev is None:
         return ""
+    searched = "sparse" if isinstance(recipe.stages[-1], ResidualStage) else "hybrid"
     return (
-        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of hybrid "
+        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of {searched} "
         f"search {progress.best:.3f} on a sample of {recipe.dev.path.name}, split {recipe.dev.split}.\n"
     )

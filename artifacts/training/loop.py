@@ -19,6 +19,7 @@ from lightretriever.artifacts.training.recipe import (
     QueryLikelihoodStage,
     RegressionStage,
     ResidualStage,
+    Stage,
     TrainRecipe,
 )
 from lightretriever.artifacts.training.regression import Regression, fit_projection
@@ -29,8 +30,6 @@ from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, Objective, StepContext
 
 __all__ = ["train"]
-
-AnyStage = QueryLikelihoodStage | ContrastiveStage | RegressionStage | ResidualStage
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
@@ -61,7 +60,7 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
     return True
 
 
-def _run_stage(run: Run, stage: AnyStage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
+def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
     objective, batch_of = _objective(run, stage)
     dev = run.recipe.dev if isinstance(stage, ContrastiveStage | ResidualStage) else None
@@ -91,7 +90,7 @@ def _run_stage(run: Run, stage: AnyStage, optimizer: torch.optim.Optimizer, minu
 
 def _step(
     run: Run,
-    stage: AnyStage,
+    stage: Stage,
     optimizer: torch.optim.Optimizer,
     objective: Objective[Any],
     batch: Any,
@@ -124,7 +123,7 @@ def _step(
     run.log({"step": step, **of_set, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
-def _objective(run: Run, stage: AnyStage) -> tuple[Objective[Any], Callable[[int], Any]]:
+def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], Any]]:
     """What the stage minimises, and its batches by step."""
     recipe, backbone = run.recipe, run.adapter.backbone
     if isinstance(stage, RegressionStage):
@@ -164,7 +163,7 @@ def _regression(run: Run, stage: RegressionStage) -> Regression:
     return Regression(adapter, stage, texts, first, rows, list(dict.fromkeys(instructions)))
 
 
-def _schedule(step: int, stage: AnyStage) -> float:
+def _schedule(step: int, stage: Stage) -> float:
     """Share of the learning rate: linearly up over the warm-up, level, then linearly down to 0 at the end."""
     rise = max(1, round(stage.warmup * stage.steps))
     fall = max(1, stage.steps - rise) if stage.decay is None else max(1, round(stage.decay * stage.steps))
