@@ -59,7 +59,6 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
     "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
     "no-thresholds": lambda recipe: {**recipe, "term_thresholds": None},
     "no-warmup": _stages(lambda stage: None if stage["kind"] == "query_likelihood" else stage),
-    "no-distillation": _without("distil"),
     "no-matryoshka": _without("matryoshka"),
     "embedding-queries": lambda recipe: {**recipe, "queries": "embedding"},
 }

@@ -36,6 +36,9 @@ def evaluate(
     ] = None,
     query_adapter: Annotated[str | None, typer.Option(help="PEFT adapter of the query model.")] = None,
     query_bos_token: Annotated[str | None, typer.Option(help="First token, as model.bos_token of the recipe.")] = None,
+    drop_own: Annotated[
+        bool, typer.Option("--drop-own", help="Drop hits whose document id is the query's own, as BEIR does.")
+    ] = False,
     results: Annotated[Path | None, typer.Option(help="File of results to record in; needs --system.")] = None,
     system: Annotated[str | None, typer.Option(help="What the results are recorded as.")] = None,
     note: Annotated[str, typer.Option(help="A remark to record with the results.")] = "",
@@ -62,6 +65,7 @@ def evaluate(
                 weights=weights,
                 only=only,
                 query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
+                drop_own=drop_own,
                 record=None if results is None else partial(_record, results, name, note),
             )
         except ModuleNotFoundError as error:

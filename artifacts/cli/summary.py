@@ -234,7 +234,8 @@ class TrainSummary(Summary):
 
     def made(self) -> Iterator[str]:
         """One line, and one for the development score."""
-        spent = f"{self.pairs:,} pairs, {duration(self.training_seconds)} of training in all"
+        pairs = f"{self.pairs:,} pairs, " if self.pairs else ""
+        spent = f"{pairs}{duration(self.training_seconds)} of training in all"
         if self.finished:
             yield f"{self.path}: adapter, {self.files} files, {megabytes(self.bytes)}"
             yield f"{self.steps:,} steps, {spent}"

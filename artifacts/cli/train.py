@@ -1,4 +1,4 @@
-"""The command `lightretriever train`; torch is loaded when it runs. The context's `obj` opens bundles for searching."""
+"""The command `lightretriever train`; torch is loaded when it runs."""
 
 import os
 from contextlib import nullcontext
@@ -19,6 +19,9 @@ def train(
     context: typer.Context,
     recipe: Annotated[Path, typer.Argument(help="The training recipe, a YAML file.", show_default=False)],
     model: Annotated[str | None, typer.Option(help="Hugging Face id, directory or .gguf (model.path).")] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Hugging Face id or directory of the bi-encoder (teacher.path).")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of sets are in.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, … (model.device).")] = None,
     work: Annotated[Path | None, typer.Option(help="Directory of checkpoints, log and prepared data (work).")] = None,
@@ -29,7 +32,7 @@ def train(
     """Train an adapter; the same command goes on with a run that was stopped. Start several processes by torchrun."""
     first = os.environ.get("RANK", "0") == "0"
     with running("train", as_json=as_json, quietly=not first) as job:
-        options = {"model.path": model, "model.device": device, "work": work, "output": output}
+        options = {"model.path": model, "teacher.path": teacher, "model.device": device, "work": work, "output": output}
         loaded = load_train_recipe(
             recipe, {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
         )
@@ -40,7 +43,7 @@ def train(
         except ModuleNotFoundError as error:
             raise MissingExtraError.of(error) from error
         with work_lock(loaded.work) if first else nullcontext():
-            finished = run(loaded, context.obj, minutes=minutes)
+            finished = run(loaded, minutes=minutes)
             if first:
                 job.summary = _summary(loaded, finished)
                 build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=("model", "device"))
@@ -58,7 +61,7 @@ def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
         path=str(recipe.output),
         finished=finished,
         work=str(recipe.work),
-        pairs=sum(row["kept"] for row in data_report(recipe)),
+        pairs=sum(row["kept"] for row in data_report(recipe)) if recipe.needs_pairs else 0,
         steps=sum(stage.steps for stage in recipe.stages),
         steps_done=sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step,
         best=stands.best,

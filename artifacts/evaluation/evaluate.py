@@ -7,7 +7,7 @@ Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-pap
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ from lightretriever.artifacts.evaluation.runs import (
     qrels_file,
     read_judged,
     relevant_but_missing,
+    without_own,
     write_run,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
@@ -68,14 +69,16 @@ def evaluate_bundle(
     weights: tuple[float, float] | None = None,
     only: Collection[str] | None = None,
     query_model: QueryModel | None = None,
+    drop_own: bool = False,
     record: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
     `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method`
-    and `weights`). `only` names the systems to run (None: all). Writes `evaluation.json` and one TREC run file per
-    system, SYSTEM.trec, to the folder `output`, and then calls `record`. A signal stops the command before it writes,
-    or not at all. Judged documents that the bundle lacks count as not found, and cause a warning.
+    and `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
+    dropped. Writes `evaluation.json` and one TREC run file per system, SYSTEM.trec, to the folder `output`, and then
+    calls `record`. A signal stops the command before it writes, or not at all. Judged documents that the bundle lacks
+    count as not found, and cause a warning.
 
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
@@ -97,11 +100,13 @@ def evaluate_bundle(
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:
             results = run_systems(searcher, index, judged, searches, output)
+    if drop_own:
+        results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
     report = {
         "bundle": describe_bundle(bundle),
         "dataset": _describe_dataset(dataset, split, judged, missing),
-        "settings": _describe_settings(searches, query_model),
+        "settings": _describe_settings(searches, query_model) | ({"drop_own": True} if drop_own else {}),
         "metrics": metrics,
         "postings_per_query": results.postings,
         "queries_without_answer": results.unanswered,

@@ -25,6 +25,7 @@ __all__ = [
     "ranking",
     "read_judged",
     "relevant_but_missing",
+    "without_own",
     "write_run",
 ]
 
@@ -49,11 +50,17 @@ def ranking(hits: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
     return ranked
 
 
+def without_own(run: Run) -> dict[str, Ranking]:
+    """The run without the hits whose document id is the query's own, as BEIR measures sets whose queries are documents
+    of the corpus (ArguAna, Quora)."""
+    return {query_id: [hit for hit in ranked if hit[0] != query_id] for query_id, ranked in run.items()}
+
+
 def measure(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float]:
     """nDCG@10, MRR@10 and recall at 20, 50 and 100: means over all queries of `qrels`.
 
     A query without hits counts as 0. Documents of grade above 0 are relevant; nDCG's gain is the grade. A document
-    whose id is the query's own is a document like any other.
+    whose id is the query's own is a document like any other, unless `without_own` took it out.
     """
     judgments, hits = _as_measured(qrels, run)
     if not hits:  # ir_measures can't compute a run without any hit

@@ -46,8 +46,9 @@ class Encoder(ABC):
 
     `tokenizer` makes the tokens of a query, without special ones; `tokenizer_json` is its file, as a bundle holds it.
     `fingerprint` stands for all that decides a vector: weights, tokenizer, what frames a text, number type,
-    lowercasing. `hidden_size` is H; of the V ids of the tokenizer the model has an `embedded` number, the others are
-    special tokens no text contains. It reads the first `longest` tokens of a text, special ones included (None: all).
+    lowercasing. `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded`
+    number, the others are special tokens no text contains. It reads the first `longest` tokens of a text, special ones
+    included (None: all).
     """
 
     name: str

@@ -127,8 +127,11 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
     return _draw(list(found), limit, (seed,))
 
 
-def teacher_vectors(encoder: Encoder, texts: Sequence[str], instruction: str, folder: Path) -> npt.NDArray[np.float16]:
-    """What the whole encoder makes of `texts` as queries: (n, H) float16, L2-normalised before rounding.
+def teacher_vectors(
+    encoder: Encoder, texts: Sequence[str], instruction: str | None, folder: Path
+) -> npt.NDArray[np.float16]:
+    """What the whole encoder makes of `texts` as queries behind `instruction`, or, where that is None, as documents:
+    (n, H) float16, L2-normalised before rounding.
 
     They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the
     folder was begun with other texts, another encoder or another instruction, or a part can't be read.
@@ -143,7 +146,11 @@ def teacher_vectors(encoder: Encoder, texts: Sequence[str], instruction: str, fo
             if file.is_file():
                 progress.skip(len(chunk))
             else:
-                write_array(file, encoder.encode_queries(chunk, instruction).dense.astype(np.float16))
+                if instruction is None:
+                    made = encoder.encode_documents(chunk)
+                else:
+                    made = encoder.encode_queries(chunk, instruction)
+                write_array(file, made.dense.astype(np.float16))
                 progress.advance(len(chunk))
             parts.append(read_array(file))
     return np.concatenate(parts)

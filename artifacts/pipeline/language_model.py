@@ -1,9 +1,9 @@
 """A language model as an encoder: documents, whole queries, and tokens by themselves.
 
-A document is read as `[bos] d <eos>`. Dense: the state at `<eos>`. Sparse: max over the positions of ln(1 + ReLU(h·P)).
-A whole query is `[bos] I q <eos>`, its sparse vector over the positions of q and `<eos>`; of it the strongest terms are
-kept, as a model that isn't trained yet finds all of its vocabulary a little likely. Whole queries are what the token
-table is fitted to and compared with; the service never reads one.
+A document is read as `[bos] d <eos>`. Dense: the state at `<eos>`, or what the adapter was trained with (`Backbone`).
+Sparse: max over the positions of d of ln(1 + ReLU(h·P)). A whole query is `[bos] I q <eos>`, its sparse vector over the
+positions of q; of it the strongest terms are kept, as a model that isn't trained yet finds all of its vocabulary a
+little likely. Whole queries are what the token table is fitted to and compared with; the service never reads one.
 """
 
 from collections.abc import Sequence
@@ -48,9 +48,10 @@ class LanguageModel(Encoder):
     def of(cls, backbone: Backbone, settings: EncodeRecipe | None = None) -> Self:
         """A loaded model as an encoder; `settings` are those of a recipe by default."""
         settings = settings or EncodeRecipe()
-        names = ("name", "fingerprint", "tokenizer", "tokenizer_json", "device", "hidden_size", "embedded")
+        names = ("name", "fingerprint", "tokenizer", "tokenizer_json", "device", "embedded")
         shared = {name: getattr(backbone, name) for name in names}
-        return cls(**shared, longest=settings.max_length, backbone=backbone, settings=settings)
+        size, longest = backbone.vector_size, settings.max_length
+        return cls(**shared, hidden_size=size, longest=longest, backbone=backbone, settings=settings)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once."""
@@ -62,8 +63,10 @@ class LanguageModel(Encoder):
         with torch.inference_mode():
             for batch in length_sorted_batches(sequences, batch_tokens):
                 states = _last_hidden_states(backbone, [sequences[index] for index in batch])
-                dense[batch] = normalize(states.ends().float(), dim=1).cpu().numpy()
-                weights = sparse_weights(states.hidden, backbone.head, states.spans, backbone.thresholds)
+                dense[batch] = normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
+                weights = sparse_weights(
+                    states.hidden, backbone.head, backbone.sparse_spans(states.spans), backbone.thresholds
+                )
                 rows = quantise_top_k(weights, settings.top_k, QUANTIZATION)
                 for index, row in zip(batch, rows, strict=True):
                     sparse[index] = row
@@ -121,10 +124,10 @@ def full_query_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
     packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
-    spans = [(start + len(prefix), end) for start, end in packed.spans]
+    spans = backbone.sparse_spans(packed.spans, len(prefix))
     weights = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
     strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
-    return packed.ends(), torch.zeros_like(weights).scatter(1, terms, strongest)
+    return packed.dense(backbone, len(prefix)), torch.zeros_like(weights).scatter(1, terms, strongest)
 
 
 def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:

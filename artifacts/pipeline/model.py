@@ -2,38 +2,52 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import torch
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe
-from lightretriever.artifacts.pipeline.weights import (
-    LOAD_ERRORS,
+from lightretriever.artifacts.pipeline.adapter_files import (
+    PROJECTION_FILE,
     THRESHOLDS_FILE,
     TOKEN_MLP_FILE,
     TokenMlp,
     adapter_file,
     adapter_settings,
+    load_projection,
+    load_thresholds,
+    load_token_mlp,
+)
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
+from lightretriever.artifacts.pipeline.weights import (
+    LOAD_ERRORS,
     centre_head_rows,
     convert_gguf,
     fingerprint,
     load_causal_lm,
-    load_thresholds,
-    load_token_mlp,
     local_folder,
     merge_adapter,
 )
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
-__all__ = ["CHARS_PER_TOKEN", "Backbone", "ModelDtype", "choose_device", "choose_dtype", "load_backbone", "load_model"]
+__all__ = [
+    "CHARS_PER_TOKEN",
+    "Backbone",
+    "ModelDtype",
+    "Pooling",
+    "choose_device",
+    "choose_dtype",
+    "load_backbone",
+    "load_model",
+]
 
 CHARS_PER_TOKEN: Final = 64
 """Of a text, so many characters are tokenised for each token that a document may have."""
 
 ModelDtype = Literal["auto", "float32", "bfloat16"]
+Pooling = Literal["end", "mean"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,9 @@ class Backbone:
     `fingerprint` stands for weights, adapter, tokenizer, frame, number type, lowercasing and a centred head.
     `token_mlp` makes the token vectors of an adapter that was trained with `queries: embedding`, else the model does.
     `thresholds` (`embedded`,) float32 are those of an adapter that was trained with `term_thresholds`.
+    `projection` is the linear map of dense vectors, H → D, of an adapter that follows a teacher's vectors. `pooling`
+    says what they are made from: the state at the `end` token, or the mean over the text's own positions. With
+    `sparse_inner` the positions of `[bos]` and `<eos>` take no part in sparse weights, as in the official code.
     """
 
     model: PreTrainedModel
@@ -55,6 +72,9 @@ class Backbone:
     fingerprint: str
     token_mlp: TokenMlp | None = None
     thresholds: torch.Tensor | None = None
+    projection: torch.nn.Linear | None = None
+    pooling: Pooling = "end"
+    sparse_inner: bool = True
 
     @property
     def device(self) -> torch.device:
@@ -65,6 +85,28 @@ class Backbone:
     def hidden_size(self) -> int:
         """H."""
         return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def vector_size(self) -> int:
+        """The dimension of dense vectors and of the rows of a token table: D of the linear map, else H."""
+        return self.hidden_size if self.projection is None else self.projection.out_features
+
+    def dense(self, states: torch.Tensor) -> torch.Tensor:
+        """Dense vectors of texts of L tokens each, `<eos>` included, (n, L, H) → (n, `vector_size`), not normalised."""
+        pooled = states[:, -1] if self.pooling == "end" else states.mean(dim=1)
+        if self.projection is None:
+            return pooled
+        with torch.autocast(self.device.type, enabled=False):
+            vectors: torch.Tensor = self.projection(pooled.float())
+        return vectors
+
+    def sparse_spans(self, spans: Sequence[tuple[int, int]], skip: int | None = None) -> list[tuple[int, int]]:
+        """The positions of framed texts, end exclusive, whose states make sparse weights.
+
+        `skip` positions at the beginning are no part of the text (None: `[bos]`, where `sparse_inner` leaves it out).
+        """
+        first = skip if skip is not None else len(self.prefix()) if self.sparse_inner else 0
+        return [(begin + first, end - self.sparse_inner) for begin, end in spans]
 
     @property
     def max_positions(self) -> int | None:
@@ -120,19 +162,24 @@ def load_backbone(
     device: str = "auto",
     lowercase: bool = True,
     centre_head: bool | None = None,
+    layers: int | None = None,
 ) -> Backbone:
     """Load model, adapter and tokenizer, merged and in evaluation mode.
 
     `path` is a Hugging Face id, a local directory, or a `.gguf` file (converted once into `work/model`). The tokenizer
     is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says, and
-    what an adapter of our own says it was trained with. `dtype`
-    "auto" is bfloat16 on CUDA and float32 on CPU. `centre_head` takes the mean row off the LM head (see
-    `centre_head_rows`); None does so for an adapter that was trained this way. Raises ModelError.
+    what an adapter of our own says it was trained with. Without them, texts begin with the tokenizer's `bos_token` only
+    where the tokenizer itself puts it before a text. `dtype` "auto" is bfloat16 on CUDA and float32 on CPU.
+    `centre_head` takes the mean row off the LM head (see `centre_head_rows`); None does so for an adapter that was
+    trained this way. `layers` keeps only the model's first so many layers; None keeps as many as the adapter was
+    trained on. Raises ModelError.
     """
     target = choose_device(device)
     weights = choose_dtype(dtype, target)
     source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
-    model = load_causal_lm(source, weights)
+    brought = {} if adapter is None else adapter_settings(adapter)
+    layers = brought.get("layers") if layers is None else layers
+    model = load_causal_lm(source, weights, layers)
     folders = [local_folder(source)]
     if adapter is not None:
         model = merge_adapter(model, adapter)
@@ -141,46 +188,45 @@ def load_backbone(
     content = theirs.backend_tokenizer.to_str(pretty=True).encode()
     tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     _check_vocabulary(model, tokenizer, theirs, path)
-    brought = {} if adapter is None else adapter_settings(adapter)
     centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
     if centred:
         centre_head_rows(model, tokenizer.vocab_size)
     torch.nn.Module.to(model, device=target, dtype=weights)
     model.eval().requires_grad_(False)
-    bos_id, eos_id = (
-        _token_id(tokenizer, asked or brought.get(kind) or getattr(theirs, kind), path)
-        for kind, asked in (("bos_token", bos_token), ("eos_token", eos_token))
-    )
+    first = theirs.bos_token if theirs.bos_token_id in theirs.encode("", add_special_tokens=True) else None
+    bos_id = _token_id(tokenizer, bos_token or brought.get("bos_token") or first, path)
+    eos_id = _token_id(tokenizer, eos_token or brought.get("eos_token") or theirs.eos_token, path)
     if eos_id is None:
         raise ModelError(f"{path}: the tokenizer names no end token.", remedy="Set model.eos_token in the recipe.")
-    frame = (bos_id, eos_id, weights, lowercase, *(["centred head"] if centred else []))
-    thresholds = None
-    if adapter is not None and brought.get("term_thresholds") is not None:
-        thresholds = load_thresholds(adapter_file(adapter, THRESHOLDS_FILE)).to(target)
-        frame = (*frame, hashlib.sha256(thresholds.cpu().numpy().tobytes()).hexdigest())
+    parts = {} if adapter is None else _adapter_parts(adapter, brought, model, tokenizer.vocab_size)
+    frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
+    frame += ["centred head"] if centred else []
+    if "thresholds" in parts:
+        frame.append(hashlib.sha256(parts["thresholds"].cpu().numpy().tobytes()).hexdigest())
     identity = fingerprint(folders, tokenizer.sha256, *frame)
     name = Path(path).name.removesuffix(".gguf")
-    backbone = Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, thresholds=thresholds)
-    _check_thresholds(backbone, adapter)
-    if adapter is None or brought.get("queries") != "embedding":
-        return backbone
-    mlp = load_token_mlp(adapter_file(adapter, TOKEN_MLP_FILE), backbone.hidden_size)
-    return replace(backbone, token_mlp=mlp.to(target))
+    return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
 
 
-def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool) -> Backbone:
+def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel, vocab_size: int) -> dict[str, Any]:
+    """The fields of a backbone that an adapter of our own brings; nothing for one made elsewhere."""
+    size, terms = int(model.config.get_text_config().hidden_size), min(vocab_size, _embedding_rows(model))
+    parts = dict[str, Any]()
+    if brought:
+        parts = {"pooling": brought.get("pooling", "end"), "sparse_inner": brought.get("sparse_positions") == "inner"}
+    if brought.get("term_thresholds") is not None:
+        parts["thresholds"] = load_thresholds(adapter_file(adapter, THRESHOLDS_FILE), terms).to(model.device)
+    if brought.get("projection"):
+        parts["projection"] = load_projection(adapter_file(adapter, PROJECTION_FILE), size).to(model.device)
+    if brought.get("queries") == "embedding":
+        parts["token_mlp"] = load_token_mlp(adapter_file(adapter, TOKEN_MLP_FILE), size).to(model.device)
+    return parts
+
+
+def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool, layers: int | None = None) -> Backbone:
     """Load the model of a recipe; see `load_backbone`."""
     settings = recipe.model_dump(include={"adapter", "bos_token", "eos_token", "dtype", "device", "centre_head"})
-    return load_backbone(recipe.path, work=work, lowercase=lowercase, **settings)
-
-
-def _check_thresholds(backbone: Backbone, adapter: str | None) -> None:
-    if backbone.thresholds is not None and backbone.thresholds.shape != (backbone.embedded,):
-        raise ModelError(
-            f"{adapter}: term thresholds of shape {tuple(backbone.thresholds.shape)}, but {backbone.name} has "
-            f"{backbone.embedded} terms.",
-            remedy="Use the model that the adapter was trained on.",
-        )
+    return load_backbone(recipe.path, work=work, lowercase=lowercase, layers=layers, **settings)
 
 
 def _load_tokenizer(folders: list[str]) -> Any:

@@ -164,7 +164,7 @@ class Recipe(Section):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
     With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
-    otherwise.
+    otherwise. `tables` has the token tables of an official release (`emb_bag.pt`) by task; the others are made.
     """
 
     name: str = Field(min_length=1)
@@ -172,6 +172,7 @@ class Recipe(Section):
     corpus: CorpusRecipe
     tasks: dict[TaskName, str] = Field(min_length=1)
     default_task: str
+    tables: dict[TaskName, Path] = Field(default_factory=dict)
     encode: EncodeRecipe = EncodeRecipe()
     index: IndexRecipe = IndexRecipe()
     refine: RefineRecipe | None = None
@@ -192,6 +193,8 @@ class Recipe(Section):
     def _known_default(self) -> Self:
         if self.default_task not in self.tasks:
             raise ValueError(f"default_task {self.default_task!r} is not one of the tasks {sorted(self.tasks)}")
+        if unknown := sorted(self.tables.keys() - self.tasks.keys()):
+            raise ValueError(f"tables names {unknown}, which are not among the tasks {sorted(self.tasks)}")
         return self
 
     @model_validator(mode="after")
@@ -201,7 +204,7 @@ class Recipe(Section):
         given = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
-        given += ["refine"] if self.refine is not None else []
+        given += [key for key in ("refine", "tables") if getattr(self, key)]
         if self.distil is not None and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
         return self

@@ -65,25 +65,26 @@ class MaxPooledHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        """Each (i, v) sends its gradient to the one position that won, by a matrix product a slice at a time."""
+        """Each (i, v) sends its gradient to the one position that won. Columns without a gradient cost nothing.
+
+        A query's score and the regulariser reach a few hundred of the V columns.
+        """
         hidden, head, winner = ctx.saved_tensors
         needs_hidden, needs_head = ctx.needs_input_grad[:2]
-        hidden_gradient = torch.zeros_like(hidden) if needs_hidden else None
+        hidden_gradient = torch.zeros_like(hidden, dtype=torch.float32) if needs_hidden else None
         head_gradient = torch.zeros_like(head, dtype=torch.float32) if needs_head else None
-        step = max(1, SLICE_ELEMENTS // head.shape[0])
-        for row, (begin, end) in enumerate(ctx.spans):
-            upstream = gradients[0][row].to(hidden.dtype)
-            for start in range(begin, end, step):
-                stop = min(start + step, end)
-                place = winner[row].long() - start
-                mine = (place >= 0) & (place < stop - start)
-                logits = hidden.new_zeros(stop - start, head.shape[0])  # gradient of h·P, one entry per column
-                logits.scatter_(0, torch.where(mine, place, 0)[None], torch.where(mine, upstream, 0)[None])
-                if hidden_gradient is not None:
-                    hidden_gradient[start:stop] += logits @ head
-                if head_gradient is not None:
-                    head_gradient += (logits.T @ hidden[start:stop]).float()
-        return hidden_gradient, None if head_gradient is None else head_gradient.to(head.dtype), None
+        for row, upstream in enumerate(gradients[0]):
+            columns = upstream.nonzero()[:, 0]
+            places, values = winner[row, columns].long(), upstream[columns].float()[:, None]
+            if hidden_gradient is not None:
+                hidden_gradient.index_add_(0, places, values * head[columns].float())
+            if head_gradient is not None:
+                head_gradient.index_add_(0, columns, values * hidden[places].float())
+        return (
+            None if hidden_gradient is None else hidden_gradient.to(hidden.dtype),
+            None if head_gradient is None else head_gradient.to(head.dtype),
+            None,
+        )
 
 
 def quantise_top_k(weights: torch.Tensor, top_k: int | None, quantization: int) -> list[ImpactRow]:

@@ -27,6 +27,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
+from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
 from lightretriever.artifacts.pipeline.build import refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
@@ -34,7 +35,7 @@ from lightretriever.artifacts.pipeline.fit import FittedTable, distinct_rows, fi
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
-from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, software
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 
 __all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
@@ -103,6 +104,7 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
     """Make the token table of every task; task name → file of shape (V, H) float32. What is there is kept.
 
     With `distil`, the corpus is encoded first, and the tables are fitted to what the encoder makes of whole texts.
+    Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
     Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
     fit to.
     """
@@ -115,10 +117,16 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
         plan["row_weights"] = idf_sha256(weights)
 
     def make(task: str) -> npt.NDArray[np.float32]:
+        if task in recipe.tables:
+            return load_embedding_bag(recipe.tables[task], encoder.vocab_size, encoder.hidden_size)
         rows = token_rows(encoder, recipe.tasks[task], folders[task])
         return rows if weights is None else rows * weights[:, None]
 
-    return _make(folders, {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}, make)
+    plans = {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}
+    if missing := [f"tables.{task}: {file}" for task, file in recipe.tables.items() if not file.is_file()]:
+        raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
+    plans |= {task: {"model": encoder.fingerprint, "file": file_sha256(file)} for task, file in recipe.tables.items()}
+    return _make(folders, plans, make)
 
 
 def run_refine(recipe: Recipe) -> dict[str, Path]:

@@ -68,7 +68,7 @@ def token_states_packed(
         position_ids=positions,
         use_cache=False,
     )[0]
-    return states[:, start + 1 :: 2].reshape(rows * width, -1)[: len(tokens)]
+    return backbone.dense(states[:, start:].reshape(rows * width, 2, -1)[: len(tokens)])
 
 
 def mlp_states(backbone: Backbone, tokens: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ def token_states_cached(backbone: Backbone, cache: PrefixCache, tokens: torch.Te
         past_key_values=cache.expanded(batch),
         use_cache=True,
     )[0]
-    return states[:, 1]
+    return backbone.dense(states)
 
 
 def attention_masks(
@@ -169,10 +169,17 @@ class PackedStates:
     hidden: torch.Tensor
     spans: list[tuple[int, int]]
 
-    def ends(self) -> torch.Tensor:
-        """The state at the last position of every text, (texts, H)."""
-        last = torch.tensor([end - 1 for _, end in self.spans], device=self.hidden.device)
-        return self.hidden[last]
+    def dense(self, backbone: Backbone, skip: int | None = None) -> torch.Tensor:
+        """The dense vector of every text, (texts, `vector_size`), not normalised.
+
+        `skip` positions at the beginning are no part of the text (None: `[bos]`).
+        """
+        first = len(backbone.prefix()) if skip is None else skip
+        if backbone.pooling == "end":
+            last = torch.tensor([end - 1 for _, end in self.spans], device=self.hidden.device)
+            return backbone.dense(self.hidden[last][:, None])
+        means = [self.hidden[begin + first : end].mean(dim=0) for begin, end in self.spans]
+        return backbone.dense(torch.stack(means)[:, None])
 
 
 def pack(lengths: Sequence[int], row_tokens: int) -> list[Row]:

@@ -13,43 +13,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import MissingExtraError, ModelError
-from lightretriever.artifacts.files.arrays import UNREADABLE
-from lightretriever.artifacts.files.workdir import write_atomically
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 __all__ = [
     "ADAPTER_CONFIG",
-    "ADAPTER_SETTINGS",
-    "TOKEN_MLP_FILE",
-    "TokenMlp",
-    "adapter_file",
-    "adapter_settings",
     "centre_head_rows",
     "convert_gguf",
     "fingerprint",
     "load_causal_lm",
-    "load_thresholds",
-    "load_token_mlp",
     "local_folder",
     "merge_adapter",
-    "save_token_mlp",
     "software",
 ]
 
 #: What makes a folder an adapter in PEFT's layout.
 ADAPTER_CONFIG = "adapter_config.json"
-#: What an adapter of our own trainer says of itself, beside PEFT's files.
-ADAPTER_SETTINGS = "lightretriever.json"
-THRESHOLDS_FILE = "thresholds.npy"
-TOKEN_MLP_FILE = "token_mlp.safetensors"
 #: Files of a model or adapter that decide its output.
 DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
 
@@ -59,11 +43,17 @@ if not sys.stderr.isatty():  # half a bar would stand in a log, before the line 
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
-def load_causal_lm(source: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Load a decoder LLM with its LM head. Raises ModelError when it can't be loaded or weights are missing."""
+def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -> PreTrainedModel:
+    """Load a decoder LLM with its LM head, with `layers` only the first so many of its layers.
+
+    Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
+    """
     try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        if layers is not None:
+            _keep_layers(config.get_text_config(), layers, source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            source, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
     except LOAD_ERRORS as error:
         raise ModelError(
@@ -73,6 +63,17 @@ def load_causal_lm(source: str, dtype: torch.dtype) -> PreTrainedModel:
     model: PreTrainedModel = loaded[0]
     _refuse_missing(source, loaded[1]["missing_keys"])
     return model
+
+
+def _keep_layers(config: Any, layers: int, source: str) -> None:
+    """Make `config` one of a model with the first `layers` layers alone."""
+    if layers > config.num_hidden_layers:
+        raise ModelError(
+            f"layers is {layers}, but {source} has {config.num_hidden_layers}.", remedy="Lower it, or leave it out."
+        )
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
 
 
 def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
@@ -120,74 +121,6 @@ def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
     weight = head.weight.detach().float()
     centred = (weight - weight[:rows].mean(dim=0)).to(head.weight.dtype)
     head.weight = torch.nn.Parameter(centred)  # a new one, as the old may be tied to the embedding
-
-
-def adapter_file(adapter: str, name: str) -> Path:
-    """Where a file of an adapter lies, if it has one. Loading an adapter from the hub brings only its weights along."""
-    return Path(adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=name)) / name
-
-
-def load_thresholds(file: Path) -> torch.Tensor:
-    """The term thresholds of an adapter, float32. Raises ModelError when the file is missing or something else."""
-    try:
-        thresholds = np.load(file, allow_pickle=False)
-    except UNREADABLE as error:
-        raise ModelError(f"{file}: no term thresholds: {error}", remedy="Fetch or train the adapter again.") from error
-    if thresholds.dtype != np.float32 or not np.isfinite(thresholds).all():
-        raise ModelError(f"{file}: term thresholds are finite float32 numbers.", remedy="Fetch the adapter again.")
-    return torch.from_numpy(thresholds)
-
-
-def adapter_settings(adapter: str) -> dict[str, Any]:
-    """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
-
-    `centre_head`, `idf_rows`, `lowercase`, `queries` and `term_thresholds` are as in the training recipe,
-    `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the recipe
-    named.
-    """
-    file = adapter_file(adapter, ADAPTER_SETTINGS)
-    if not file.is_file():
-        return {}
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file}: not JSON: {error}.", remedy="Fetch or train the adapter again.") from error
-    return settings if isinstance(settings, dict) else {}
-
-
-class TokenMlp(torch.nn.Module):
-    """Token vectors without the language model, from its embedding layer, to compare with (the paper's A2).
-
-    e(t) = W2 · gelu(W1 · layernorm(embedding(t)) + b1) + b2, of 4 H inner dimensions. (n, H) → (n, H) float32.
-    """
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.up = torch.nn.Linear(hidden_size, 4 * hidden_size)
-        self.down = torch.nn.Linear(4 * hidden_size, hidden_size)
-
-    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        """Token vectors of embedded tokens."""
-        even = torch.nn.functional.layer_norm(embedded.float(), embedded.shape[-1:])
-        vectors: torch.Tensor = self.down(torch.nn.functional.gelu(self.up(even)))
-        return vectors
-
-
-def save_token_mlp(file: Path, mlp: TokenMlp) -> None:
-    """Write the MLP's weights, float32."""
-    write_atomically(file, save({name: tensor.contiguous().cpu() for name, tensor in mlp.state_dict().items()}))
-
-
-def load_token_mlp(file: Path, hidden_size: int) -> TokenMlp:
-    """Read what `save_token_mlp` wrote, frozen. Raises ModelError when it isn't there or was made for another model."""
-    mlp = TokenMlp(hidden_size)
-    try:
-        mlp.load_state_dict(load_file(file))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise ModelError(
-            f"{file}: not an MLP for {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
-        ) from error
-    return mlp.requires_grad_(False)
 
 
 def software() -> str:

@@ -14,20 +14,29 @@ from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.pipeline.model import Backbone, load_model
-from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
-from lightretriever.artifacts.pipeline.states import packed_states
-from lightretriever.artifacts.pipeline.weights import (
-    ADAPTER_CONFIG,
+from lightretriever.artifacts.pipeline.adapter_files import (
     ADAPTER_SETTINGS,
+    PROJECTION_FILE,
     THRESHOLDS_FILE,
     TOKEN_MLP_FILE,
     TokenMlp,
+    save_projection,
     save_token_mlp,
 )
+from lightretriever.artifacts.pipeline.model import Backbone, load_model
+from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
+from lightretriever.artifacts.pipeline.states import packed_states
+from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.training.recipe import ContrastiveStage, LoraRecipe, TrainRecipe
+from lightretriever.artifacts.training.losses import BM25_B, BM25_K1
+from lightretriever.artifacts.training.recipe import (
+    ContrastiveStage,
+    LoraRecipe,
+    RegressionStage,
+    ResidualStage,
+    TrainRecipe,
+)
 from lightretriever.artifacts.training.types import Progress, TrainingSet
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
@@ -36,15 +45,19 @@ __all__ = ["Adapter", "load_for_training", "model_card", "term_thresholds"]
 
 _BATCH = 32
 _ROW_TOKENS = 512
+_PROJECTION_RATE = 0.05
 
 
 class Adapter:
-    """LoRA layers inside a backbone, and a token MLP where `queries` is "embedding".
+    """LoRA layers inside a backbone, a token MLP where `queries` is "embedding", and, with `dimension`, a linear map of
+    dense vectors to so many values, which is all zeros until `set_projection`.
 
     `backbone` shares them, so its forward passes use and train them.
     """
 
-    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int, queries: str = "model") -> None:
+    def __init__(
+        self, backbone: Backbone, lora: LoraRecipe, seed: int, queries: str = "model", dimension: int | None = None
+    ) -> None:
         torch.manual_seed(seed)
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
         config = LoraConfig(
@@ -62,17 +75,39 @@ class Adapter:
                 f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
             ) from error
         mlp = TokenMlp(backbone.hidden_size).to(backbone.device) if queries == "embedding" else None
+        projection = None
+        if dimension is not None:
+            projection = torch.nn.Linear(backbone.hidden_size, dimension, bias=False).to(backbone.device)
+            torch.nn.init.zeros_(projection.weight)
         base = cast(PreTrainedModel, self._peft.get_base_model())
-        self.backbone = replace(backbone, model=base, token_mlp=mlp)
+        self.backbone = replace(backbone, model=base, token_mlp=mlp, projection=projection)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in self._peft.named_parameters() if parameter.requires_grad
         }
         if mlp is not None:
             self.parameters |= {f"token_mlp.{name}": parameter for name, parameter in mlp.named_parameters()}
+        if projection is not None:
+            self.parameters["projection"] = projection.weight
 
     def set_thresholds(self, thresholds: npt.NDArray[np.float32]) -> None:
         """Give the backbone term thresholds, (`embedded`,)."""
         self.backbone = replace(self.backbone, thresholds=torch.from_numpy(thresholds).to(self.backbone.device))
+
+    def optimizer(self, rate: float = 0.0, weight_decay: float = 0.0) -> torch.optim.AdamW:
+        """A fresh optimiser of the trained weights; a group's rate is the step's times its `factor`.
+
+        Adam moves every entry by the rate, whatever its size. Those of the linear map are small, and fitted already.
+        """
+        others = [parameter for name, parameter in self.parameters.items() if name != "projection"]
+        groups = [{"params": others, "factor": 1.0}]
+        if "projection" in self.parameters:
+            groups.append({"params": [self.parameters["projection"]], "factor": _PROJECTION_RATE})
+        return torch.optim.AdamW(groups, lr=rate, weight_decay=weight_decay)
+
+    def set_projection(self, weight: torch.Tensor) -> None:
+        """Set the linear map of dense vectors, (D, H)."""
+        with torch.no_grad():
+            self.parameters["projection"].copy_(weight)
 
     def train(self, mode: bool) -> None:
         """Switch dropout on or off."""
@@ -97,6 +132,8 @@ class Adapter:
                 save_idf(new / IDF_FILE, idf)
             if self.backbone.token_mlp is not None:
                 save_token_mlp(new / TOKEN_MLP_FILE, self.backbone.token_mlp)
+            if self.backbone.projection is not None:
+                save_projection(new / PROJECTION_FILE, self.backbone.projection)
             if self.backbone.thresholds is not None:
                 write_array(new / THRESHOLDS_FILE, self.backbone.thresholds.cpu().numpy())
             settings = json.dumps(_settings(recipe), indent=2)
@@ -115,35 +152,48 @@ class Adapter:
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     """What is to be known of the training when the adapter is used."""
     last = recipe.stages[-1]
-    weighted = isinstance(last, ContrastiveStage) and last.flops.idf
+    weighted = isinstance(last, ContrastiveStage | ResidualStage) and last.flops.idf
+    residual = next((stage for stage in recipe.stages if isinstance(stage, ResidualStage)), None)
     return {
+        "bm25": None if residual is None else {"factor": residual.bm25, "k1": BM25_K1, "b": BM25_B},
         "bos_token": recipe.model.bos_token,
         "centre_head": bool(recipe.model.centre_head),
         "eos_token": recipe.model.eos_token,
         "idf_rows": recipe.idf_rows,
+        "layers": recipe.layers,
+        "pooling": recipe.pooling,
         "lowercase": recipe.lowercase,
+        "projection": recipe.has(RegressionStage),
         "queries": recipe.queries,
+        "sparse_positions": "inner",
         "term_thresholds": recipe.term_thresholds,
         "query_weights": "idf_count" if weighted else "count",
     }
 
 
-def load_for_training(recipe: TrainRecipe) -> Adapter:
-    """Load the recipe's model, frozen, with a fresh adapter on it. Raises ModelError and RecipeError."""
+def load_for_training(recipe: TrainRecipe, dimension: int | None = None) -> Adapter:
+    """Load the recipe's model, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
+
+    `dimension` is that of a linear map of dense vectors, None for none.
+    """
     model = recipe.model
     if model.adapter is not None:
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
             remedy="Leave it out; merge the old adapter into the model first if you want to build on it.",
         )
-    backbone = load_model(model, recipe.work, lowercase=recipe.lowercase)
-    longest = recipe.data.max_document_length
-    if backbone.max_positions is not None and longest > backbone.max_positions:
-        raise RecipeError(
-            f"data.max_document_length is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
-            remedy="Lower data.max_document_length.",
-        )
-    return Adapter(backbone, recipe.lora, recipe.seed, recipe.queries)
+    backbone = load_model(model, recipe.work, lowercase=recipe.lowercase, layers=recipe.layers)
+    lengths = {"data.max_document_length": recipe.data.max_document_length} if recipe.needs_pairs else {}
+    if recipe.teacher is not None:
+        lengths |= {f"teacher.{name}": getattr(recipe.teacher, name) for name in ("length", "long_length")}
+    for name, longest in lengths.items():
+        if backbone.max_positions is not None and longest > backbone.max_positions:
+            raise RecipeError(
+                f"{name} is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
+                remedy=f"Lower {name}.",
+            )
+    backbone = replace(backbone, pooling=recipe.pooling)
+    return Adapter(backbone, recipe.lora, recipe.seed, recipe.queries, dimension)
 
 
 def term_thresholds(
@@ -165,7 +215,7 @@ def term_thresholds(
     with torch.inference_mode(), ProgressBar("thresholds", total=len(sequences), unit="documents") as progress:
         for start in range(0, len(sequences), _BATCH):
             packed = packed_states(backbone, sequences[start : start + _BATCH], _ROW_TOKENS)
-            rows = pooled_logits(packed.hidden, backbone.head, packed.spans)
+            rows = pooled_logits(packed.hidden, backbone.head, backbone.sparse_spans(packed.spans))
             logits[start : start + len(rows)] = rows.cpu()
             progress.advance(len(rows))
     rank = max(1, math.ceil(silent * len(sequences)))
@@ -176,6 +226,16 @@ def term_thresholds(
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
     """README.md of the adapter's folder."""
     model = recipe.model.name or Path(recipe.model.path).name
+    licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
+    rows = "\n".join(
+        f"| {one.name} | {len(one.examples) or len(one.documents):,} | {one.weight:g} | {licences[one.name]} "
+        f"| {one.instruction} |"
+        for one in sets
+    )
+    stages = "\n".join(
+        f"- {stage.kind}: {stage.steps:,} steps of {stage.batch_size}, learning rate {stage.learning_rate:g}"
+        for stage in recipe.stages
+    )
     return f"""---
 base_model: {model}
 library_name: peft
@@ -184,41 +244,38 @@ tags: [retrieval, lightretriever]
 ---
 # {recipe.name}
 
-A LoRA adapter that makes {model} a LightRetriever: documents are read by the whole model, queries by a table of token
-vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
+A LoRA adapter that makes {model} a LightRetriever: documents are read by
+{"the whole model" if recipe.layers is None else f"the model's first {recipe.layers} layers"}, queries by a table of
+token vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
 {"lowercased" if recipe.lowercase else "not lowercased"} on both sides.
-
+{_teacher(recipe)}
 ## Training data
-| set | pairs | weight | licence | instruction |
+| set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence | instruction |
 |---|---:|---:|---|---|
-{_rows(recipe, sets)}
+{rows}
 
 ## Stages
-{_stages(recipe)}
+{stages}
 {_best(recipe, progress)}
 Trained in {progress.elapsed_s / 60:.0f} minutes. Licence of the base model: {recipe.model.licence or "not stated"}.
 """
 
 
-def _rows(recipe: TrainRecipe, sets: list[TrainingSet]) -> str:
-    licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
-    return "\n".join(
-        f"| {one.name} | {len(one.examples):,} | {one.weight:g} | {licences[one.name]} | {one.instruction} |"
-        for one in sets
-    )
-
-
-def _stages(recipe: TrainRecipe) -> str:
-    return "\n".join(
-        f"- {stage.kind}: {stage.steps:,} steps of {stage.batch_size} queries, learning rate {stage.learning_rate:g}"
-        for stage in recipe.stages
-    )
+def _teacher(recipe: TrainRecipe) -> str:
+    if recipe.teacher is None:
+        return ""
+    name = Path(recipe.teacher.path).name
+    said = f"Document vectors follow those of {name}, a bi-encoder, and lie in its space."
+    if not recipe.has(RegressionStage):
+        said = f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {name}, a bi-encoder."
+    return f"\n{said}\n"
 
 
 def _best(recipe: TrainRecipe, progress: Progress) -> str:
     if progress.best is None or recipe.dev is None:
         return ""
+    searched = "sparse" if isinstance(recipe.stages[-1], ResidualStage) else "hybrid"
     return (
-        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of hybrid "
+        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of {searched} "
         f"search {progress.best:.3f} on a sample of {recipe.dev.path.name}, split {recipe.dev.split}.\n"
     )

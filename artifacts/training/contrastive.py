@@ -14,21 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.language_model import full_query_states, instruction_prefix
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
-from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
-from lightretriever.artifacts.training.types import Batch, StepContext, query_ids
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, StageBase
+from lightretriever.artifacts.training.types import SPARSE_SPACE, Batch, StepContext, query_ids
 
-__all__ = ["Contrastive", "tokenise"]
+__all__ = ["Chunk", "Contrastive", "backward_in_chunks", "cut_chunks", "document_outputs", "piece_sizes", "tokenise"]
 
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """One forward pass: which rows of which representations it gives, and how."""
 
     rows: slice
@@ -52,9 +52,9 @@ class Contrastive:
         row_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         longest = max(stage.matryoshka, default=0)
-        if longest > backbone.hidden_size:
+        if longest > backbone.vector_size:
             raise RecipeError(
-                f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.hidden_size}.",
+                f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.vector_size}.",
                 remedy="Leave the dimension out.",
             )
         self._backbone, self._stage, self._data = backbone, stage, data
@@ -64,36 +64,17 @@ class Contrastive:
                 for one in (idf, row_weights)
             )
         )
-        cuda = backbone.device.type == "cuda"
-        self._chunk_tokens = stage.chunk_tokens or (16_384 if cuda else 8_192)
-        self._row_tokens = stage.row_tokens or (1_024 if cuda else 256)
+        self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
         """One step's gradients (see `Objective`); returns the parts of the loss."""
         layout, sequences, queries = tokenise(self._backbone, batch, self._data)
         chunks = list(self._chunks(layout, sequences, queries, batch.set.instruction, context))
-        keep = sum(chunk.tokens for chunk in chunks) <= self._chunk_tokens
-        outputs = []
-        for number, chunk in enumerate(chunks):
-            _seed(context, number)
-            with torch.set_grad_enabled(keep):
-                outputs.append(chunk.run())
-        leaves = {name: context.gather(part).requires_grad_() for name, part in _joined(outputs).items()}
-        with torch.autocast(self._backbone.device.type, enabled=False):
-            loss, logged = contrastive_objective(leaves, layout, self._stage, self._weights, batch, context)
-            loss.backward()
-        for number, (chunk, kept) in enumerate(zip(chunks, outputs, strict=True)):
-            if not keep:
-                _seed(context, number)
-                kept = chunk.run()
-            gradients = [leaves[name].grad for name in kept]
-            parts = [
-                None if grad is None else grad[chunk.rows].to(kept[name].dtype)
-                for name, grad in zip(kept, gradients, strict=True)
-            ]
-            used = [(output, part) for output, part in zip(kept.values(), parts, strict=True) if part is not None]
-            torch.autograd.backward([output for output, _ in used], [part for _, part in used])
-        return logged | {"tokens": float(sum(chunk.tokens for chunk in chunks) * context.world)}
+
+        def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
+            return contrastive_objective(leaves, layout, self._stage, self._weights, context)
+
+        return backward_in_chunks(chunks, self._chunk_tokens, context, self._backbone.device, objective)
 
     def _chunks(
         self,
@@ -102,7 +83,7 @@ class Contrastive:
         queries: list[list[int]],
         instruction: str,
         context: StepContext,
-    ) -> Iterator[_Chunk]:
+    ) -> Iterator[Chunk]:
         """This process' forward passes: query tokens, documents and, where wanted, whole queries."""
         backbone, rows = self._backbone, self._row_tokens
         prefix = instruction_prefix(backbone, instruction)
@@ -112,17 +93,12 @@ class Contrastive:
             return lambda: {"tokens": token_states(backbone, prefix, layout.tokens[part], blocks)}
 
         def documents_of(part: slice) -> Callable[[], Tensors]:
-            def run() -> Tensors:
-                packed = packed_states(backbone, sequences[part], rows)
-                sparse = sparse_weights(packed.hidden, backbone.head, packed.spans, backbone.thresholds)
-                return {"dense": packed.ends(), "sparse": sparse}
-
-            return run
+            return lambda: document_outputs(backbone, sequences[part], rows)
 
         def queries_of(part: slice) -> Callable[[], Tensors]:
             def run() -> Tensors:
-                dense, sparse = full_query_states(backbone, prefix, queries[part], rows)
-                return {"full_dense": dense, "full_sparse": sparse}
+                packed = packed_states(backbone, [[*prefix, *one, backbone.eos_id] for one in queries[part]], rows)
+                return {"full_dense": packed.dense(backbone, len(prefix))}
 
             return run
 
@@ -130,7 +106,60 @@ class Contrastive:
         if self._stage.full_kl > 0:
             kinds.append(([len(prefix) + len(query) + 1 for query in queries], queries_of))
         for lengths, run_of in kinds:
-            yield from _cut(lengths, self._chunk_tokens, run_of, context)
+            yield from cut_chunks(lengths, self._chunk_tokens, run_of, context)
+
+
+def piece_sizes(stage: StageBase, device: torch.device) -> tuple[int, int]:
+    """Positions whose graphs are held at once, and positions of a row of packed texts: the stage's, or by device."""
+    cuda = device.type == "cuda"
+    return stage.chunk_tokens or (16_384 if cuda else 8_192), stage.row_tokens or (1_024 if cuda else 256)
+
+
+def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:
+    """`dense` (n, D) and `sparse` (n, V) of framed documents."""
+    packed = packed_states(backbone, sequences, row_tokens)
+    spans = backbone.sparse_spans(packed.spans)
+    sparse = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
+    return {"dense": packed.dense(backbone), "sparse": sparse}
+
+
+def backward_in_chunks(
+    chunks: list[Chunk],
+    most: int,
+    context: StepContext,
+    device: torch.device,
+    objective: Callable[[Tensors], tuple[Tensors, dict[str, float]]],
+) -> dict[str, float]:
+    """The gradients of the losses that `objective` makes of all chunks' representations; returns what is logged.
+
+    Chunks of at most `most` positions together are run once, more of them twice. The log has each loss, their sum, and
+    the norm of each one's gradient at the representations.
+    """
+    keep = sum(chunk.tokens for chunk in chunks) <= most
+    outputs = []
+    for number, chunk in enumerate(chunks):
+        _seed(context, number)
+        with torch.set_grad_enabled(keep):
+            outputs.append(chunk.run())
+    leaves = {name: context.gather(part).requires_grad_() for name, part in _joined(outputs).items()}
+    with torch.autocast(device.type, enabled=False):
+        losses, logged = objective(leaves)
+        total = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        for name, loss in losses.items():
+            found = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True, allow_unused=True)
+            parts = {leaf: part for leaf, part in zip(leaves, found, strict=True) if part is not None}
+            for leaf, part in parts.items():
+                total[leaf] += part
+            logged[f"{name}_gradient"] = float(sum(float(part.square().sum()) for part in parts.values()) ** 0.5)
+    logged |= {name: float(loss.detach()) for name, loss in losses.items()}
+    for number, (chunk, kept) in enumerate(zip(chunks, outputs, strict=True)):
+        if not keep:
+            _seed(context, number)
+            kept = chunk.run()
+        gradients = [total[name][chunk.rows].to(output.dtype) for name, output in kept.items()]
+        torch.autograd.backward(list(kept.values()), gradients)
+    tokens = float(sum(chunk.tokens for chunk in chunks) * context.world)
+    return logged | {"loss": sum(float(loss.detach()) for loss in losses.values()), "tokens": tokens}
 
 
 def tokenise(
@@ -142,26 +171,29 @@ def tokenise(
     """
     names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
     texts = [batch.set.documents[name] for name in names]
-    queries = query_ids(backbone.tokenizer, batch.set.name, batch.examples, data.max_query_length)
+    queries, sparse = (
+        query_ids(backbone.tokenizer, batch.set.name, batch.examples, data.max_query_length, before)
+        for before in ("", SPARSE_SPACE)
+    )
     sequences = backbone.document_ids(texts, data.max_document_length)
-    return BatchLayout.of(batch, names, texts, queries), sequences, queries
+    return BatchLayout.of(batch, names, texts, queries, sparse), sequences, queries
 
 
-def _cut(
+def cut_chunks(
     lengths: list[int], chunk_tokens: int, run_of: Callable[[slice], Callable[[], Tensors]], context: StepContext
-) -> Iterator[_Chunk]:
+) -> Iterator[Chunk]:
     """Chunks of this process' share of the items; its rows are numbered over all processes' items.
 
     A process without items would have no tensors to exchange, so a batch needs at least one item for each.
     """
-    bounds = np.linspace(0, len(lengths), context.world + 1).round().astype(int).tolist()
-    start, end = bounds[context.rank], bounds[context.rank + 1]
+    own = context.share(len(lengths))
+    start, end = own.start, own.stop
     while start < end:
         stop, total = start + 1, lengths[start]
         while stop < end and total + lengths[stop] <= chunk_tokens:
             total += lengths[stop]
             stop += 1
-        yield _Chunk(slice(start, stop), run_of(slice(start, stop)), total)
+        yield Chunk(slice(start, stop), run_of(slice(start, stop)), total)
         start = stop
 
 

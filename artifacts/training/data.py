@@ -18,23 +18,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import Corpus, file_sha256, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.runs import qrels_file
-from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.negatives import SCRATCH, Source, bundle_of, filter_and_mine
-from lightretriever.artifacts.training.recipe import ConsistencyRecipe, NegativesRecipe, SetRecipe, TrainRecipe
+from lightretriever.artifacts.training.negatives import SCRATCH, Source, filter_and_mine
+from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.simhash import nearest, simhash
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report"]
+__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report", "read_texts", "train_queries"]
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
@@ -56,20 +54,41 @@ _COLUMNS: Final = {
 }
 
 
-def prepare(recipe: TrainRecipe, open_searcher: OpenSearcher) -> list[TrainingSet]:
+def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
 
     The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
-    can't be read, RecipeError for one of which nothing is left and for settings that don't fit, BundleError for a
-    bundle that can't be used, and ResumeError, naming the differences, where the work directory holds the same set
-    made from other files or settings.
+    can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
+    the differences, where the work directory holds the same set made from other files or settings.
     """
     for one in recipe.data.sets:
         folder = _folder(recipe, one)
         if not (folder / _REPORT).is_file():
             (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
         check_plan(folder / _PLAN, _plan(recipe, one))
-    return [_prepared(recipe, one, open_searcher) for one in recipe.data.sets]
+    return [_prepared(recipe, one) for one in recipe.data.sets]
+
+
+def read_texts(recipe: TrainRecipe) -> list[TrainingSet]:
+    """The sets of a recipe that trains on texts alone, without pairs. Raises CorpusError."""
+    found = [(one, _documents(one)) for one in recipe.data.sets]
+    return [
+        TrainingSet(one.name, one.instruction, one.weight or float(len(documents)), [], documents)
+        for one, documents in found
+    ]
+
+
+def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
+    """At most `count` queries of the sets' training splits, each once, as many of each set as there are."""
+    found: list[str] = []
+    each = -(-count // len(recipe.data.sets))
+    for number, one in enumerate(recipe.data.sets):
+        queries = read_queries(one.path)
+        texts = [queries[name] for name in read_qrels(qrels_file(one.path, one.split)) if name in queries]
+        texts = list(dict.fromkeys(texts))
+        random = np.random.default_rng((recipe.seed % 2**64, number))
+        found += [texts[place] for place in sorted(random.permutation(len(texts))[:each].tolist())]
+    return list(dict.fromkeys(found))[:count]
 
 
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
@@ -103,18 +122,16 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
     return recipe.work / "data" / one.name
 
 
-def _prepared(recipe: TrainRecipe, one: SetRecipe, open_searcher: OpenSearcher) -> TrainingSet:
+def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
     folder = _folder(recipe, one)
     documents = _documents(one)
     if not (folder / _REPORT).is_file():
-        _make(recipe, one, documents, folder, open_searcher)
+        _make(recipe, one, documents, folder)
     examples = _read_examples(folder)
     return TrainingSet(one.name, one.instruction, one.weight or float(len(examples)), examples, documents)
 
 
-def _make(
-    recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path, open_searcher: OpenSearcher
-) -> None:
+def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
     data = recipe.data
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -122,8 +139,8 @@ def _make(
     clean, near = _decontaminated(recipe, one, examples)
     drawn = _drawn(clean, one, recipe.seed)
     numbered = [replace(example, row=row) for row, example in enumerate(drawn)]
-    source = Source(one.name, one.instruction, documents, relevant)
-    kept = filter_and_mine(numbered, source, data.consistency, data.negatives, folder, open_searcher)
+    source = Source(one.name, documents, relevant)
+    kept = filter_and_mine(numbered, source, data.consistency, data.negatives, folder)
     report: dict[str, Any] = {"set": one.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),
@@ -231,18 +248,9 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
             name: hashlib.sha256(json.dumps(texts).encode()).hexdigest()
             for name, texts in (_references(rule.against, one) if rule else {}).items()
         },
-        "consistency": data.consistency and _with_digest(data.consistency, one),
-        "negatives": [_with_digest(settings, one) for settings in data.negatives],
+        "consistency": data.consistency and data.consistency.model_dump(),
+        "negatives": data.negatives and data.negatives.model_dump(),
     }
-
-
-def _with_digest(settings: ConsistencyRecipe | NegativesRecipe, one: SetRecipe) -> dict[str, Any]:
-    """The settings, with a bundle's content and the instruction, which picks its task, in place of its path."""
-    values = settings.model_dump()
-    if isinstance(settings.ranking, Path):
-        digest = Bundle.open(bundle_of(settings.ranking, one.name)).manifest.digest
-        values["ranking"] = {"bundle": digest, "instruction": one.instruction}
-    return values
 
 
 def _read_examples(folder: Path) -> list[Example]:

@@ -10,12 +10,14 @@ from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.files.shards import EncodedShard
-from lightretriever.artifacts.pipeline.encode import encoded_shard
+from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encoded_shard
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import token_states
+from lightretriever.artifacts.training.losses import bm25_scores
 from lightretriever.artifacts.training.recipe import DevRecipe
+from lightretriever.artifacts.training.types import SPARSE_SPACE
 
 __all__ = ["DevSet", "evaluate_dev"]
 
@@ -60,10 +62,13 @@ def evaluate_dev(
     max_length: int,
     idf: npt.NDArray[np.float32] | None,
     row_weights: npt.NDArray[np.float32] | None,
+    bm25: tuple[float, float] | None = None,
 ) -> dict[str, float]:
     """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force.
 
-    `idf` and `row_weights`, both (V,) float32, are what tokens weigh in sparse and in dense queries; None is 1.
+    `idf` and `row_weights`, both (V,) float32, are what tokens weigh in sparse and in dense queries; None is 1. With
+    `bm25`, a factor and the mean length of documents, sparse scores are added to so much BM25 over the same tokens, and
+    `bm25` is nDCG@10 of BM25 alone.
     """
     encoder = LanguageModel.of(backbone, EncodeRecipe(max_length=max_length, top_k=_TOP_K))
     made = encoder.encode_documents([document.full_text for document in dev.documents])
@@ -77,9 +82,15 @@ def evaluate_dev(
     if row_weights is not None:
         table = table * row_weights[tokens][:, None]
     rows = np.split(table[places], np.cumsum([len(one) for one in tokenised])[:-1])
-    runs: dict[str, dict[str, list[tuple[str, float]]]] = {"dense": {}, "sparse": {}, "hybrid": {}}
-    for name, query, vectors in zip(dev.queries, tokenised, rows, strict=True):
-        scores_of = [_dense(shard, vectors), _sparse(shard, query, idf, backbone.vocab_size)]
+    systems = ["dense", "sparse", "hybrid", *(["bm25"] if bm25 else [])]
+    runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in systems}
+    spaced = backbone.tokenizer.encode_batch([SPARSE_SPACE + query for query in dev.queries.values()])
+    plain = None if bm25 is None else _bm25(backbone, dev, spaced, idf, max_length, bm25[1])
+    for number, (name, query, vectors) in enumerate(zip(dev.queries, spaced, rows, strict=True)):
+        sparse = _sparse(shard, query, idf, backbone.vocab_size)
+        if plain is not None and bm25 is not None:
+            sparse = sparse + QUANTIZATION * bm25[0] * plain[number]
+        scores_of = [_dense(shard, vectors), sparse]
         legs = [_best(scores) for scores in scores_of]
         candidates, _, ranks = kernels.align(legs)
         # The service, too, gives each leg's candidates the other leg's true score.
@@ -89,7 +100,7 @@ def evaluate_dev(
             "dense": legs[0],
             "sparse": legs[1],
             "hybrid": (candidates[order], fused[order]),
-        }
+        } | ({} if plain is None else {"bm25": _best(plain[number])})
         for system, (ordinals, scores) in orders.items():
             hits = [(shard.ids[ordinal], float(score)) for ordinal, score in zip(ordinals, scores, strict=True)]
             runs[system][name] = ranking(hits[:_DEPTH])
@@ -112,6 +123,23 @@ def _sparse(
         weights *= idf
     sums = np.concatenate([[0.0], np.cumsum(weights[shard.terms] * shard.impacts, dtype=np.float64)])
     scores: npt.NDArray[np.float32] = (sums[shard.indptr[1:]] - sums[shard.indptr[:-1]]).astype(np.float32)
+    return scores
+
+
+def _bm25(
+    backbone: Backbone,
+    dev: DevSet,
+    queries: list[npt.NDArray[np.int32]],
+    idf: npt.NDArray[np.float32] | None,
+    max_length: int,
+    average: float,
+) -> npt.NDArray[np.float32]:
+    """BM25 of every query with every document over the model's tokens, (queries, N)."""
+    framed = backbone.document_ids([document.full_text for document in dev.documents], max_length)
+    documents = [ids[len(backbone.prefix()) : -1] for ids in framed]
+    weights = np.ones(backbone.vocab_size, dtype=np.float32) if idf is None else idf
+    ids = [torch.from_numpy(query).long() for query in queries]
+    scores: npt.NDArray[np.float32] = bm25_scores(ids, documents, torch.from_numpy(weights), average).numpy()
     return scores
 
 

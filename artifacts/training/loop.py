@@ -3,34 +3,40 @@
 import os
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
+from lightretriever.artifacts.training.data import train_queries
 from lightretriever.artifacts.training.mixture import Mixture
 from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.query_likelihood import QueryLikelihood
-from lightretriever.artifacts.training.recipe import ContrastiveStage, QueryLikelihoodStage, TrainRecipe
+from lightretriever.artifacts.training.recipe import (
+    ContrastiveStage,
+    QueryLikelihoodStage,
+    RegressionStage,
+    ResidualStage,
+    Stage,
+    TrainRecipe,
+)
+from lightretriever.artifacts.training.regression import Regression, fit_projection
+from lightretriever.artifacts.training.residual import PairVectors, Residual
 from lightretriever.artifacts.training.run import Run
-from lightretriever.artifacts.training.teachers import pick, teacher_scores
+from lightretriever.artifacts.training.texts import TaughtTexts
+from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, Objective, StepContext
 
 __all__ = ["train"]
-
-AnyStage = QueryLikelihoodStage | ContrastiveStage
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
 
 
-def train(recipe: TrainRecipe, open_searcher: OpenSearcher, *, minutes: float | None = None) -> bool:
+def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
     """Train the recipe's adapter, or go on with it; returns whether it is finished and written to `recipe.output`.
-
-    `open_searcher` opens the bundles that hard negatives come from.
 
     With `minutes`, the run stops at the first step after so much wall-clock time, preparation included, with a
     checkpoint; the next call goes on to the very same losses. Raises RecipeError, CorpusError, ModelError, and
@@ -40,12 +46,10 @@ def train(recipe: TrainRecipe, open_searcher: OpenSearcher, *, minutes: float | 
     torch.backends.cuda.enable_cudnn_sdp(False)
     processes = Processes.join(recipe.model.device)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.local_count))
-    run = Run(recipe, processes, open_searcher)
+    run = Run(recipe, processes)
     while run.progress.stage < len(recipe.stages):
         stage = recipe.stages[run.progress.stage]
-        optimizer = torch.optim.AdamW(
-            run.adapter.parameters.values(), lr=stage.learning_rate, weight_decay=stage.weight_decay
-        )
+        optimizer = run.adapter.optimizer(stage.learning_rate, stage.weight_decay)
         run.resume(optimizer)
         if not _run_stage(run, stage, optimizer, minutes):
             processes.leave()
@@ -56,16 +60,19 @@ def train(recipe: TrainRecipe, open_searcher: OpenSearcher, *, minutes: float | 
     return True
 
 
-def _run_stage(run: Run, stage: AnyStage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
+def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
     objective, batch_of = _objective(run, stage)
-    dev = run.recipe.dev if isinstance(stage, ContrastiveStage) else None
+    dev = run.recipe.dev if isinstance(stage, ContrastiveStage | ResidualStage) else None
+    from_step = 0 if isinstance(stage, ResidualStage) else 1  # what BM25 alone is worth
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
         for step in range(run.progress.step, stage.steps):
-            if dev is not None and step > 0 and step % dev.every == 0:
-                run.develop(cast(ContrastiveStage, stage), step)
+            if dev is not None and step >= from_step and step % dev.every == 0:
+                run.develop(stage, step)
                 run.checkpoint(optimizer)
+            if isinstance(objective, Regression) and step % objective.every == 0:
+                run.held_out(objective, step)
             _step(run, stage, optimizer, objective, batch_of(step), step)
             run.progress.step = step + 1
             bar.advance(1)
@@ -75,23 +82,25 @@ def _run_stage(run: Run, stage: AnyStage, optimizer: torch.optim.Optimizer, minu
             if out_of_time:
                 return False
     if dev is not None:
-        run.develop(cast(ContrastiveStage, stage), stage.steps)
+        run.develop(stage, stage.steps)
+    if isinstance(objective, Regression):
+        run.held_out(objective, stage.steps)
     return True
 
 
 def _step(
     run: Run,
-    stage: AnyStage,
+    stage: Stage,
     optimizer: torch.optim.Optimizer,
-    objective: Objective,
-    batch: Batch,
+    objective: Objective[Any],
+    batch: Any,
     step: int,
 ) -> None:
     """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
     started, processes, backbone = time.monotonic(), run.processes, run.adapter.backbone
     rate = stage.learning_rate * _schedule(step, stage)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["factor"]
     seed = run.recipe.seed + _STAGE_SEED * run.progress.stage
     context = StepContext(step, stage.steps, seed, processes.rank, processes.count, processes.gather)
     run.adapter.train(True)
@@ -110,25 +119,52 @@ def _step(
     optimizer.step()
     optimizer.zero_grad()
     seconds = round(time.monotonic() - started, 3)
-    run.log({"step": step, "set": batch.set.name, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
+    of_set = {"set": batch.set.name} if isinstance(batch, Batch) else {}
+    run.log({"step": step, **of_set, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
-def _objective(run: Run, stage: AnyStage) -> tuple[Objective, Callable[[int], Batch]]:
+def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], Any]]:
     """What the stage minimises, and its batches by step."""
     recipe, backbone = run.recipe, run.adapter.backbone
-    negatives = stage.negatives if isinstance(stage, ContrastiveStage) else 0
+    if isinstance(stage, RegressionStage):
+        regression = _regression(run, stage)
+        return regression, regression.batch
+    negatives = stage.negatives if isinstance(stage, ContrastiveStage | ResidualStage) else 0
     seed = recipe.seed + _STAGE_SEED * run.progress.stage
     mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=negatives, seed=seed)
     if isinstance(stage, QueryLikelihoodStage):
         return QueryLikelihood(backbone, stage, recipe.data), mixture.batch
-    objective = Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights())
-    if stage.distil is None:
-        return objective, mixture.batch
-    scores = run.processes.in_turn(lambda: teacher_scores(recipe, run.sets, stage))
-    return objective, lambda step: pick(scores, mixture.batch(step))
+    if isinstance(stage, ContrastiveStage):
+        return Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights()), mixture.batch
+    assert run.teacher is not None
+    assert run.idf is not None
+    teacher, folder = run.teacher, recipe.work / "teachers"
+    vectors = run.processes.in_turn(lambda: PairVectors(teacher, run.sets, folder))
+    return Residual(backbone, stage, recipe.data, vectors, run.idf, run.average_length), mixture.batch
 
 
-def _schedule(step: int, stage: AnyStage) -> float:
-    """Share of the learning rate: linearly up over the warm-up, then linearly down to 0 at the end."""
+def _regression(run: Run, stage: RegressionStage) -> Regression:
+    """The objective of a regression stage. Its linear map begins as the one that fits the model as it is."""
+    recipe, teacher, adapter = run.recipe, run.teacher, run.adapter
+    assert teacher is not None
+    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes.first)
+    rows, tokens = None, stage.tokens
+    if tokens is not None:
+        queries = train_queries(recipe, tokens.queries)
+        folder = recipe.work / "rows"
+        rows = run.processes.in_turn(lambda: fit_rows(adapter.backbone, teacher, texts, queries, tokens, folder))
+    if not adapter.parameters["projection"].any():
+        fitted, vectors = texts.block(0)
+        adapter.train(False)
+        adapter.set_projection(fit_projection(adapter.backbone, fitted, vectors, texts.longest))
+    instructions = [*(one.instruction for one in recipe.data.sets), *(tokens.instructions if tokens else [])]
+    earlier = [one for one in recipe.stages[: run.progress.stage] if isinstance(one, RegressionStage)]
+    first = sum(one.steps * one.batch_size for one in earlier)
+    return Regression(adapter, stage, texts, first, rows, list(dict.fromkeys(instructions)))
+
+
+def _schedule(step: int, stage: Stage) -> float:
+    """Share of the learning rate: linearly up over the warm-up, level, then linearly down to 0 at the end."""
     rise = max(1, round(stage.warmup * stage.steps))
-    return min((step + 1) / rise, (stage.steps - step) / max(1, stage.steps - rise))
+    fall = max(1, stage.steps - rise) if stage.decay is None else max(1, round(stage.decay * stage.steps))
+    return min(1.0, (step + 1) / rise, (stage.steps - step) / fall)

@@ -1,16 +1,21 @@
 """The losses of contrastive training, on representations alone, and of distillation from teachers. All in float32."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
-from lightretriever.artifacts.training.recipe import ContrastiveStage, DistilRecipe
+from lightretriever.artifacts.training.recipe import ContrastiveStage
 from lightretriever.artifacts.training.types import Batch, StepContext, same_text
 from torch.nn import functional
 
 __all__ = [
+    "BM25_B",
+    "BM25_K1",
     "BatchLayout",
     "TokenWeights",
+    "bm25_scores",
     "contrastive_loss",
     "contrastive_objective",
     "cosine_scores",
@@ -18,12 +23,17 @@ __all__ = [
     "ensemble",
     "flops",
     "full_alignment_loss",
-    "full_sparse_scores",
     "matryoshka_scores",
     "quadratic_warmup",
     "query_means",
+    "row_loss",
+    "similarity_loss",
     "sparse_scores",
 ]
+
+
+BM25_K1: Final = 0.9
+BM25_B: Final = 0.4
 
 
 def query_means(states: torch.Tensor, queries: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -65,19 +75,6 @@ def sparse_scores(queries: Sequence[torch.Tensor], documents: torch.Tensor, idf:
     return counts @ weights.T
 
 
-def full_sparse_scores(
-    weights: torch.Tensor, queries: Sequence[torch.Tensor], documents: torch.Tensor, idf: torch.Tensor | None
-) -> torch.Tensor:
-    """Sparse scores of queries that the full model weighted, `weights` (B, V), with `documents` (M, V): (B, M).
-
-    Each query's weights are scaled to the sum of its token counts. That is a temperature per query, which changes no
-    ranking and brings the scores to the size of those of token counts.
-    """
-    counts = torch.tensor([float(len(query)) for query in queries], device=weights.device)
-    scaled = weights * (counts / weights.sum(dim=1).clamp_min(torch.finfo(weights.dtype).tiny))[:, None]
-    return (scaled if idf is None else scaled * idf) @ documents.T
-
-
 def contrastive_loss(
     scores: torch.Tensor, positives: torch.Tensor, hidden: torch.Tensor, temperature: float
 ) -> torch.Tensor:
@@ -90,16 +87,34 @@ def contrastive_loss(
 
 
 def full_alignment_loss(
-    scores: torch.Tensor, full: torch.Tensor, hidden: torch.Tensor, temperature: float
+    scores: torch.Tensor, full: torch.Tensor, hidden: torch.Tensor, temperature: float, full_temperature: float
 ) -> torch.Tensor:
-    """KL(softmax(full/τ) ‖ softmax(scores/τ)), mean over the queries: asymmetric scores follow the full model's.
-
-    No gradient reaches `full`.
+    """KL(softmax(full/τ') ‖ softmax(scores/τ)), mean over the queries: asymmetric scores follow the full model's dense
+    ones, whose temperature τ' is `full_temperature`. No gradient reaches `full`.
     """
-    lowest = torch.finfo(scores.dtype).min  # not -inf, which the KL of two zeros can't take
-    target = functional.log_softmax((full.detach() / temperature).masked_fill(hidden, lowest), dim=1)
-    student = functional.log_softmax((scores / temperature).masked_fill(hidden, lowest), dim=1)
-    return functional.kl_div(student, target, log_target=True, reduction="batchmean")
+    return distillation_loss(scores / temperature, (full / full_temperature).masked_fill(hidden, torch.nan))
+
+
+def bm25_scores(
+    queries: Sequence[torch.Tensor], documents: Sequence[Sequence[int]], idf: torch.Tensor, average: float
+) -> torch.Tensor:
+    """BM25 over token ids, Σ_t count_q(t) · IDF_t · tf / (tf + k1 (1 - b + b · len / average)), (B, M) float32.
+
+    `queries[b]` (n_b,) int64; `documents` token ids without special tokens; `idf` (V,); `average` the mean length.
+    """
+    tokens = torch.cat(list(queries)).unique()
+    place = {token: column for column, token in enumerate(tokens.tolist())}
+    saturated = torch.zeros(len(documents), len(tokens))
+    for row, ids in enumerate(documents):
+        norm = BM25_K1 * (1 - BM25_B + BM25_B * len(ids) / average)
+        for token, count in Counter(ids).items():
+            if token in place:
+                saturated[row, place[token]] = count / (count + norm)
+    counts = torch.zeros(len(queries), len(tokens))
+    for row, query in enumerate(queries):
+        for token in query.tolist():
+            counts[row, place[token]] += 1
+    return (counts * idf[tokens.to(idf.device)].cpu()) @ saturated.T
 
 
 def flops(weights: torch.Tensor) -> torch.Tensor:
@@ -113,6 +128,25 @@ def flops(weights: torch.Tensor) -> torch.Tensor:
 def quadratic_warmup(step: int, length: int) -> float:
     """The regulariser's share at `step`, from 0: ((step + 1) / length)², at most 1."""
     return min(1.0, (step + 1) / length) ** 2
+
+
+def similarity_loss(vectors: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """KL(softmax_j(y_i·y_j / τ) ‖ softmax_j(y_i·ŝ_j / τ)) over j ≠ i, mean over the texts.
+
+    `vectors` s (B, D), ŝ of length 1; `targets` y (B, D), of length 1. A text's target ranks the other texts of the
+    batch, as a query does whose vector lies in the teacher's space.
+    """
+    wanted, found = (
+        targets @ functional.normalize(documents.float(), dim=1).T / temperature for documents in (targets, vectors)
+    )
+    return distillation_loss(found, wanted.fill_diagonal_(torch.nan))
+
+
+def row_loss(vectors: torch.Tensor, rows: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far token vectors (n, D) are from their rows r (n, D): in direction, mean (1 - cos), and in length, mean
+    (|e| - |r|)² / `scale`, which is a mean squared length of rows."""
+    direction = (1 - functional.cosine_similarity(vectors, rows, dim=1)).mean()
+    return direction, (vectors.norm(dim=1) - rows.norm(dim=1)).square().mean() / scale
 
 
 def ensemble(scores: torch.Tensor, weights: torch.Tensor, scale: float) -> torch.Tensor:
@@ -153,9 +187,9 @@ Tensors = dict[str, torch.Tensor]
 class BatchLayout:
     """Where things are in a batch of B queries, M distinct documents and U distinct query tokens.
 
-    `tokens` (U,) int64 token ids; `queries[b]` (n_b,) int64 token ids and `places[b]` (n_b,) int64 their places in
-    `tokens`; `candidates` (B, C) int64 columns of each query's own documents, the positive first; `hidden` (B, M)
-    bool: documents with the text of the query's positive, which are no negatives.
+    `tokens` (U,) int64 token ids of the dense leg, `places[b]` (m_b,) int64 a query's places in them; `queries[b]`
+    (n_b,) int64 its token ids of the sparse leg; `candidates` (B, C) int64 columns of each query's own documents, the
+    positive first; `hidden` (B, M) bool: documents with the text of the query's positive, which are no negatives.
     """
 
     tokens: torch.Tensor
@@ -165,8 +199,11 @@ class BatchLayout:
     hidden: torch.Tensor
 
     @classmethod
-    def of(cls, batch: Batch, names: list[str], texts: list[str], queries: list[list[int]]) -> "BatchLayout":
-        """The layout of `batch`, whose distinct documents are `names` with `texts`; `queries` are token ids."""
+    def of(
+        cls, batch: Batch, names: list[str], texts: list[str], queries: list[list[int]], sparse: list[list[int]]
+    ) -> "BatchLayout":
+        """The layout of `batch`, whose distinct documents are `names` with `texts`; `queries` and `sparse` are token
+        ids of the dense and of the sparse leg."""
         columns = {name: column for column, name in enumerate(names)}
         candidates = torch.tensor([[columns[name] for name in row] for row in batch.candidates])
         twins: dict[str, int] = {}
@@ -176,7 +213,8 @@ class BatchLayout:
         hidden[torch.arange(len(positives)), positives] = False
         ids = [torch.tensor(query) for query in queries]
         tokens, places = torch.cat(ids).unique(return_inverse=True)
-        return cls(tokens, ids, list(places.split([len(query) for query in ids])), candidates, hidden)
+        lexical = [torch.tensor(query) for query in sparse]
+        return cls(tokens, lexical, list(places.split([len(query) for query in ids])), candidates, hidden)
 
 
 @dataclass(frozen=True)
@@ -192,13 +230,12 @@ def contrastive_objective(
     layout: BatchLayout,
     stage: ContrastiveStage,
     weights: TokenWeights,
-    batch: Batch,
     context: StepContext,
-) -> tuple[torch.Tensor, dict[str, float]]:
-    """The loss of a step and its parts for the log.
+) -> tuple[Tensors, dict[str, float]]:
+    """The losses of a step, which are to be added, and what else is logged.
 
     `outputs`: `tokens` (U, H) states e(t), `dense` (M, H) and `sparse` (M, V) of the documents and, when the full
-    model is trained along, `full_dense` (B, H) and `full_sparse` (B, V) of the whole queries.
+    model is trained along, `full_dense` (B, H) of the whole queries. Both legs follow its scores.
     """
     device = outputs["dense"].device
     candidates, hidden = layout.candidates.to(device), layout.hidden.to(device)
@@ -210,35 +247,22 @@ def contrastive_objective(
     ladder = matryoshka_scores(means, outputs["dense"], stage.matryoshka)
     lexical = sparse_scores(layout.queries, outputs["sparse"], idf)
     regulariser = stage.flops.weight * quadratic_warmup(context.step, stage.flops.warmup or max(1, context.steps // 3))
+
+    def prefixes(scores: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([contrastive_loss(one, positives, hidden, tau_dense) for one in scores]).sum()
+
     losses = {
-        "dense": torch.stack([contrastive_loss(one, positives, hidden, tau_dense) for one in ladder]).mean(),
+        "dense": prefixes(ladder),
         "sparse": contrastive_loss(lexical, positives, hidden, tau_sparse),
         "flops": regulariser * flops(outputs["sparse"]),
     }
     if stage.full_kl > 0:
         full = cosine_scores(outputs["full_dense"], outputs["dense"])
-        full_lexical = full_sparse_scores(outputs["full_sparse"], layout.queries, outputs["sparse"], idf)
         losses |= {
-            "full_dense": contrastive_loss(full, positives, hidden, tau_dense),
-            "full_sparse": contrastive_loss(full_lexical, positives, hidden, tau_sparse),
-            "full_flops": regulariser * flops(outputs["full_sparse"]),
-            "kl_dense": stage.full_kl * full_alignment_loss(ladder[-1], full, hidden, tau_dense),
-            "kl_sparse": stage.full_kl * full_alignment_loss(lexical, full_lexical, hidden, tau_sparse),
+            "full_dense": prefixes(matryoshka_scores(outputs["full_dense"], outputs["dense"], stage.matryoshka)),
+            "kl_dense": stage.full_kl * full_alignment_loss(ladder[-1], full, hidden, tau_dense, tau_dense),
+            "kl_sparse": stage.full_kl * full_alignment_loss(lexical, full, hidden, tau_sparse, tau_dense),
         }
-    if stage.distil is not None and batch.teachers is not None:
-        target = _target(batch, stage.distil, device)
-        losses["distil"] = stage.distil.weight * (
-            distillation_loss(lexical.gather(1, candidates) / tau_sparse, target)
-            + distillation_loss(ladder[-1].gather(1, candidates) / tau_dense, target)
-        )
-    total = torch.stack(list(losses.values())).sum()
-    logged = {name: float(value.detach()) for name, value in losses.items()} | {"loss": float(total.detach())}
     hits = (ladder[-1].argmax(dim=1) == positives).float().mean()
-    logged |= {"dense_accuracy": float(hits), "terms": float((outputs["sparse"] > 0).float().sum(dim=1).mean())}
-    return total, logged | {"sparse_accuracy": float((lexical.argmax(dim=1) == positives).float().mean())}
-
-
-def _target(batch: Batch, distil: DistilRecipe, device: torch.device) -> torch.Tensor:
-    """The teachers' combined logits over each query's candidates, (B, C)."""
-    weights = torch.tensor([teacher.weight for teacher in distil.teachers])
-    return ensemble(torch.as_tensor(batch.teachers), weights, distil.scale).to(device)
+    logged = {"dense_accuracy": float(hits), "terms": float((outputs["sparse"] > 0).float().sum(dim=1).mean())}
+    return losses, logged | {"sparse_accuracy": float((lexical.argmax(dim=1) == positives).float().mean())}

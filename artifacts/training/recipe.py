@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, read_recipe
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, TableTraining, read_recipe
 from pydantic import Field, model_validator
 
 __all__ = [
@@ -12,14 +12,17 @@ __all__ = [
     "DataRecipe",
     "DecontaminateRecipe",
     "DevRecipe",
-    "DistilRecipe",
+    "EncoderRecipe",
     "FlopsRecipe",
     "LoraRecipe",
     "NegativesRecipe",
     "QueryLikelihoodStage",
+    "RegressionStage",
+    "ResidualStage",
     "SetRecipe",
     "Stage",
-    "TeacherRecipe",
+    "StageBase",
+    "TokenRegression",
     "TrainRecipe",
     "load_train_recipe",
 ]
@@ -72,20 +75,18 @@ class DecontaminateRecipe(Section):
 
 
 class ConsistencyRecipe(Section):
-    """Keep a pair only where a first ranking (BM25, or a bundle) has its positive among the first `top`."""
+    """Keep a pair only where BM25 has its positive among the first `top`."""
 
-    ranking: Literal["bm25"] | Path = "bm25"
     top: int = Field(default=10, ge=1)
 
 
 class NegativesRecipe(Section):
-    """Hard negatives: documents that a ranking (BM25, or a bundle) puts high for the query.
+    """Hard negatives: documents that BM25 puts high for the query.
 
     Of the first `depth` documents those scoring above `margin` times the positive's score are left out, as they may
     well be relevant; of the rest the best `count` are kept.
     """
 
-    ranking: Literal["bm25"] | Path = "bm25"
     depth: int = Field(default=50, ge=1)
     count: int = Field(default=7, ge=1)
     margin: float = Field(default=0.95, gt=0)
@@ -97,7 +98,7 @@ class DataRecipe(Section):
     sets: list[SetRecipe] = Field(min_length=1)
     decontaminate: DecontaminateRecipe | None = None
     consistency: ConsistencyRecipe | None = None
-    negatives: list[NegativesRecipe] = Field(default_factory=list)
+    negatives: NegativesRecipe | None = None
     max_query_length: int = Field(default=64, ge=1)
     max_document_length: int = Field(default=512, ge=8)
 
@@ -107,30 +108,6 @@ class DataRecipe(Section):
         if len(set(names)) < len(names):
             raise ValueError(f"sets need different names, found {names}")
         return self
-
-
-class TeacherRecipe(Section):
-    """A teacher: a sentence-transformers bi-encoder, BM25, or a model of our own with its full query encoder."""
-
-    kind: Literal["biencoder", "bm25", "lightretriever"]
-    path: str | None = None
-    adapter: str | None = None
-    bos_token: str | None = None
-    weight: float = Field(default=1.0, gt=0)
-
-    @model_validator(mode="after")
-    def _has_path(self) -> Self:
-        if self.kind != "bm25" and not self.path:
-            raise ValueError(f"a teacher of kind {self.kind} needs a path")
-        return self
-
-
-class DistilRecipe(Section):
-    """Distillation from an ensemble: min-max per teacher and query, weighted mean, times `scale`, KL."""
-
-    teachers: list[TeacherRecipe] = Field(min_length=1)
-    scale: float = Field(default=30.0, gt=0)
-    weight: float = Field(default=1.0, gt=0)
 
 
 class FlopsRecipe(Section):
@@ -144,25 +121,28 @@ class FlopsRecipe(Section):
     idf: bool = True
 
 
-class _StageBase(Section):
+class StageBase(Section):
+    """`decay` is the share of the steps at whose end the learning rate falls to 0; None: all after the warm-up."""
+
     steps: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=2)
     chunk_tokens: int | None = Field(default=None, ge=8)
     row_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=2e-4, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
+    decay: float | None = Field(default=None, gt=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float = Field(default=1.0, gt=0)
 
 
-class QueryLikelihoodStage(_StageBase):
+class QueryLikelihoodStage(StageBase):
     """First stage: write the query from the document's last token alone."""
 
     kind: Literal["query_likelihood"]
     corruption: float = Field(default=0.6, ge=0, lt=1)
 
 
-class ContrastiveStage(_StageBase):
+class ContrastiveStage(StageBase):
     """Dense and sparse contrastive training together."""
 
     kind: Literal["contrastive"]
@@ -172,10 +152,70 @@ class ContrastiveStage(_StageBase):
     matryoshka: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     flops: FlopsRecipe = FlopsRecipe()
     full_kl: float = Field(default=0.0, ge=0)
-    distil: DistilRecipe | None = None
 
 
-Stage = Annotated[QueryLikelihoodStage | ContrastiveStage, Field(discriminator="kind")]
+class TokenRegression(Section):
+    """Token vectors behind an instruction follow rows that are fitted to the teacher: `count` tokens a step.
+
+    The rows are fitted as `fit` says, on at most `queries` queries of the sets and on `blocks` blocks of texts
+    (see `artifacts.training.token_rows`). Each step has one instruction: that of a set, or one of `instructions`.
+    """
+
+    count: int = Field(default=96, ge=1)
+    weight: float = Field(default=1.0, gt=0)
+    queries: int = Field(default=50_000, ge=1)
+    blocks: int = Field(default=4, ge=1)
+    instructions: list[str] = Field(default_factory=list)
+    fit: TableTraining = TableTraining()
+
+
+class EncoderRecipe(Section):
+    """The sentence-transformers model that regression stages follow, a Hugging Face id or a directory.
+
+    Texts are cut to `length` tokens, a share `long_share` of them to `long_length`. `held_out` texts of each set are
+    never trained on.
+    """
+
+    path: str
+    length: int = Field(default=72, ge=8)
+    long_length: int = Field(default=256, ge=8)
+    long_share: float = Field(default=0.1, ge=0, le=1)
+    held_out: int = Field(default=64, ge=1)
+
+
+class RegressionStage(StageBase):
+    """Document vectors follow the teacher's, with no labels; see `artifacts.training.regression`.
+
+    `every` so many steps, the vectors of the texts that are held out are compared with the teacher's.
+    """
+
+    kind: Literal["regression"]
+    similarity: float = Field(default=0.1, ge=0)
+    temperature: float = Field(default=0.05, gt=0)
+    tokens: TokenRegression | None = None
+    every: int = Field(default=100, ge=1)
+
+
+class ResidualStage(StageBase):
+    """Sparse weights that are added to BM25 follow the ensemble of BM25 and the teacher; see
+    `artifacts.training.residual`.
+
+    `bm25` is BM25's factor in the score, `share` the teacher's weight in the ensemble, BM25 having the rest, and
+    `scale` the ensemble's S.
+    """
+
+    kind: Literal["residual"]
+    negatives: int = Field(default=4, ge=0)
+    bm25: float = Field(default=2.0, ge=0)
+    share: float = Field(default=0.5, ge=0, le=1)
+    scale: float = Field(default=10.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
+    flops: FlopsRecipe = FlopsRecipe()
+
+
+Stage = Annotated[
+    QueryLikelihoodStage | ContrastiveStage | RegressionStage | ResidualStage, Field(discriminator="kind")
+]
 
 
 class DevRecipe(Section):
@@ -195,6 +235,8 @@ class TrainRecipe(Section):
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
     `queries` says what makes token vectors: the model, or, to compare with, an MLP on its embedding layer.
     `term_thresholds` is the share of texts in which a term is to be silent at first (None: no thresholds).
+    `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
+    the end token, or the mean of a text's states. `teacher` is for the stages of kind regression and residual.
     """
 
     name: str = Field(min_length=1)
@@ -205,6 +247,9 @@ class TrainRecipe(Section):
     idf_rows: bool = False
     queries: Literal["model", "embedding"] = "model"
     term_thresholds: float | None = Field(default=None, gt=0, lt=1)
+    layers: int | None = Field(default=None, ge=1)
+    pooling: Literal["end", "mean"] = "end"
+    teacher: EncoderRecipe | None = None
     licence: str | None = None
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)
@@ -214,15 +259,28 @@ class TrainRecipe(Section):
     output: Path
 
     @model_validator(mode="after")
-    def _enough_negatives(self) -> Self:
-        kinds = {stage.flops.idf for stage in self.stages if isinstance(stage, ContrastiveStage)}
-        if len(kinds) > 1:
+    def _stages_fit(self) -> Self:
+        if self.teacher is None and self.has(RegressionStage, ResidualStage):
+            raise ValueError("a stage of kind regression or residual needs a teacher")
+        if self.queries == "embedding" and self.has(RegressionStage):
+            raise ValueError("a stage of kind regression needs token vectors of the model, but queries is embedding")
+        sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
+        if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
-        mined = sum(one.count for one in self.data.negatives)
-        for stage in self.stages:
-            if isinstance(stage, ContrastiveStage) and stage.negatives > mined:
-                raise ValueError(f"a stage wants {stage.negatives} negatives per query, data.negatives gives {mined}")
+        mined = self.data.negatives.count if self.data.negatives else 0
+        most = max((stage.negatives for stage in sparse), default=0)
+        if most > mined:
+            raise ValueError(f"a stage wants {most} negatives per query, data.negatives gives {mined}")
         return self
+
+    def has(self, *kinds: type[Section]) -> bool:
+        """Whether a stage is of one of these kinds."""
+        return any(isinstance(stage, kinds) for stage in self.stages)
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether a stage trains on queries with their documents, or all on texts alone."""
+        return self.has(QueryLikelihoodStage, ContrastiveStage, ResidualStage)
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of all sets taken from `folder`."""

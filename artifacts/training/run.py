@@ -12,8 +12,8 @@ WORK/best.safetensors        weights of the best development score
 import json
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
-from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
+from lightretriever.artifacts.training.data import data_report, prepare, print_data_report, read_texts
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.processes import Processes
-from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
+from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, ResidualStage, TrainRecipe
+from lightretriever.artifacts.training.regression import Regression
+from lightretriever.artifacts.training.residual import mean_length
 from lightretriever.artifacts.training.types import Progress, TrainingSet
 from rich.console import Console
 from safetensors import SafetensorError, safe_open
@@ -40,7 +42,6 @@ from safetensors.torch import load_file, save
 
 __all__ = ["Run", "load_checkpoint", "read_progress", "save_checkpoint"]
 
-_CHUNK = 4096
 _CALIBRATION = 1024  # documents that the thresholds are measured on
 # What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
 _NOT_IN_PLAN: Any = {
@@ -48,7 +49,8 @@ _NOT_IN_PLAN: Any = {
     "work": True,
     "model": True,
     "checkpoint_every": True,
-    "stages": {"__all__": {"chunk_tokens", "row_tokens"}},
+    "teacher": {"path"},
+    "stages": {"__all__": {"chunk_tokens", "row_tokens", "steps", "every"}},
     "data": {"sets": {"__all__": {"path"}}, "decontaminate": {"against"}},
     "dev": {"path"},
 }
@@ -57,7 +59,7 @@ _NOT_IN_PLAN: Any = {
 class Run:
     """A training run: its model, its data, and where it stands. `progress` is changed by the loop."""
 
-    def __init__(self, recipe: TrainRecipe, processes: Processes, open_searcher: OpenSearcher) -> None:
+    def __init__(self, recipe: TrainRecipe, processes: Processes) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
         Raises ResumeError when the work directory was begun with another recipe, BundleError when something else than
@@ -69,22 +71,32 @@ class Run:
         self._log_file = recipe.work / "log.jsonl"
         if processes.first:
             check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
-        self.adapter: Adapter = processes.in_turn(lambda: load_for_training(processes.placed(recipe)))
+        placed = processes.placed(recipe)
+        self.teacher = None
+        if recipe.teacher is not None:
+            from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
+
+            self.teacher = load_biencoder(recipe.teacher.path, device=placed.model.device)
+        dimension = self.teacher.hidden_size if self.teacher and recipe.has(RegressionStage) else None
+        self.adapter: Adapter = processes.in_turn(lambda: load_for_training(placed, dimension))
         if processes.first:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
+            plan |= {"bi-encoder": None if self.teacher is None else self.teacher.fingerprint}
             check_plan(recipe.work / "plan.json", plan)
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
-        self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe, open_searcher))
-        if processes.first:
+        self.sets: list[TrainingSet] = processes.in_turn(
+            lambda: prepare(recipe) if recipe.needs_pairs else read_texts(recipe)
+        )
+        if processes.first and recipe.needs_pairs:
             print_data_report(data_report(recipe), Console(stderr=True))
-        contrastive = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)]
-        with_idf = recipe.idf_rows or any(stage.flops.idf for stage in contrastive)
+        sparse = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
+        with_idf = recipe.idf_rows or any(stage.flops.idf or isinstance(stage, ResidualStage) for stage in sparse)
         self.idf = processes.in_turn(self._load_idf) if with_idf else None
         if recipe.term_thresholds is not None:
             self.adapter.set_thresholds(processes.in_turn(self._load_thresholds))
         self.progress = Progress()
-        self.resume(torch.optim.AdamW(self.adapter.parameters.values()))
+        self.resume(self.adapter.optimizer())
         self._earlier_s = self.progress.elapsed_s
         if processes.first:
             self._rewind_log()
@@ -95,7 +107,12 @@ class Run:
 
     def idf_of(self, stage: object) -> npt.NDArray[np.float32] | None:
         """The IDF weights (V,) float32 that a stage scores with."""
-        return self.idf if isinstance(stage, ContrastiveStage) and stage.flops.idf else None
+        return self.idf if isinstance(stage, ContrastiveStage | ResidualStage) and stage.flops.idf else None
+
+    @cached_property
+    def average_length(self) -> float:
+        """The mean number of tokens of the training documents."""
+        return mean_length(self.adapter.backbone, self.sets, self.recipe.data.max_document_length, self.recipe.seed)
 
     def row_weights(self) -> npt.NDArray[np.float32] | None:
         """What the rows of the token table are multiplied with, (V,) float32."""
@@ -116,7 +133,7 @@ class Run:
     def next_stage(self) -> None:
         """Note that the stage is done; the next begins with a fresh optimiser."""
         self.progress = replace(self.progress, stage=self.progress.stage + 1, step=0)
-        self.checkpoint(torch.optim.AdamW(self.adapter.parameters.values()))
+        self.checkpoint(self.adapter.optimizer())
 
     def log(self, entry: dict[str, Any]) -> None:
         """Add a line to the log."""
@@ -125,16 +142,27 @@ class Run:
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
-    def develop(self, stage: ContrastiveStage, step: int) -> None:
-        """Score the development set on the first process; the weights of the best hybrid score are kept."""
+    def develop(self, stage: object, step: int) -> None:
+        """Score the development set on the first process; the weights of the best score are kept: that of hybrid
+        search, or of the sparse leg after a residual stage."""
         if self._dev is not None:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
-            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.idf_of(stage), self.row_weights())
+            residual = isinstance(stage, ResidualStage)
+            bm25 = (stage.bm25, self.average_length) if isinstance(stage, ResidualStage) else None
+            idf = self.idf if residual else self.idf_of(stage)
+            scores = evaluate_dev(self.adapter.backbone, self._dev, length, idf, self.row_weights(), bm25)
             self.log({"step": step, "dev": scores})
-            if self.progress.best is None or scores["hybrid"] > self.progress.best:
-                self.progress.best, self.progress.best_step = scores["hybrid"], step
+            score = scores["sparse" if residual else "hybrid"]
+            if self.progress.best is None or score > self.progress.best:
+                self.progress.best, self.progress.best_step = score, step
                 write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))
+        self.processes.wait()
+
+    def held_out(self, objective: Regression, step: int) -> None:
+        """Log how the model agrees with its teacher on the texts that are never trained on, on the first process."""
+        if self.processes.first:
+            self.log({"step": step, "held_out": objective.held_out()})
         self.processes.wait()
 
     def export(self) -> None:
@@ -155,7 +183,10 @@ class Run:
         """IDF over the documents of all sets, computed once."""
         file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
         if not file.is_file():
-            write_array(file, idf_weights(self._tokenised_documents(), tokenizer.vocab_size))
+            length = self.recipe.data.max_document_length
+            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
+            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
+            write_array(file, idf_weights(cut, tokenizer.vocab_size))
         return load_idf(file, tokenizer.vocab_size)
 
     def _load_thresholds(self) -> npt.NDArray[np.float32]:
@@ -171,14 +202,6 @@ class Run:
             write_array(file, term_thresholds(self.adapter.backbone, texts, length, recipe.term_thresholds or 0.0))
         thresholds: npt.NDArray[np.float32] = np.load(file)
         return thresholds
-
-    def _tokenised_documents(self) -> Iterator[npt.NDArray[np.int32]]:
-        length = self.recipe.data.max_document_length
-        for one in self.sets:
-            texts = [text[: 64 * length] for text in one.documents.values()]  # characters; more would be cut off
-            for start in range(0, len(texts), _CHUNK):
-                for ids in self.adapter.backbone.tokenizer.encode_batch(texts[start : start + _CHUNK]):
-                    yield ids[:length]
 
     def _rewind_log(self) -> None:
         """Forget the lines of steps after the checkpoint: they will be run again."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,14 +10,28 @@ import torch
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Batch", "Example", "Objective", "Progress", "StepContext", "TrainingSet", "query_ids", "same_text"]
+__all__ = [
+    "SPARSE_SPACE",
+    "Batch",
+    "Example",
+    "Objective",
+    "Progress",
+    "StepContext",
+    "TextBatch",
+    "TrainingSet",
+    "query_ids",
+    "same_text",
+]
+
+
+AnyBatch = TypeVar("AnyBatch", contravariant=True)
 
 
 @dataclass(frozen=True)
 class Example:
     """A query with its relevant document and its hard negatives, best first. Documents by id.
 
-    `row` is its place in its set's list, where cached teacher scores are found.
+    `row` is its place in its set's list.
     """
 
     row: int
@@ -42,14 +56,20 @@ class TrainingSet:
 class Batch:
     """One homogeneous batch of B examples of one set, each with the same number C-1 of negatives drawn for this step.
 
-    `candidates[i]` are C document ids, the positive first. `teachers`, where there are any, are their scores
-    (teachers, B, C) float32.
+    `candidates[i]` are C document ids, the positive first.
     """
 
     set: TrainingSet
     examples: list[Example]
     candidates: list[list[str]]
-    teachers: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """The texts of a step and a teacher's vectors of them, `targets` (B, D) float32, L2-normalised."""
+
+    texts: list[str]
+    targets: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -63,15 +83,28 @@ class StepContext:
     world: int = 1
     gather: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
 
+    def share(self, count: int) -> slice:
+        """This process' share of `count` items."""
+        bounds = np.linspace(0, count, self.world + 1).round().astype(int).tolist()
+        return slice(bounds[self.rank], bounds[self.rank + 1])
 
-def query_ids(tokenizer: TextTokenizer, name: str, examples: Sequence[Example], longest: int) -> list[list[int]]:
-    """Token ids of the examples' queries, at most `longest` each. Raises CorpusError for one without tokens, which
-    belongs to the set `name`."""
-    encoded = tokenizer.encode_batch([example.query for example in examples])
+
+def query_ids(
+    tokenizer: TextTokenizer, name: str, examples: Sequence[Example], longest: int, before: str = ""
+) -> list[list[int]]:
+    """Token ids of the examples' queries behind the text `before`, at most `longest` each.
+
+    Raises CorpusError for a query without tokens, which belongs to the set `name`.
+    """
+    encoded = tokenizer.encode_batch([before + example.query for example in examples])
     for example, ids in zip(examples, encoded, strict=True):
         if not len(ids):
             raise CorpusError(f'{name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
     return [ids[:longest].tolist() for ids in encoded]
+
+
+#: Stands before a query of the sparse leg, so that a byte-level BPE gives its first word the id it has inside a text.
+SPARSE_SPACE: Final = " "
 
 
 def same_text(text: str) -> str:
@@ -93,10 +126,10 @@ class Progress:
     elapsed_s: float = 0.0
 
 
-class Objective(Protocol):
+class Objective(Protocol[AnyBatch]):
     """What a stage minimises."""
 
-    def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
+    def backward(self, batch: AnyBatch, context: StepContext) -> dict[str, float]:
         """Add this process' share of the gradients of the whole batch's loss; return what is logged.
 
         Summed over the processes the gradients are those of one process with the whole batch.

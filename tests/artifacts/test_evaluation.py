@@ -14,6 +14,7 @@ from lightretriever.artifacts.evaluation.runs import (
     ranking,
     read_judged,
     relevant_but_missing,
+    without_own,
     write_run,
 )
 
@@ -56,6 +57,12 @@ def test_a_run_without_any_hit_is_zero() -> None:
 def test_a_document_with_the_id_of_the_query_counts() -> None:
     assert measure({"7": {"7": 1}}, {"7": [("7", 1.0)]})["nDCG@10"] == 1.0
     assert measure({"7": {"8": 1}}, {"7": [("7", 1.0), ("8", 0.5)]})["MRR@10"] == 0.5
+
+
+def test_hits_with_the_id_of_the_query_can_be_dropped() -> None:
+    run = without_own({"q": [("q", 2.0), ("d", 1.0)], "r": [("q", 1.0)]})
+    assert run == {"q": [("d", 1.0)], "r": [("q", 1.0)]}
+    assert measure({"q": {"d": 1}, "r": {"q": 1}}, run)["nDCG@10"] == 1.0
 
 
 @pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")])

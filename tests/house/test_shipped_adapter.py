@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE, load_thresholds
+from lightretriever.artifacts.pipeline.adapter_files import THRESHOLDS_FILE, load_thresholds
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.training.recipe import SetRecipe, load_train_recipe
 from peft import LoraConfig
@@ -42,8 +42,7 @@ def test_it_says_how_it_was_trained() -> None:
     assert settings["centre_head"] == recipe.model.centre_head
     assert settings["bos_token"] == recipe.model.bos_token
     assert load_idf(ADAPTER / "idf.npy", VOCABULARY).shape == (VOCABULARY,)
-    thresholds = load_thresholds(ADAPTER / THRESHOLDS_FILE).numpy()
-    assert thresholds.shape == (VOCABULARY,)
+    thresholds = load_thresholds(ADAPTER / THRESHOLDS_FILE, VOCABULARY).numpy()
     assert np.count_nonzero(thresholds) > VOCABULARY / 2
 
 

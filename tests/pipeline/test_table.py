@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline import encoder as encoder_module
+from lightretriever.artifacts.pipeline.adapter_files import load_embedding_bag
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoder, run_tables
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
+from pydantic import ValidationError
 
 from tests.support.models import write_corpus
 from tests.support.states import token_states_naive
@@ -101,3 +103,38 @@ def test_another_instruction_needs_another_directory(recipe: Recipe) -> None:
     other = recipe.model_copy(update={"tasks": {"one": "Other"}})
     with pytest.raises(ResumeError, match=r"instruction: 'Given a question.*' there, 'Other' now"):
         run_tables(other, encoder)
+
+
+def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> None:
+    encoder, file = load_recipe_encoder(recipe), tmp_path / "web.emb_bag.pt"
+    weight = torch.randn(encoder.vocab_size, encoder.hidden_size).bfloat16()
+    torch.save(weight, file)
+    files = run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoder)
+    np.testing.assert_array_equal(np.load(files["other"]), weight.float().numpy())
+    assert not np.array_equal(np.load(files["one"]), np.load(files["other"]))
+    torch.save(2 * weight, file)
+    with pytest.raises(ResumeError, match="file"):
+        run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoder)
+
+
+def test_a_released_table_that_is_missing_is_named(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"tables.one: .*none.pt: there is no such file"):
+        run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoder(recipe))
+
+
+def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    file = tmp_path / "web.emb_bag.pt"
+    torch.save(torch.zeros(5, 6), file)
+    with pytest.raises(ModelError, match=r"a table of shape \(5, 6\), but the model has 7 token ids and vectors of 6"):
+        load_embedding_bag(file, 7, 6)
+    torch.save({"a": torch.zeros(5, 6)}, file)
+    with pytest.raises(ModelError, match="no table, but a dict"):
+        load_embedding_bag(file, 5, 6)
+    file.write_bytes(b"PK broken")
+    with pytest.raises(ModelError, match="no table"):
+        load_embedding_bag(file, 5, 6)
+
+
+def test_a_table_of_an_unknown_task_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(ValidationError, match="tables names \\['nobody'\\]"):
+        Recipe.model_validate(recipe.model_dump() | {"tables": {"nobody": "table.pt"}})

@@ -116,7 +116,7 @@ def test_thresholds_that_do_not_fit_are_refused(adapter: Path) -> None:
     file = adapter / "thresholds.npy"
     good = np.load(file)
     np.save(file, good[:-1])
-    with pytest.raises(ModelError, match=r"term thresholds of shape \(\d+,\), but model has \d+ terms"):
+    with pytest.raises(ModelError, match=r"term thresholds of shape \(\d+,\), but the model has \d+ terms"):
         load(adapter)
     np.save(file, good.astype(np.float64))
     with pytest.raises(ModelError, match="finite float32"):

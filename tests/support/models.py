@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
@@ -56,6 +56,10 @@ def save_model(folder: Path, kind: str, *, bos_token: str | None = "<|im_start|>
     )
     torch.manual_seed(7)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    if bos_token is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos_token} $A", special_tokens=[(bos_token, tokenizer.token_to_id(bos_token))]
+        )
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos_token, eos_token="<|im_end|>").save_pretrained(
         folder
     )

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 __all__ = ["TOPICS", "save_toy_model", "write_toy_set"]
@@ -22,6 +22,9 @@ def save_toy_model(folder: Path) -> Path:
     vocabulary = {word: number for number, word in enumerate([*_SPECIAL, *_FILLERS, *words, *prompt])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
+    )
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=len(vocabulary),

@@ -1,29 +1,20 @@
-"""Sets in BEIR layout prepared with a real Lucene and a real bundle, and compared with what was planted."""
+"""Sets in BEIR layout prepared with a real Lucene, and compared with what was planted."""
 
 import gzip
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
+from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
 from lightretriever.artifacts.training.negatives import Source, pick_negatives
 from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
-from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from rich.console import Console
 
-from tests.support.searching import open_searcher
-from tests.support.tiny import make_tiny_bundle, tiny_documents
-
-prepare = partial(data.prepare, open_searcher=open_searcher)
+prepare = data.prepare
 INSTRUMENTS = ("violin", "trumpet", "piano", "drum", "flute", "harp", "guitar", "cello", "oboe", "organ")
 MAKERS = ("Amati", "Bach", "Cavaille", "Dowd", "Erard", "Fazioli", "Gagliano", "Hemsch", "Ibach", "Jacquot")
 CORPUS = {
@@ -70,7 +61,7 @@ BM25 = {"depth": 30, "count": 5, "margin": 0.95}
 
 def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "music", train=QRELS)
-    wanted = recipe(tmp_path / "work", {"path": folder}, negatives=[BM25])
+    wanted = recipe(tmp_path / "work", {"path": folder}, negatives=BM25)
     left = tmp_path / "work" / "data" / "music" / "bm25-0a1b2c3d" / "lucene"
     left.mkdir(parents=True)
     (left / "segments_1").touch()
@@ -80,7 +71,7 @@ def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
 
 def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "music", train=QRELS)
-    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[BM25], consistency={"top": 3}))
+    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=BM25, consistency={"top": 3}))
     assert (one.name, one.instruction, one.weight) == ("music", "find it", 100.0)
     assert [example.row for example in one.examples] == list(range(100))
     assert {example.query_id: example.positive for example in one.examples} == {
@@ -174,7 +165,7 @@ def test_relevant_documents_and_twins_are_no_negatives(tmp_path: Path) -> None:
     qrels = QRELS | {"qviolin-Amati": {"0-0": 1, "0-1": 2, "0-9": 0}, "again": {"0-2": 1}}
     queries = QUERIES | {"again": "Which violin did AMATI sell"}
     folder = write_set(tmp_path / "music", queries, corpus, train=qrels)
-    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[BM25 | {"count": 30, "margin": 2.0}]))
+    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=BM25 | {"count": 30, "margin": 2.0}))
     examples = {(example.query_id, example.positive): example for example in one.examples}
     assert [key for key in examples if key[0] in ("qviolin-Amati", "again")] == [
         ("qviolin-Amati", "0-1"),
@@ -190,7 +181,7 @@ def test_relevant_documents_and_twins_are_no_negatives(tmp_path: Path) -> None:
 def test_a_query_gives_at_most_a_few_examples(tmp_path: Path) -> None:
     grades = {f"0-{m}": 1 + (m == 7) for m in range(10)}
     folder = write_set(tmp_path / "music", train={"qviolin-Amati": grades, "qpiano-Bach": {"2-1": 1}})
-    settings = recipe(tmp_path / "work", {"path": folder}, negatives=[BM25 | {"count": 30, "margin": 9.0}])
+    settings = recipe(tmp_path / "work", {"path": folder}, negatives=BM25 | {"count": 30, "margin": 9.0})
     [one] = prepare(settings)
     assert [example.positive for example in one.examples] == ["0-7", "0-0", "0-1", "0-2", "2-1"]
     assert len(one.examples) == MOST_POSITIVES + 1
@@ -202,7 +193,7 @@ def test_a_query_gives_at_most_a_few_examples(tmp_path: Path) -> None:
 
 
 def source(**documents: str) -> Source:
-    return Source("s", "i", documents, {"query": {"good"}})
+    return Source("s", documents, {"query": {"good"}})
 
 
 def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
@@ -215,67 +206,6 @@ def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
     assert pick_negatives(hits, example, given, NegativesRecipe(depth=1)) == []
     cosines = [("good", -0.2), ("close", -0.205), ("below", -0.3)]
     assert pick_negatives(cosines, example, given, NegativesRecipe(margin=0.95)) == ["below"]
-
-
-@pytest.fixture(scope="module")
-def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queries taken from the documents of the tiny bundle, whose sparse leg finds them."""
-    documents = tiny_documents()
-    corpus = {one.id: {"title": one.title, "text": one.text} for one in documents}
-    queries = {f"q-{one.id}": one.full_text for one in documents[12:40]} | {"q-blank": "music"}
-    qrels = {f"q-{one.id}": {one.id: 1} for one in documents[12:40]} | {"q-blank": {"editor": 1}}
-    return write_set(tmp_path_factory.mktemp("sets") / "tiny", queries, corpus, train=qrels)
-
-
-def test_a_bundle_ranks_as_it_is_served(tmp_path: Path, tiny_set: Path, tiny_bundle: Bundle) -> None:
-    mined = {"ranking": tiny_bundle.path, "depth": 20, "count": 4, "margin": 0.9}
-    settings = recipe(
-        tmp_path, {"path": tiny_set}, consistency={"ranking": tiny_bundle.path, "top": 15}, negatives=[mined]
-    )
-    [one] = prepare(settings)
-    found = {example.query_id: example for example in one.examples}
-    queries, qrels = read_queries(tiny_set), read_qrels(tiny_set / "qrels" / "train.tsv")
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000)) as engine:
-        for query_id, grades in qrels.items():
-            positive = next(iter(grades))
-            hits = engine.search(SearchRequest(query=queries[query_id], k=20, fields=[])).hits
-            assert (query_id in found) == (positive in [hit.id for hit in hits[:15]])
-            if query_id in found:
-                cosines = {hit.id: hit.dense.score for hit in hits if hit.dense is not None}
-                bound = cosines[positive] - 0.1 * abs(cosines[positive])
-                expected = [name for name, cosine in cosines.items() if cosine <= bound]
-                assert list(found[query_id].negatives) == expected[:4]
-    assert 0 < len(found) < len(queries)
-    assert any(example.negatives for example in one.examples)
-
-
-def test_negatives_of_two_rankings_follow_each_other(tmp_path: Path, tiny_set: Path, tiny_bundle: Bundle) -> None:
-    mined = {"ranking": tiny_bundle.path, "depth": 20, "count": 4, "margin": 0.9}
-    one, two, both = (
-        {example.query_id: example.negatives for example in prepare(made)[0].examples}
-        for made in (
-            recipe(tmp_path / str(number), {"path": tiny_set}, negatives=negatives)
-            for number, negatives in enumerate(([BM25], [mined], [BM25, mined]))
-        )
-    )
-    assert both == {name: tuple(dict.fromkeys(one[name] + two[name])) for name in one}
-    assert any(set(one[name]) & set(two[name]) for name in one)
-
-
-def test_a_folder_with_a_bundle_per_set(tmp_path: Path, tiny_set: Path) -> None:
-    make_tiny_bundle(tmp_path / "bundles" / "tiny")
-    mined = {"ranking": tmp_path / "bundles", "depth": 20, "count": 4}
-    assert len(prepare(recipe(tmp_path / "work", {"path": tiny_set}, negatives=[mined]))) == 1
-    folder = write_set(tmp_path / "music", train=QRELS)
-    with pytest.raises(BundleError, match="music"):
-        prepare(recipe(tmp_path / "work", {"path": folder}, negatives=[mined]))
-
-
-def test_a_bundle_of_another_corpus_is_refused(tmp_path: Path, tiny_bundle: Bundle) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
-    settings = recipe(tmp_path / "work", {"path": folder}, consistency={"ranking": tiny_bundle.path})
-    with pytest.raises(RecipeError, match="100 relevant documents of the set music are not in this bundle, such as"):
-        prepare(settings)
 
 
 def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
@@ -295,28 +225,26 @@ def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
 def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "music", train=QRELS)
     work = tmp_path / "work"
-    first = prepare(recipe(work, {"path": folder}, negatives=[BM25]))
+    first = prepare(recipe(work, {"path": folder}, negatives=BM25))
     examples = work / "data" / "music" / "examples.jsonl"
     assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.jsonl", "report.json"}
     stamp = examples.stat().st_mtime_ns
-    assert (
-        prepare(recipe(work, {"path": folder, "weight": 7}, seed=9, negatives=[BM25]))[0].examples == first[0].examples
-    )
+    assert prepare(recipe(work, {"path": folder, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
     assert examples.stat().st_mtime_ns == stamp
     for changed, message in (
-        (recipe(work, {"path": folder}, negatives=[BM25 | {"margin": 0.5}]), r"negatives: .*0\.95.*0\.5"),
+        (recipe(work, {"path": folder}, negatives=BM25 | {"margin": 0.5}), r"negatives: .*0\.95.*0\.5"),
         (
-            recipe(work, {"path": folder, "limit": 5}, negatives=[BM25]),
+            recipe(work, {"path": folder, "limit": 5}, negatives=BM25),
             r"limit: None there, 5 now; seed: None there, 0",
         ),
-        (recipe(work, {"path": folder}, negatives=[BM25], consistency={"top": 3}), "consistency: None there"),
-        (recipe(work, {"path": folder}, negatives=[BM25], decontaminate={"against": [folder]}), "distance: None there"),
+        (recipe(work, {"path": folder}, negatives=BM25, consistency={"top": 3}), "consistency: None there"),
+        (recipe(work, {"path": folder}, negatives=BM25, decontaminate={"against": [folder]}), "distance: None there"),
     ):
         with pytest.raises(ResumeError, match=message):
             prepare(changed)
     write_set(tmp_path / "music", QUERIES | {"new": "a new query"}, train=QRELS)
     with pytest.raises(ResumeError, match="queries: '"):
-        prepare(recipe(work, {"path": folder}, negatives=[BM25]))
+        prepare(recipe(work, {"path": folder}, negatives=BM25))
 
 
 def test_a_set_that_was_not_finished_can_be_begun_with_other_settings(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from lightretriever.artifacts.training.losses import (
     cosine_scores,
     flops,
     full_alignment_loss,
-    full_sparse_scores,
     matryoshka_scores,
     quadratic_warmup,
     query_means,
@@ -63,14 +62,6 @@ def test_sparse_scores_send_gradients_to_the_terms_of_the_query_alone() -> None:
     assert documents.grad.tolist() == [[0.0, 0.0, 10.0, 0.0]]
 
 
-def test_full_sparse_scores_have_the_mass_of_the_counts() -> None:
-    weights, documents = torch.tensor([[4.0, 0.0, 4.0]]), torch.tensor([[1.0, 7.0, 3.0]])
-    plain = full_sparse_scores(weights, [torch.tensor([0, 0])], documents, None)
-    assert plain.tolist() == [[4.0]]  # two tokens: one each for the two terms of equal weight
-    weighted = full_sparse_scores(weights, [torch.tensor([0, 0])], documents, torch.tensor([2.0, 9.0, 1.0]))
-    assert weighted.tolist() == [[5.0]]
-
-
 def test_flops_is_the_sum_of_squared_means() -> None:
     weights = torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]])
     assert flops(weights).item() == pytest.approx(2.0**2 + 0.0 + 1.0**2)
@@ -90,7 +81,7 @@ def test_the_regulariser_grows_quadratically_to_its_weight() -> None:
 
 def test_alignment_is_the_divergence_of_the_softmaxes() -> None:
     scores, full = torch.tensor([[0.0, 0.0]], requires_grad=True), torch.tensor([[math.log(3.0), 0.0]]).requires_grad_()
-    loss = full_alignment_loss(scores, full, torch.zeros(1, 2, dtype=torch.bool), 1.0)
+    loss = full_alignment_loss(scores, full, torch.zeros(1, 2, dtype=torch.bool), 1.0, 1.0)
     assert loss.item() == pytest.approx(0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5), rel=1e-5)
     loss.backward()
     assert full.grad is None
@@ -102,4 +93,9 @@ def test_alignment_is_the_divergence_of_the_softmaxes() -> None:
 def test_alignment_leaves_hidden_documents_out(temperature: float) -> None:
     scores, full = torch.tensor([[0.3, 5.0, 0.1]]), torch.tensor([[0.3, -5.0, 0.1]])
     hidden = torch.tensor([[False, True, False]])
-    assert full_alignment_loss(scores, full, hidden, temperature).item() == pytest.approx(0.0, abs=1e-6)
+    assert full_alignment_loss(scores, full, hidden, temperature, temperature).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_alignment_has_a_temperature_for_each_side() -> None:
+    full, none = torch.tensor([[0.5, 0.1]]), torch.zeros(1, 2, dtype=torch.bool)
+    assert full_alignment_loss(10 * full, full, none, 1.0, 0.1).item() == pytest.approx(0.0, abs=1e-6)

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,22 @@ import torch
 import yaml
 from lightretriever.artifacts.cli.summary import TrainSummary
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
+from lightretriever.artifacts.pipeline.adapter_files import THRESHOLDS_FILE, TOKEN_MLP_FILE
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
-from lightretriever.artifacts.pipeline.weights import THRESHOLDS_FILE, TOKEN_MLP_FILE
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
 from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tests.support.searching import evaluate_bundle, open_searcher
+from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
 
 INSTRUCTION = "find"
 
-train = partial(loop.train, open_searcher=open_searcher)
+train = loop.train
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,160 @@
+"""What an adapter of our own trainer has beside PEFT's files: settings, a linear map, term thresholds, a token MLP.
+
+Also the token table of an official release.
+"""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from huggingface_hub import snapshot_download
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.arrays import UNREADABLE
+from lightretriever.artifacts.files.workdir import write_atomically
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+__all__ = [
+    "ADAPTER_SETTINGS",
+    "PROJECTION_FILE",
+    "THRESHOLDS_FILE",
+    "TOKEN_MLP_FILE",
+    "TokenMlp",
+    "adapter_file",
+    "adapter_settings",
+    "load_embedding_bag",
+    "load_projection",
+    "load_thresholds",
+    "load_token_mlp",
+    "save_projection",
+    "save_token_mlp",
+]
+
+#: What an adapter of our own trainer says of itself.
+ADAPTER_SETTINGS = "lightretriever.json"
+PROJECTION_FILE = "projection.safetensors"
+THRESHOLDS_FILE = "thresholds.npy"
+TOKEN_MLP_FILE = "token_mlp.safetensors"
+
+
+def adapter_file(adapter: str, name: str) -> Path:
+    """Where a file of an adapter lies, if it has one. Loading an adapter from the hub brings only its weights along."""
+    return Path(adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=name)) / name
+
+
+def load_thresholds(file: Path, terms: int) -> torch.Tensor:
+    """The thresholds of an adapter's `terms` terms, (`terms`,) float32.
+
+    Raises ModelError when the file is missing, holds something else, or fits another model.
+    """
+    try:
+        thresholds = np.load(file, allow_pickle=False)
+    except UNREADABLE as error:
+        raise ModelError(f"{file}: no term thresholds: {error}", remedy="Fetch or train the adapter again.") from error
+    if thresholds.dtype != np.float32 or not np.isfinite(thresholds).all():
+        raise ModelError(f"{file}: term thresholds are finite float32 numbers.", remedy="Fetch the adapter again.")
+    if thresholds.shape != (terms,):
+        raise ModelError(
+            f"{file}: term thresholds of shape {thresholds.shape}, but the model has {terms} terms.",
+            remedy="Use the model that the adapter was trained on.",
+        )
+    return torch.from_numpy(thresholds)
+
+
+def adapter_settings(adapter: str) -> dict[str, Any]:
+    """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
+
+    `centre_head`, `idf_rows`, `layers`, `lowercase`, `pooling`, `queries` and `term_thresholds` are as in the training
+    recipe, `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the
+    recipe named. `projection` says whether dense vectors go through the linear map in PROJECTION_FILE.
+    `sparse_positions` is "inner" where `[bos]` and `<eos>` take no part in sparse weights, else "all", as in adapters
+    that don't say. `bm25` has factor, k1 and b of the BM25 that the sparse weights were trained to be added to.
+    """
+    file = adapter_file(adapter, ADAPTER_SETTINGS)
+    if not file.is_file():
+        return {}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file}: not JSON: {error}.", remedy="Fetch or train the adapter again.") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+class TokenMlp(torch.nn.Module):
+    """Token vectors without the language model, from its embedding layer, to compare with (the paper's A2).
+
+    e(t) = W2 · gelu(W1 · layernorm(embedding(t)) + b1) + b2, of 4 H inner dimensions. (n, H) → (n, H) float32.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(hidden_size, 4 * hidden_size)
+        self.down = torch.nn.Linear(4 * hidden_size, hidden_size)
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        """Token vectors of embedded tokens."""
+        even = torch.nn.functional.layer_norm(embedded.float(), embedded.shape[-1:])
+        vectors: torch.Tensor = self.down(torch.nn.functional.gelu(self.up(even)))
+        return vectors
+
+
+def save_token_mlp(file: Path, mlp: TokenMlp) -> None:
+    """Write the MLP's weights, float32."""
+    write_atomically(file, save({name: tensor.contiguous().cpu() for name, tensor in mlp.state_dict().items()}))
+
+
+def load_token_mlp(file: Path, hidden_size: int) -> TokenMlp:
+    """Read what `save_token_mlp` wrote, frozen. Raises ModelError when it isn't there or was made for another model."""
+    mlp = TokenMlp(hidden_size)
+    try:
+        mlp.load_state_dict(load_file(file))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ModelError(
+            f"{file}: not an MLP for {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
+        ) from error
+    return mlp.requires_grad_(False)
+
+
+def save_projection(file: Path, projection: torch.nn.Linear) -> None:
+    """Write the linear map of the dense vectors, (D, H) float32."""
+    write_atomically(file, save({"weight": projection.weight.detach().float().contiguous().cpu()}))
+
+
+def load_projection(file: Path, hidden_size: int) -> torch.nn.Linear:
+    """Read what `save_projection` wrote, frozen. Raises ModelError when it isn't there or fits another model."""
+    try:
+        weight = load_file(file)["weight"]
+        if weight.dim() != 2 or weight.shape[1] != hidden_size:
+            raise ValueError(f"its shape is {tuple(weight.shape)}")
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise ModelError(
+            f"{file}: not a linear map of {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
+        ) from error
+    projection = torch.nn.Linear(hidden_size, len(weight), bias=False)
+    projection.weight = torch.nn.Parameter(weight)
+    return projection.requires_grad_(False)
+
+
+def load_embedding_bag(file: Path, rows: int, hidden_size: int) -> npt.NDArray[np.float32]:
+    """Read the token table of an official release, `torch.save` of its weight: (`rows`, `hidden_size`) float32.
+
+    Raises ModelError when the file holds something else, or a table of another shape.
+    """
+    try:
+        weight = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{file}: no table: {error}", remedy="Give the release's emb_bag.pt.") from error
+    if not isinstance(weight, torch.Tensor):
+        raise ModelError(f"{file}: no table, but a {type(weight).__name__}.", remedy="Give the release's emb_bag.pt.")
+    if weight.shape != (rows, hidden_size):
+        raise ModelError(
+            f"{file}: a table of shape {tuple(weight.shape)}, but the model has {rows} token ids and vectors of "
+            f"{hidden_size} values.",
+            remedy="Give the table that was released with this model.",
+        )
+    table: npt.NDArray[np.float32] = weight.float().numpy()
+    return table

@@ -1,0 +1,158 @@
+"""Regression on a teacher: document vectors follow those of a bi-encoder, and token vectors follow fitted rows.
+
+    s = the model's vector of a text (its pooled states through one linear map),  y = the teacher's, of length 1
+
+    loss = mean (1 - cos(s, y)) + similarity · KL(softmax_j(y_i·y_j / τ) ‖ softmax_j(y_i·ŝ_j / τ))
+           + tokens.weight · mean (1 - cos(e, r) + (|e| - |r|)² / mean |r|²)
+
+e is a token's vector behind an instruction, r its fitted row. Neither labels nor negatives are needed: a text has as
+many targets as the teacher's vector has values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import packed_states, token_states
+from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.contrastive import (
+    Chunk,
+    Tensors,
+    backward_in_chunks,
+    cut_chunks,
+    piece_sizes,
+)
+from lightretriever.artifacts.training.losses import row_loss, similarity_loss
+from lightretriever.artifacts.training.recipe import RegressionStage
+from lightretriever.artifacts.training.texts import TaughtTexts
+from lightretriever.artifacts.training.token_rows import TokenRows
+from lightretriever.artifacts.training.types import StepContext, TextBatch
+from torch.nn import functional
+
+__all__ = ["Regression", "fit_projection"]
+
+_EVALUATED = 32
+_NEIGHBOURS = 10
+
+
+class Regression:
+    """The objective of `RegressionStage`, on texts from number `first` on.
+
+    `rows` are for token vectors, None where the stage has none; one of `instructions` is drawn for each step.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        stage: RegressionStage,
+        texts: TaughtTexts,
+        first: int,
+        rows: TokenRows | None,
+        instructions: Sequence[str],
+    ) -> None:
+        self._adapter, self._stage, self._texts = adapter, stage, texts
+        self._first, self._longest = first, texts.longest
+        self._rows, self._instructions = rows, list(instructions)
+        self.every = stage.every
+        self._chunk_tokens, self._row_tokens = piece_sizes(stage, adapter.backbone.device)
+
+    def batch(self, step: int) -> TextBatch:
+        """The texts of a step, with their targets."""
+        return self._texts.batch(self._first + step * self._stage.batch_size, self._stage.batch_size)
+
+    def backward(self, batch: TextBatch, context: StepContext) -> dict[str, float]:
+        """One step's gradients (see `Objective`); returns the parts of the loss and the norm of each one's gradient."""
+        backbone, stage, rows = self._adapter.backbone, self._stage, self._row_tokens
+        sequences = backbone.document_ids(batch.texts, self._longest)
+        targets = torch.from_numpy(batch.targets).to(backbone.device)
+
+        def documents_of(part: slice) -> Callable[[], Tensors]:
+            return lambda: {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
+
+        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
+        drawn = self._drawn(context)
+        if drawn is not None:
+            chunks += self._token_chunks(drawn, context)
+
+        def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
+            documents = leaves["documents"].float()
+            losses = {
+                "cosine": (1 - functional.cosine_similarity(documents, targets, dim=1)).mean(),
+                "similarity": stage.similarity * similarity_loss(documents, targets, stage.temperature),
+            }
+            if drawn is None or self._rows is None or stage.tokens is None:
+                return losses, {}
+            wanted = self._rows.rows[drawn].to(backbone.device)
+            direction, length = row_loss(leaves["tokens"].float(), wanted, self._rows.scale)
+            losses["rows"] = stage.tokens.weight * (direction + length)
+            return losses, {"row_cosine": 1 - float(direction.detach()), "row_length": float(length.detach())}
+
+        return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
+
+    def _drawn(self, context: StepContext) -> torch.Tensor | None:
+        """The tokens of a step, (n,) int64; None in a stage without them."""
+        if self._rows is None or self._stage.tokens is None:
+            return None
+        return self._rows.drawn(self._stage.tokens.count, (context.seed % 2**64, context.step))
+
+    def _token_chunks(self, drawn: torch.Tensor, context: StepContext) -> Iterator[Chunk]:
+        """This process' forward passes of tokens, behind an instruction drawn for the step."""
+        backbone = self._adapter.backbone
+        random = np.random.default_rng((context.seed % 2**64, context.step, 1))
+        prefix = instruction_prefix(backbone, self._instructions[int(random.integers(len(self._instructions)))])
+        blocks = max(1, (self._row_tokens - len(prefix)) // 2)
+
+        def tokens_of(part: slice) -> Callable[[], Tensors]:
+            return lambda: {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
+
+        return cut_chunks([2] * len(drawn), self._chunk_tokens, tokens_of, context)
+
+    def held_out(self) -> dict[str, float]:
+        """How well vectors of texts that are never trained on agree with the teacher's: the mean cosine of each set and
+        of all, and the share of the teacher's first ten neighbours that are among the model's first ten."""
+        backbone = self._adapter.backbone
+        self._adapter.train(False)
+        parts, targets = self._texts.held_out()
+        texts = [text for part in parts.values() for text in part]
+        sequences = backbone.document_ids(texts, self._longest)
+        with torch.inference_mode():
+            found = [
+                packed_states(backbone, sequences[start : start + _EVALUATED], self._row_tokens).dense(backbone)
+                for start in range(0, len(sequences), _EVALUATED)
+            ]
+            ours = functional.normalize(torch.cat(found).float(), dim=1).cpu()
+        theirs = functional.normalize(torch.from_numpy(targets.astype(np.float32)), dim=1)
+        cosines = (ours * theirs).sum(dim=1)
+        names = [name for name, part in parts.items() for _ in part]
+        scores = {name: float(cosines[[one == name for one in names]].mean()) for name in dict.fromkeys(names)}
+        # A text of the teacher's space looks for the others, as a query would.
+        k = min(_NEIGHBOURS, len(texts) - 1)
+        first, second = (
+            (theirs @ documents.T).fill_diagonal_(-2).topk(k, dim=1).indices for documents in (theirs, ours)
+        )
+        overlap = float((first[:, :, None] == second[:, None, :]).any(dim=2).float().mean())
+        return {"cosine": float(cosines.mean()), "overlap": overlap, **scores}
+
+
+def fit_projection(
+    backbone: Backbone, texts: Sequence[str], targets: npt.NDArray[np.floating], length: int, ridge: float = 0.01
+) -> torch.Tensor:
+    """The linear map (D, H) float32 from the model's states of `texts` to `targets` (n, D), by ridge regression.
+
+    Training begins with it: the map that fits the model as it is.
+    """
+    sequences = backbone.document_ids(texts, length)
+    plain = replace(backbone, projection=None)
+    with torch.inference_mode():
+        found = [
+            packed_states(backbone, sequences[start : start + _EVALUATED], 256).dense(plain).double().cpu()
+            for start in range(0, len(sequences), _EVALUATED)
+        ]
+    states = torch.cat(found)
+    square = states.T @ states
+    square += ridge * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
+    return torch.linalg.solve(square, states.T @ torch.from_numpy(targets).double()).T.float().contiguous()

@@ -1,0 +1,82 @@
+"""Rows for the tokens of a model, fitted to a bi-encoder: what the model's own token vectors are to become.
+
+A row per token of the *model's* vocabulary, in the bi-encoder's space, so that the mean of a query's rows points where
+the bi-encoder puts the query. The texts that they are fitted on are queries of the training sets and blocks of their
+documents.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.files.workdir import check_plan
+from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.fit import Bags, FitTexts, distinct_rows, fit_table
+from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.tokens.idf import count_tokens
+from lightretriever.artifacts.training.recipe import TokenRegression
+from lightretriever.artifacts.training.texts import TaughtTexts
+from tokenizers import Tokenizer
+
+__all__ = ["TokenRows", "fit_rows", "token_texts"]
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Rows (V, D) float32, and how often each token is to be drawn, (V,) float64 with the sum 1."""
+
+    rows: torch.Tensor
+    shares: npt.NDArray[np.float64]
+
+    @property
+    def scale(self) -> float:
+        """The mean squared length of a drawn row."""
+        return float(self.shares @ self.rows[: len(self.shares)].square().sum(dim=1).double().numpy())
+
+    def drawn(self, count: int, seed: Sequence[int]) -> torch.Tensor:
+        """`count` different tokens (n,) int64."""
+        random = np.random.default_rng(list(seed))
+        count = min(count, int(np.count_nonzero(self.shares)))
+        return torch.from_numpy(random.choice(len(self.shares), size=count, replace=False, p=self.shares))
+
+
+def fit_rows(
+    backbone: Backbone, teacher: Encoder, texts: TaughtTexts, queries: list[str], settings: TokenRegression, work: Path
+) -> TokenRows:
+    """Fit the rows once; a later call with the same arguments reads them from `work`.
+
+    Tokens are drawn by the square root of their frequency in the texts; those that are in no text have the row that
+    the bi-encoder gives the token by itself. Raises RecipeError where the texts are too few, and ResumeError where
+    `work` holds rows of others.
+    """
+    blocks = [texts.block(number) for number in range(settings.blocks)]
+    documents = np.concatenate([vectors for _, vectors in blocks])
+    read = [*(text for part, _ in blocks for text in part), *queries]
+    digest = hashlib.sha256(json.dumps(read).encode()).hexdigest()
+    plan = {"teacher": teacher.fingerprint, "tokenizer": backbone.tokenizer.sha256, "texts": digest}
+    check_plan(work / "plan.json", {**plan, "settings": settings.model_dump(mode="json", exclude={"weight"})})
+    bags = backbone.tokenizer.encode_batch(read)
+    statistics = count_tokens(bags, backbone.vocab_size)
+    file = work / "table.npy"
+    if not file.is_file():
+        singles = teacher_vectors(teacher, token_texts(backbone), "", work / "singles").astype(np.float32)
+        targets = np.concatenate([documents, teacher_vectors(teacher, queries, "", work / "queries")])
+        order = np.random.default_rng(settings.fit.seed).permutation([n for n, ids in enumerate(bags) if len(ids)])
+        held_out = min(settings.fit.held_out, len(order) // 10)
+        fitted = FitTexts(Bags.of([bags[n] for n in order]), targets[order], documents, held_out)
+        write_array(file, fit_table(distinct_rows(singles, statistics), fitted, settings.fit).rows)
+    frequencies = np.sqrt(statistics.frequencies[: backbone.embedded].astype(np.float64))
+    return TokenRows(torch.from_numpy(read_array(file)), frequencies / frequencies.sum())
+
+
+def token_texts(backbone: Backbone) -> list[str]:
+    """Every token of the vocabulary as text, (V,)."""
+    tokenizer = Tokenizer.from_buffer(backbone.tokenizer_json)
+    return [text.strip() for text in tokenizer.decode_batch([[token] for token in range(backbone.vocab_size)])]

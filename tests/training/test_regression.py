@@ -1,0 +1,221 @@
+"""Regression on a teacher: its losses, its texts, and a whole run, in one go, in slices and killed."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.training import loop
+from lightretriever.artifacts.training.data import read_texts
+from lightretriever.artifacts.training.losses import row_loss, similarity_loss
+from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.texts import TaughtTexts, cut
+from lightretriever.artifacts.training.token_rows import token_texts
+from safetensors.torch import load_file
+
+from tests.support.biencoder import save_biencoder
+from tests.support.toy import save_toy_model, write_toy_set
+
+train = loop.train
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a teacher and a set."""
+    folder = tmp_path_factory.mktemp("regression")
+    save_toy_model(folder / "model")
+    save_biencoder(folder / "teacher", hidden_size=32)
+    write_toy_set(folder / "texts", "train", 400, seed=1)
+    return folder
+
+
+def recipe_of(toy: Path, work: Path, steps: int = 6, **changes: Any) -> dict[str, Any]:
+    stage = {
+        "kind": "regression",
+        "steps": steps,
+        "batch_size": 16,
+        "learning_rate": 0.003,
+        "every": 3,
+        "tokens": {"count": 8, "queries": 100, "blocks": 1, "fit": {"epochs": 2, "batch_size": 64}},
+    }
+    return {
+        "name": "toy",
+        "model": {"path": str(toy / "model"), "device": "cpu"},
+        "teacher": {"path": str(toy / "teacher"), "length": 12, "long_length": 16, "held_out": 40},
+        "lora": {"r": 8, "alpha": 16, "dropout": 0.0},
+        "data": {"sets": [{"path": str(toy / "texts"), "instruction": "find"}]},
+        "stages": [stage],
+        "checkpoint_every": 2,
+        "work": str(work / "work"),
+        "output": str(work / "adapter"),
+        **changes,
+    }
+
+
+def log_of(work: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
+
+
+def losses(work: Path) -> list[tuple[int, float]]:
+    return [(entry["step"], entry["loss"]) for entry in log_of(work) if "loss" in entry]
+
+
+def assert_same_adapter(one: Path, other: Path) -> None:
+    for name in ("adapter_model.safetensors", "projection.safetensors"):
+        first, second = load_file(one / "adapter" / name), load_file(other / "adapter" / name)
+        assert first.keys() == second.keys()
+        for key, tensor in first.items():
+            assert torch.equal(tensor, second[key]), key
+
+
+@pytest.fixture(scope="module")
+def trained(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("trained")
+    assert train(TrainRecipe.model_validate(recipe_of(toy, work)))
+    return work
+
+
+@pytest.mark.parametrize("pooling", ["end", "mean"])
+def test_the_model_comes_to_agree_with_the_teacher(toy: Path, tmp_path: Path, pooling: str) -> None:
+    assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=40, pooling=pooling)))
+    held_out = [entry["held_out"] for entry in log_of(tmp_path) if "held_out" in entry]
+    assert held_out[-1]["cosine"] > 0.9  # it begins with the best linear map
+    assert held_out[-1]["texts"] == pytest.approx(held_out[-1]["cosine"])  # the only set
+    steps = [entry for entry in log_of(tmp_path) if "loss" in entry]
+    first, last = ([entry["rows"] for entry in part] for part in (steps[:8], steps[-8:]))
+    assert sum(last) < sum(first)
+    assert all(entry["cosine_gradient"] > 0 and entry["rows_gradient"] > 0 for entry in steps)
+
+
+def test_documents_and_tokens_of_the_adapter_lie_in_the_teachers_space(
+    toy: Path, trained: Path, tmp_path: Path
+) -> None:
+    adapter = str(trained / "adapter")
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, adapter=adapter, device="cpu")
+    plain = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    assert (backbone.vector_size, plain.vector_size) == (32, 64)
+    assert backbone.fingerprint != plain.fingerprint
+    encoder = LanguageModel.of(backbone)
+    assert encoder.encode_documents(["say1 and say2"]).dense.shape == (1, encoder.hidden_size) == (1, 32)
+    assert encoder.encode_queries(["say1"], "find").dense.shape == (1, 32)
+    rows = token_rows(encoder, "find", tmp_path / "table")
+    assert rows.shape == (backbone.vocab_size, 32)
+    fitted = torch.from_numpy(np.load(trained / "work" / "rows" / "table.npy"))
+    assert fitted.shape == rows.shape
+
+
+def test_slices_of_time_end_with_the_very_result_of_one_run(toy: Path, trained: Path, tmp_path: Path) -> None:
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
+    while not train(recipe, minutes=0):  # every slice does one step
+        pass
+    assert losses(tmp_path) == losses(trained)
+    assert log_of(tmp_path)[0]["held_out"] == log_of(trained)[0]["held_out"]
+    assert_same_adapter(tmp_path, trained)
+
+
+def test_a_run_that_was_killed_ends_with_the_very_result_of_one_run(toy: Path, trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path)))
+    command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(file)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    checkpoint = tmp_path / "work" / "checkpoint.safetensors"
+    while not checkpoint.is_file() and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert [step for step, _ in losses(tmp_path)] == list(range(6))
+    assert [loss for _, loss in losses(tmp_path)] == pytest.approx([loss for _, loss in losses(trained)], rel=1e-4)
+
+
+def test_steps_may_change_while_a_run_goes_on(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path)
+    assert not train(TrainRecipe.model_validate(content), minutes=0)
+    content["stages"][0]["steps"] = 2
+    assert train(TrainRecipe.model_validate(content))
+    assert [step for step, _ in losses(tmp_path)] == [0, 1]
+
+
+def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> None:
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    teacher = load_biencoder(str(toy / "teacher"), device="cpu")
+    sets = read_texts(recipe)
+    first, second = (TaughtTexts(backbone, teacher, sets, recipe, keep) for keep in (True, False))
+    straddling = first.batch(2040, 16)
+    assert straddling.texts == second.batch(2040, 16).texts
+    np.testing.assert_array_equal(straddling.targets, second.batch(2040, 16).targets)
+    assert straddling.texts == [*first.block(0)[0][-8:], *first.block(1)[0][:8]]
+    held_out, vectors = first.held_out()
+    assert len(held_out["texts"]) == len(vectors) == 40
+    assert not set(held_out["texts"]) & {cut(backbone, text, 12) for text in first.block(0)[0]}
+    np.testing.assert_allclose(vectors, teacher.encode_documents(held_out["texts"]).dense, atol=1e-3)
+
+
+def test_a_text_is_cut_to_what_the_model_reads(toy: Path, tmp_path: Path) -> None:
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    assert cut(backbone, "say1 and say2 with some", 5) == "say1 and say2"  # bos and eos take two of five
+    assert cut(backbone, "say1 and", 5) == "say1 and"
+
+
+def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    texts = token_texts(backbone)
+    assert len(texts) == backbone.vocab_size
+    assert texts[backbone.tokenizer.token_ids("say3")[0]] == "say3"
+
+
+def test_similarity_loss_by_its_formula() -> None:
+    generator = torch.Generator().manual_seed(3)
+    vectors = torch.randn(4, 5, generator=generator)
+    targets = torch.nn.functional.normalize(torch.randn(4, 5, generator=generator), dim=1)
+    expected = 0.0
+    for i in range(4):
+        others = [j for j in range(4) if j != i]
+        theirs = [float(targets[i] @ targets[j]) / 0.1 for j in others]
+        ours = [float(targets[i] @ vectors[j] / vectors[j].norm()) / 0.1 for j in others]
+        p, q = ([math.exp(one) / sum(map(math.exp, of)) for one in of] for of in (theirs, ours))
+        expected += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)) / 4
+    assert float(similarity_loss(vectors, targets, 0.1)) == pytest.approx(expected, rel=1e-5)
+    assert float(similarity_loss(3 * targets, targets, 0.1)) == pytest.approx(0, abs=1e-6)
+
+
+def test_row_loss_is_of_direction_and_of_length() -> None:
+    rows = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+    direction, length = row_loss(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), rows, scale=5.0)
+    assert float(direction) == pytest.approx(0.5)
+    assert float(length) == pytest.approx((4 / 5 + 0) / 2)
+
+
+def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a stage of kind regression or residual needs a teacher"):
+        TrainRecipe.model_validate(recipe_of(toy, tmp_path, teacher=None))
+
+
+def test_the_first_layers_alone_are_kept(toy: Path, tmp_path: Path) -> None:
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu", layers=1)
+    whole = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    assert len(backbone.decoder.layers) == 1
+    assert backbone.fingerprint != whole.fingerprint
+    with pytest.raises(ModelError, match="layers is 3, but"):
+        load_backbone(str(toy / "model"), work=tmp_path, device="cpu", layers=3)
+
+
+def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_path: Path) -> None:
+    assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=1, layers=1)))
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, adapter=str(tmp_path / "adapter"), device="cpu")
+    assert len(backbone.decoder.layers) == 1
