@@ -87,7 +87,7 @@ class Adapter:
         if mlp is not None:
             self.parameters |= {f"token_mlp.{name}": parameter for name, parameter in mlp.named_parameters()}
         if projection is not None:
-            self.parameters["projection"] = projection.weight
+            (self.parameters["projection"],) = projection.parameters()
 
     def set_thresholds(self, thresholds: npt.NDArray[np.float32]) -> None:
         """Give the backbone term thresholds, (`embedded`,)."""

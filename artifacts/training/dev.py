@@ -100,7 +100,9 @@ def evaluate_dev(
             "dense": legs[0],
             "sparse": legs[1],
             "hybrid": (candidates[order], fused[order]),
-        } | ({} if plain is None else {"bm25": _best(plain[number])})
+        }
+        if plain is not None:
+            orders["bm25"] = _best(plain[number])
         for system, (ordinals, scores) in orders.items():
             hits = [(shard.ids[ordinal], float(score)) for ordinal, score in zip(ordinals, scores, strict=True)]
             runs[system][name] = ranking(hits[:_DEPTH])

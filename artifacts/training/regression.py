@@ -155,4 +155,5 @@ def fit_projection(
     states = torch.cat(found)
     square = states.T @ states
     square += ridge * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
-    return torch.linalg.solve(square, states.T @ torch.from_numpy(targets).double()).T.float().contiguous()
+    solved: torch.Tensor = torch.linalg.solve(square, states.T @ torch.from_numpy(targets).double())
+    return solved.T.float().contiguous()
