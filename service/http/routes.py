@@ -5,7 +5,6 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 """
 
 import asyncio
-import platform
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from time import perf_counter
@@ -15,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
+from lightretriever.service.http.info import info_of
 from lightretriever.service.http.json import header, json_response, parse, parse_batch, read_body
 from lightretriever.service.http.openapi import (
     ADMIN_ERRORS,
@@ -29,14 +29,11 @@ from lightretriever.service.http.state import AppState
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
-    BundleFacts,
     Document,
     DocumentTerms,
     EncodeRequest,
     EncodeResponse,
     Info,
-    LegFacts,
-    Limits,
     Reloaded,
     SearchRequest,
     SearchResponse,
@@ -45,7 +42,6 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.search.request import search_cost
-from lightretriever.service.versions import package_version
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -67,7 +63,6 @@ router = APIRouter(default_response_class=Response)
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
 _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 
 
 @router.post(
@@ -162,7 +157,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
 async def info(request: Request) -> Response:
     """Give the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    return json_response(_info(_engine(request)))
+    return json_response(info_of(_engine(request)))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
@@ -184,7 +179,7 @@ async def reload(request: Request) -> Response:
     """
     _enter(request, "admin")
     swapped = await _holder(request).reload()
-    return json_response(Reloaded(swapped=swapped, bundle=_info(_engine(request)).bundle))
+    return json_response(Reloaded(swapped=swapped, bundle=info_of(_engine(request)).bundle))
 
 
 @router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
@@ -279,33 +274,3 @@ async def _in_thread(engine: SearchEngine, when: Mapping[str, Any], work: Callab
 def _tell_legs(request: Request, engine: SearchEngine) -> None:
     """Add the legs and their backends to the log line."""
     request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.legs.items()}
-
-
-def _info(engine: SearchEngine) -> Info:
-    manifest, settings = engine.bundle.manifest, engine.settings
-    return Info(
-        bundle=BundleFacts(
-            name=manifest.name,
-            version=manifest.digest,
-            created=manifest.created,
-            generator=manifest.generator,
-            model=manifest.model.name,
-            trained=manifest.model.trained,
-            corpus=manifest.corpus.name,
-            corpus_licence=manifest.corpus.licence,
-            documents=manifest.documents,
-            dimension=manifest.dimension,
-            vocab_size=manifest.vocab_size,
-            dense_index=manifest.dense.factory,
-            query_weights=manifest.sparse.query_weights,
-            fusion_weights=engine.fusion_weights,
-        ),
-        legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
-        default_task=manifest.default_task,
-        tasks={name: task.instruction for name, task in manifest.tasks.items()},
-        modes=engine.modes,
-        fields=engine.fields,
-        filters=manifest.fields,
-        limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
-        versions={"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
-    )

@@ -161,8 +161,7 @@ class SearchEngine:
         self._limits.check_encode(request)
         clock = StageClock(arrived, marks)
         self._require_time(clock)
-        encoder = self.parts.encoder
-        task = request.task or self.bundle.manifest.default_task
+        encoder, task = self.parts.encoder, request.task or self.bundle.manifest.default_task
         query = encoder.encode(request.text, task, clock, field="text")
         dense = [] if query.dense is None else query.dense.tolist()
         tokens = [
@@ -197,13 +196,13 @@ class SearchEngine:
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
         """Search until the JVM has compiled its hot code, then mark the engine ready. Idempotent.
 
-        Takes at most a `share` of the time. If `stop` is set, it ends at once and the engine is not ready.
-        SearchFailedError or DeadlineError if a leg does not answer.
+        Takes at most a `share` of the time. If `stop` is set, it ends at once and the engine is not ready. Errors are
+        those of a search whose leg does not answer.
         """
         self._require_open()
         if not self._warm:
-            title = self.bundle.manifest.name
-            self._warm = warm_up(self.parts, self.settings, self._plan, title, stop or Event(), share)
+            name = self.bundle.manifest.name
+            self._warm = warm_up(self.parts, self.settings, self._plan, name, stop or Event(), share)
             trim_heap()
 
     def require_ready(self) -> None:

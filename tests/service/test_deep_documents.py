@@ -1,6 +1,8 @@
 """Documents of older bundles may be nested deeper than the writer takes: they are answered, or clearly refused."""
 
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -44,6 +46,16 @@ def test_a_deep_document_is_answered(
         assert client.get("/documents/flat").json()["fields"]["text"] == "music"
 
 
+@pytest.fixture
+def usual_recursion() -> Iterator[None]:
+    """Python's own limit on recursion, which other tests' libraries raise."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("usual_recursion")
 def test_what_can_not_be_written_is_refused_and_the_rest_is_answered(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,7 +135,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_answers_are_written_in_a_worker_thread(client: TestClient, writers: list[str]) -> None:
     client.post("/search", json=SearchRequest(query="music").model_dump())
-    assert [name.partition("_")[0] for name in writers] == ["request"]
+    assert [name.partition("_")[0] for name in writers] == ["requests"]
 
 
 def test_a_line_tells_of_each_request(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:

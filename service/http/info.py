@@ -1,0 +1,43 @@
+"""The answer of `/info`: what is served, and the limits of a request."""
+
+import platform
+from typing import Final
+
+from lightretriever.service.schemas import BundleFacts, Info, LegFacts, Limits
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.versions import package_version
+
+__all__ = ["info_of"]
+
+_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
+
+
+def info_of(engine: SearchEngine) -> Info:
+    """Describe the served bundle, its legs and the limits."""
+    manifest, settings = engine.bundle.manifest, engine.settings
+    return Info(
+        bundle=BundleFacts(
+            name=manifest.name,
+            version=manifest.digest,
+            created=manifest.created,
+            generator=manifest.generator,
+            model=manifest.model.name,
+            trained=manifest.model.trained,
+            corpus=manifest.corpus.name,
+            corpus_licence=manifest.corpus.licence,
+            documents=manifest.documents,
+            dimension=manifest.dimension,
+            vocab_size=manifest.vocab_size,
+            dense_index=manifest.dense.factory,
+            query_weights=manifest.sparse.query_weights,
+            fusion_weights=engine.fusion_weights,
+        ),
+        legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
+        default_task=manifest.default_task,
+        tasks={name: task.instruction for name, task in manifest.tasks.items()},
+        modes=engine.modes,
+        fields=engine.fields,
+        filters=manifest.fields,
+        limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
+        versions={"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
+    )
