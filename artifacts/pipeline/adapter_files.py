@@ -42,8 +42,16 @@ TOKEN_MLP_FILE = "token_mlp.safetensors"
 
 
 def adapter_file(adapter: str, name: str) -> Path:
-    """Where a file of an adapter lies, if it has one. Loading an adapter from the hub brings only its weights along."""
-    return Path(adapter if Path(adapter).is_dir() else snapshot_download(adapter, allow_patterns=name)) / name
+    """Where a file of an adapter lies, if it has one. Loading an adapter from the hub brings only its weights along.
+
+    Raises ModelError for an adapter that is neither a folder nor on the hub.
+    """
+    if Path(adapter).is_dir():
+        return Path(adapter) / name
+    try:
+        return Path(snapshot_download(adapter, allow_patterns=name)) / name
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{adapter}: the adapter can't be loaded: {error}") from error
 
 
 def load_thresholds(file: Path, terms: int) -> torch.Tensor:

@@ -136,17 +136,14 @@ def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], 
         return QueryLikelihood(backbone, stage, recipe.data), mixture.batch
     if isinstance(stage, ContrastiveStage):
         return Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights()), mixture.batch
-    assert run.teacher is not None
-    assert run.idf is not None
-    teacher, folder = run.teacher, recipe.work / "teachers"
+    teacher, folder = run.teacher(), recipe.work / "teachers"
     vectors = run.processes.in_turn(lambda: PairVectors(teacher, run.sets, folder))
-    return Residual(backbone, stage, recipe.data, vectors, run.idf, run.average_length), mixture.batch
+    return Residual(backbone, stage, recipe.data, vectors, run.load_idf(), run.average_length), mixture.batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:
     """The objective of a regression stage. Its linear map begins as the one that fits the model as it is."""
-    recipe, teacher, adapter = run.recipe, run.teacher, run.adapter
-    assert teacher is not None
+    recipe, teacher, adapter = run.recipe, run.teacher(), run.adapter
     texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes.first)
     rows, tokens = None, stage.tokens
     if tokens is not None:

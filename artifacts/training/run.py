@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
@@ -72,17 +73,17 @@ class Run:
         if processes.first:
             check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
         placed = processes.placed(recipe)
-        self.teacher = None
+        self._teacher = None
         if recipe.teacher is not None:
             from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
 
-            self.teacher = load_biencoder(recipe.teacher.path, device=placed.model.device)
-        dimension = self.teacher.hidden_size if self.teacher and recipe.has(RegressionStage) else None
+            self._teacher = load_biencoder(recipe.teacher.path, device=placed.model.device)
+        dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
         self.adapter: Adapter = processes.in_turn(lambda: load_for_training(placed, dimension))
         if processes.first:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
-            plan |= {"bi-encoder": None if self.teacher is None else self.teacher.fingerprint}
+            plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
             check_plan(recipe.work / "plan.json", plan)
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.sets: list[TrainingSet] = processes.in_turn(
@@ -92,7 +93,7 @@ class Run:
             print_data_report(data_report(recipe), Console(stderr=True))
         sparse = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
         with_idf = recipe.idf_rows or any(stage.flops.idf or isinstance(stage, ResidualStage) for stage in sparse)
-        self.idf = processes.in_turn(self._load_idf) if with_idf else None
+        self.idf = processes.in_turn(self.load_idf) if with_idf else None
         if recipe.term_thresholds is not None:
             self.adapter.set_thresholds(processes.in_turn(self._load_thresholds))
         self.progress = Progress()
@@ -104,6 +105,22 @@ class Run:
     def minutes(self) -> float:
         """Wall-clock minutes since this slice began."""
         return (time.monotonic() - self._began) / 60
+
+    def teacher(self) -> Encoder:
+        """The bi-encoder of the recipe. Raises RecipeError where it names none."""
+        if self._teacher is None:
+            raise RecipeError("a stage follows a teacher, but teacher is not set.", remedy="Set teacher.path.")
+        return self._teacher
+
+    def load_idf(self) -> npt.NDArray[np.float32]:
+        """IDF over the documents of all sets (V,) float32, computed once."""
+        file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
+        if not file.is_file():
+            length = self.recipe.data.max_document_length
+            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
+            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
+            write_array(file, idf_weights(cut, tokenizer.vocab_size))
+        return load_idf(file, tokenizer.vocab_size)
 
     def idf_of(self, stage: object) -> npt.NDArray[np.float32] | None:
         """The IDF weights (V,) float32 that a stage scores with."""
@@ -178,16 +195,6 @@ class Run:
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began
-
-    def _load_idf(self) -> npt.NDArray[np.float32]:
-        """IDF over the documents of all sets, computed once."""
-        file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
-        if not file.is_file():
-            length = self.recipe.data.max_document_length
-            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
-            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
-            write_array(file, idf_weights(cut, tokenizer.vocab_size))
-        return load_idf(file, tokenizer.vocab_size)
 
     def _load_thresholds(self) -> npt.NDArray[np.float32]:
         """Thresholds of the terms in the model before training, over documents of all sets alike, computed once."""

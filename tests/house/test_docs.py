@@ -92,7 +92,7 @@ def test_every_training_key_is_documented_and_no_other() -> None:
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
         for cell in re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE):
-            documented |= set(re.findall(r"`((?:[a-z_]+(?:\[\])?\.)*[a-z_]+)`", cell))
+            documented |= set(re.findall(r"`((?:[a-z_0-9]+(?:\[\])?\.)*[a-z_0-9]+)`", cell))
     assert documented == training_keys(TrainRecipe)
 
 

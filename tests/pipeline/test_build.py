@@ -95,9 +95,10 @@ def _scores_by_the_model(
             framed = backbone.frame(backbone.tokenizer.encode(text)[:62].tolist())
             hidden = backbone.decoder(input_ids=torch.tensor([framed]), use_cache=False)[0][0]
             dense.append(float(torch.nn.functional.normalize(hidden[-1], dim=0) @ query))
-            weights = torch.log1p(torch.relu(hidden @ backbone.head.T)).amax(dim=0)
-            kept = torch.zeros_like(weights).index_fill(0, weights.topk(50).indices, 1.0) * weights
-            sparse.append(float(100 * kept[torch.from_numpy(ids).long()].sum()))
+            inner = hidden[len(backbone.prefix()) : -1]  # without [bos] and <eos>
+            impacts = torch.log1p(torch.relu(inner @ backbone.head.T)).amax(dim=0).mul(100).round().numpy()
+            impacts[np.argsort(-impacts, kind="stable")[50:]] = 0  # of equal ones the lower ids are kept
+            sparse.append(float(impacts[ids].sum()))
     return np.array(dense), np.array(sparse)
 
 

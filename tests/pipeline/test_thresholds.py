@@ -22,11 +22,12 @@ LENGTH = 24
 
 
 def naive_logits(backbone: Backbone, text: str) -> torch.Tensor:
-    """max over positions of h·P, (V,)."""
+    """max of h·P over the positions between [bos] and <eos>, (V,)."""
     ids = backbone.frame(backbone.tokenizer.encode(text).tolist()[: LENGTH - 1 - len(backbone.prefix())])
     with torch.inference_mode():
         hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0][0]
-        pooled: torch.Tensor = (hidden @ backbone.head.T).amax(dim=0).float()
+        inner = hidden[len(backbone.prefix()) : -1]
+        pooled: torch.Tensor = (inner @ backbone.head.T).amax(dim=0).float()
         return pooled
 
 
