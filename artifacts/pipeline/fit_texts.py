@@ -128,7 +128,7 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
 
 
 def teacher_vectors(encoder: Encoder, texts: Sequence[str], instruction: str, folder: Path) -> npt.NDArray[np.float16]:
-    """What the whole encoder makes of `texts` as queries: (n, H) float16, L2-normalised before rounding.
+    """Encode `texts` as queries with the whole encoder: (n, H) float16, L2-normalised before rounding.
 
     They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the
     folder was begun with other texts, another encoder or another instruction, or a part can't be read.
