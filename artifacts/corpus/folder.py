@@ -38,8 +38,8 @@ _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it o
 
 @dataclass
 class Written:
-    """What became a corpus: how many documents of how many files, what was bad and left out, and how many hidden files
-    and folders, and files with other endings, were passed over."""
+    """Counts of a folder that became a corpus: documents, files read, bad files left out, and hidden entries and files
+    with other endings passed over."""
 
     documents: int = 0
     files: int = 0

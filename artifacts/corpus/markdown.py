@@ -24,7 +24,7 @@ def markdown_title(content: str) -> tuple[str, str]:
     """Title and text. "" and the text without its front matter where there is no title.
 
     The title is that of the front matter (YAML or TOML), or else the first heading of the first level, or a heading of
-    any level that the text begins with: by #, underlined, or in HTML. What stands in fences and comments is no heading.
+    any level that the text begins with: by #, underlined, or in HTML. Fences and comments hold no headings.
     """
     about, body = _front_matter(content)
     title = about.get("title")
@@ -41,7 +41,7 @@ def markdown_title(content: str) -> tuple[str, str]:
 
 
 def _front_matter(content: str) -> tuple[dict[str, Any], str]:
-    """What a file says of itself before its text, and the text."""
+    """Split a file into its front matter, a mapping, and its text."""
     for mark, parse in (("---", parse_yaml), ("+++", tomllib.loads)):
         begin, _, rest = content.partition("\n")
         end = re.search(rf"^(?:{re.escape(mark)}|\.\.\.)[ \t]*(?:\n|\Z)", rest, re.MULTILINE)

@@ -40,8 +40,11 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(content: bytes | str) -> Any:
-    """What a YAML text says. Raises ValueError for what is not YAML, is nested more than 20 deep, has more than 100,000
-    values (an alias counts as what it stands for), or names a key twice."""
+    """Parse a YAML text.
+
+    Raises ValueError for text that is not YAML, is nested more than 20 deep, has more than 100,000 values (an alias
+    counts as the values it stands for), or names a key twice.
+    """
     try:
         value = yaml.load(content, _Loader)
     except RecursionError as error:

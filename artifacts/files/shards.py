@@ -39,7 +39,7 @@ class EncodedShard:
 
 
 class ShardTotals(NamedTuple):
-    """What a finished job has: documents, sparse terms, documents that were cut, bad lines that were left out."""
+    """Counts of a finished job: documents, sparse terms, documents cut, and bad lines left out."""
 
     documents: int
     terms: int
@@ -119,7 +119,7 @@ class ShardStore:
         return read_json(file)
 
     def totals(self) -> ShardTotals:
-        """What a finished job has. Of each shard only the row pointers are read. ResumeError."""
+        """Count a finished job, from the row pointers of its shards alone. ResumeError."""
         documents = terms = cut = 0
         for number in range(self.count()):
             file = self._file(number)

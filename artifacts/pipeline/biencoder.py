@@ -55,7 +55,7 @@ class BiEncoder(Encoder):
         return self._encoded(texts, self.model.encode_document, {}, progress)
 
     def token_states(self, instruction: str = "") -> StatesOf:
-        """What the encoder makes of each token by itself, behind the query prompt."""
+        """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
         if isinstance(self.model[0], StaticEmbedding):  # its rows are what it makes of each token
             rows = _embedding(self.model)
             return lambda tokens: rows[tokens.to(rows.device)]

@@ -25,12 +25,12 @@ PART = 8192
 """Rows of a token table in one file, the most that a kill can cost."""
 
 StatesOf: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
-"""What a model makes of tokens by themselves: ids (n,) → states (n, H)."""
+"""Encodes single tokens: ids (n,) → states (n, H)."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an encoder makes of n texts: `dense` (n, H) float32, L2-normalised, and a `sparse` row of each.
+    """Vectors of n texts: `dense` (n, H) float32, L2-normalised, and a `sparse` row of each.
 
     A sparse row is token ids (m,) int32, ascending, and what they weigh (m,): impacts, uint16, in a document, float32
     in a query. None stands for an encoder without a sparse side.

@@ -71,7 +71,7 @@ class Bags:
 
 @dataclass(frozen=True)
 class FitTexts:
-    """What a table is fitted to: n texts as `bags`, and the encoder's own unit vectors of them, `targets` (n, H).
+    """The data a table is fitted to: n texts as `bags`, and the encoder's own unit vectors of them, `targets` (n, H).
 
     The last `held_out` texts are not trained on. `documents` (N, H) are the frozen unit vectors of the corpus.
     """

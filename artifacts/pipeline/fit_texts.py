@@ -130,7 +130,7 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
 def teacher_vectors(
     encoder: Encoder, texts: Sequence[str], instruction: str | None, folder: Path
 ) -> npt.NDArray[np.float16]:
-    """What the whole encoder makes of `texts` as queries behind `instruction`, or, where that is None, as documents:
+    """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
 
     They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the

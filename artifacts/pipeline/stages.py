@@ -101,7 +101,7 @@ def run_encode(recipe: Recipe, encoder: Encoder) -> tuple[ShardStore, Skipped]:
 
 
 def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
-    """Make the token table of every task; task name → file of shape (V, H) float32. What is there is kept.
+    """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept.
 
     With `distil`, the corpus is encoded first, and the tables are fitted to what the encoder makes of whole texts.
     Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
