@@ -188,7 +188,7 @@ def make_bundle(
         quantization=manifest.sparse.quantization,
         impacts=manifest.sparse.impacts,
         idf=source.idf(),
-        weights=None if manifest.fusion is None else (manifest.fusion.dense, manifest.fusion.sparse),
+        weights=manifest.fusion,
         queries=queries,
     )
 

@@ -89,9 +89,9 @@ def _encode(texts: Sequence[str]) -> Times:
 
 
 def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
-    """Search both legs for encoded queries, 100 candidates each, and fuse them, on all processors; give the seconds."""
-    weights = bundle.manifest.fusion
-    share = (0.7, 0.3) if weights is None else (weights.dense, weights.sparse)
+    """Search dense and sparse leg for encoded queries, 100 candidates each, and fuse them, on all processors; give the
+    seconds."""
+    share = (0.7, 0.3)
     backends = Backends.open(bundle)
     dense, sparse = backends.legs["dense"], backends.legs["sparse"]
 

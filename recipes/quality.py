@@ -4,7 +4,7 @@
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. What stands after `--` is handed to
-`lightretriever evaluate`, as in `-- --only hybrid --weights 0.5 0.5`.
+`lightretriever evaluate`, as in `-- --only hybrid --weights dense=0.5,sparse=0.5`.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
     WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-d256-k64

@@ -21,8 +21,8 @@ __all__ = [
     "CorpusInfo",
     "DenseInfo",
     "FileInfo",
-    "FusionInfo",
     "ImpactKind",
+    "LegWeights",
     "Manifest",
     "ModelInfo",
     "SparseInfo",
@@ -39,7 +39,7 @@ _MAX_BYTES: Final = 64 << 20
 _FORMAT: Final = "lightretriever-bundle"
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REBUILD: Final = "Fetch or build the bundle again."
-_BUILD_AGAIN: Final = "Build the bundle again: `lightretriever build RECIPE`."
+_BUILD_AGAIN: Final = "Build it again: `lightretriever build RECIPE`."
 _UPGRADE: Final = "Upgrade lightretriever-search, or fetch a bundle of the older format."
 _DIGEST: Final = "manifest_sha256"
 
@@ -67,6 +67,7 @@ def table_file(task: str) -> str:
 
 InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, AfterValidator(_task_name)]
+LegWeight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
 ImpactKind = Literal["learned", "bm25"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -131,8 +132,7 @@ class SparseInfo(_Part):
     `impacts` says where w comes from: learned by the model, or BM25 over the same tokens. Only the latter is written.
     `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
     the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. With
-    `accelerate`, the file `impacts.plain` in the directory holds the posting lists a second time, for the compiled
-    backend. A manifest says nothing of what a bundle does not have.
+    `accelerate`, the file `impacts.plain` in the directory holds the posting lists again, for the compiled backend.
     """
 
     directory: InsidePath = "lucene"
@@ -156,16 +156,17 @@ class SparseInfo(_Part):
         return f"{self.directory}/{IMPACTS_FILE}" if self.accelerate else None
 
 
-class FusionInfo(_Part):
-    """Weights of the legs that suit this bundle, for a linear fusion that names none."""
+class LegWeights(_Part):
+    """What dense, sparse, and BM25 on the words of title and text weigh in hybrid search; 0 leaves a leg out."""
 
-    dense: float = Field(ge=0, allow_inf_nan=False)
-    sparse: float = Field(ge=0, allow_inf_nan=False)
+    dense: LegWeight = 0.0
+    sparse: LegWeight = 0.0
+    bm25: LegWeight = Field(default=0.0, exclude_if=lambda weight: weight == 0)
 
     @model_validator(mode="after")
-    def _one_is_above_zero(self) -> Self:
-        if self.dense == 0 and self.sparse == 0:
-            raise ValueError("one of the fusion weights must be above 0")
+    def _not_all_zero(self) -> Self:
+        if not (self.dense or self.sparse or self.bm25):
+            raise ValueError("one of the weights must be above 0")
         return self
 
 
@@ -201,7 +202,7 @@ class Manifest(_Part):
     tasks: dict[TaskName, TaskInfo]
     dense: DenseInfo
     sparse: SparseInfo
-    fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
+    fusion: LegWeights | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     field_names: FieldNames | None = Field(default=None, exclude_if=lambda names: names is None)
     ids_sha256: Sha256
@@ -224,8 +225,7 @@ class Manifest(_Part):
                 raise ValueError(f"{file} is used but not listed in files")
         if not any(PurePosixPath(self.sparse.directory) in PurePosixPath(file).parents for file in self.files):
             raise ValueError(f"{self.sparse.directory} is used but no file in it is listed in files")
-        listed = self.files[self.tokenizer.file].sha256
-        if listed != self.tokenizer.sha256:
+        if (listed := self.files[self.tokenizer.file].sha256) != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is {self.tokenizer.sha256}, but files has {listed}")
         return self
 

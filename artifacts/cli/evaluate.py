@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.summary import EvaluateSummary
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import MissingExtraError, RecipeError
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from lightretriever.artifacts.bundle.manifest import LegWeights
     from lightretriever.artifacts.evaluation.evaluate import Evaluation
 
 __all__ = ["evaluate"]
@@ -28,7 +29,7 @@ def evaluate(
     candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
     method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
     weights: Annotated[
-        tuple[float, float] | None, typer.Option(help="Fusion weights of dense and sparse (default: the service's).")
+        str | None, typer.Option(help="Fusion weights, such as dense=0.5,bm25=0.5 (default: the bundle's).")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="A system to run, such as hybrid; may be repeated.")] = None,
     query_model: Annotated[
@@ -62,7 +63,7 @@ def evaluate(
                 task=task,
                 candidates=candidates,
                 method=method,
-                weights=weights,
+                weights=None if weights is None else leg_weights(weights),
                 only=only,
                 query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
                 drop_own=drop_own,
@@ -74,6 +75,21 @@ def evaluate(
             print_report(result.report, Console())
         job.summary = _summary(result.report, output, results)
         job.summary.next = next_command(context, "serve", bundle)
+
+
+def leg_weights(text: str) -> "LegWeights":
+    """Read weights such as dense=0.5,sparse=0.2. Raises RecipeError for other legs or numbers."""
+    from lightretriever.artifacts.bundle.manifest import LegWeights
+    from pydantic import ValidationError
+
+    try:
+        pairs = (part.strip().split("=", 1) for part in text.split(","))
+        return LegWeights.model_validate({leg: float(weight) for leg, weight in pairs})
+    except (ValueError, ValidationError) as error:
+        raise RecipeError(
+            f"--weights is {text!r}.",
+            remedy="Name legs and numbers from 0 to 1000, one of them above 0, as in dense=0.5,sparse=0.3,bm25=0.2.",
+        ) from error
 
 
 def _record(file: Path, name: str, note: str, found: "Evaluation") -> None:

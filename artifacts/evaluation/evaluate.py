@@ -8,11 +8,10 @@ Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-pap
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
@@ -40,7 +39,6 @@ __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 REPORT_FILE: Final = "evaluation.json"
 _DEPTH: Final = 100  # the largest cut-off of the measures
 _NAMED: Final = 10  # ids named in a warning
-_MOST_WEIGHT: Final = 1000  # as a request may have
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def evaluate_bundle(
     depth: int = _DEPTH,
     candidates: int = _DEPTH,
     method: str = "linear",
-    weights: tuple[float, float] | None = None,
+    weights: LegWeights | None = None,
     only: Collection[str] | None = None,
     query_model: QueryModel | None = None,
     drop_own: bool = False,
@@ -83,7 +81,7 @@ def evaluate_bundle(
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
     """
-    _check_settings(depth, candidates, method, weights)
+    _check_settings(depth, candidates, method)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
     bundle.table(task)
@@ -123,7 +121,7 @@ def evaluate_bundle(
     return evaluation
 
 
-def _check_settings(depth: int, candidates: int, method: str, weights: tuple[float, float] | None) -> None:
+def _check_settings(depth: int, candidates: int, method: str) -> None:
     if not _DEPTH <= depth <= candidates:
         raise RecipeError(
             f"depth is {depth} and candidates is {candidates}; {_DEPTH} <= depth <= candidates is needed, as "
@@ -131,8 +129,6 @@ def _check_settings(depth: int, candidates: int, method: str, weights: tuple[flo
         )
     if method not in ("linear", "rrf"):
         raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
-    if weights is not None:
-        _usable(weights)
 
 
 def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[str, Any]) -> None:
@@ -141,26 +137,20 @@ def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def fusion_of(method: str, weights: tuple[float, float] | None, manifest: Manifest) -> Fusion:
-    """The service's fusion `method` ("linear" or "rrf") with weights of dense and sparse.
+def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fusion:
+    """The service's fusion `method` ("linear" or "rrf") with weights of the legs.
 
     Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1.
-    Raises RecipeError for another method, or for weights that can't be used.
+    Raises RecipeError for BM25 in a bundle without words.
     """
-    if method not in ("linear", "rrf"):
-        raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
-    if method == "rrf":
-        return Fusion(_usable(weights or (1.0, 1.0)), "rrf")
-    own = manifest.fusion
-    return Fusion(_usable(weights or (PAPER_FUSION.weights if own is None else (own.dense, own.sparse))))
-
-
-def _usable(weights: tuple[float, float]) -> tuple[float, float]:
-    if not all(isfinite(weight) and 0 <= weight <= _MOST_WEIGHT for weight in weights) or not any(weights):
+    if weights is not None and weights.bm25 and not manifest.sparse.words:
         raise RecipeError(
-            f"fusion weights are {weights}.", remedy=f"Use numbers from 0 to {_MOST_WEIGHT}, one of them above 0."
+            f"the weight of bm25 is {weights.bm25:g}, but the bundle has no words.",
+            remedy="Build it with index.words: true.",
         )
-    return weights
+    if method == "rrf":
+        return Fusion(weights or LegWeights(dense=1.0, sparse=1.0), "rrf")
+    return Fusion(weights or manifest.fusion or PAPER_FUSION.weights)
 
 
 def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 
 __all__ = ["Fusion", "Hit", "OpenSearcher", "QueryVectors", "SearchMode", "Searcher"]
@@ -24,17 +25,16 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class Fusion:
-    """How hybrid search joins the two legs, in the terms of the API. `weights` are those of dense and sparse."""
+    """How hybrid search joins the legs, in the terms of the API."""
 
-    weights: tuple[float, float]
+    weights: LegWeights
     method: Literal["linear", "rrf"] = "linear"
     normalization: Literal["range", "paper"] = "range"
     rank_constant: float = 60.0
 
     def request(self) -> dict[str, Any]:
         """The `fusion` of a search request; results are recorded with it."""
-        weights = dict(zip(("dense", "sparse"), self.weights, strict=True))
-        fusion = {"method": self.method, "weights": weights}
+        fusion: dict[str, Any] = {"method": self.method, "weights": self.weights.model_dump()}
         if self.method == "linear":
             return fusion | {"normalization": self.normalization}
         return fusion | {"rank_constant": self.rank_constant}

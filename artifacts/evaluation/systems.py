@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
@@ -20,7 +21,7 @@ from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = ["BM25", "PAPER_FUSION", "SYSTEMS", "Results", "Searches", "postings_per_query", "run_systems", "word_index"]
 
-PAPER_FUSION: Final = Fusion((0.7, 0.3), normalization="paper")
+PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
 BM25: Final = {"k1": 0.9, "b": 0.4}
 SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
 """In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from lightretriever.artifacts.bundle.manifest import TaskName
+from lightretriever.artifacts.bundle.manifest import LegWeights, TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
@@ -27,7 +27,6 @@ __all__ = [
     "read_recipe",
 ]
 
-LegWeight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 
 
@@ -97,8 +96,8 @@ class IndexRecipe(Section):
     """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
 
     `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
-    come from one encoding. `weights` are those of dense and sparse in a fusion whose request names none (None: the
-    service's). With `words`, those of title and text are indexed too, so that BM25 can be searched. With
+    come from one encoding. `weights` are those of the legs in a fusion whose request names none (None: the service's).
+    With `words`, those of title and text are indexed too, so that BM25 can be searched, alone or as a third leg. With
     `accelerate`, the posting lists are written a second time, for the compiled backend of the sparse leg. `queries`, a
     file or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
     """
@@ -106,16 +105,16 @@ class IndexRecipe(Section):
     dimension: int | None = Field(default=None, ge=1, le=MAX_DIMENSION)
     top_k: int | None = Field(default=None, ge=1)
     factory: str | None = None
-    weights: tuple[LegWeight, LegWeight] | None = None
+    weights: LegWeights | None = None
     table_dtype: TableDtype = "float16"
     words: bool = False
     accelerate: bool = False
     queries: Path | None = None
 
     @model_validator(mode="after")
-    def _weights_of_something(self) -> Self:
-        if self.weights is not None and not any(self.weights):
-            raise ValueError("one of the weights must be above 0")
+    def _bm25_has_its_words(self) -> Self:
+        if self.weights is not None and self.weights.bm25 and not self.words:
+            raise ValueError(f"weights.bm25 is {self.weights.bm25:g}, but without words: true there is no such leg")
         return self
 
 

@@ -58,9 +58,11 @@ class EncodedQuery:
         terms: npt.NDArray[np.int32],
         weights: npt.NDArray[np.float32],
         dense: npt.NDArray[np.float32] | None,
+        text: str = "",
     ) -> "EncodedQuery":
-        """A query that a model encoded: weights of distinct terms (t,), and a vector (D,) of length 1, if any."""
-        return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense)
+        """A query that a model encoded: weights of distinct terms (t,), a vector (D,) of length 1, if any, and its
+        text."""
+        return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense, text=text)
 
 
 class Leg(Protocol):

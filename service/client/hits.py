@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lightretriever.service.schemas import Hit, SearchResponse
+from lightretriever.service.schemas import Hit, LegScore, SearchResponse
 
 __all__ = ["SCORES", "hit_metadata", "hit_text"]
 
-SCORES: Final = ("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank", "degraded")
+SCORES: Final = (
+    *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank", "bm25_score", "bm25_rank"),
+    "degraded",
+)
 """Keys of `hit_metadata` that describe the search; all others are fields of the document."""
 
 
@@ -31,9 +34,12 @@ def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[st
         "id": hit.id,
         "rank": hit.rank,
         "score": hit.score,
-        "dense_score": hit.dense.score if hit.dense else None,
-        "dense_rank": hit.dense.rank if hit.dense else None,
-        "sparse_score": hit.sparse.score if hit.sparse else None,
-        "sparse_rank": hit.sparse.rank if hit.sparse else None,
+        **_of_leg("dense", hit.dense),
+        **_of_leg("sparse", hit.sparse),
+        **_of_leg("bm25", hit.bm25),
         "degraded": ", ".join(response.degraded),
     }
+
+
+def _of_leg(name: str, leg: LegScore | None) -> dict[str, Any]:
+    return {f"{name}_score": leg.score if leg else None, f"{name}_rank": leg.rank if leg else None}

@@ -67,17 +67,18 @@ def _snippet(hit: Hit) -> Text:
 
 
 def _legs(hit: Hit) -> Iterator[tuple[str, str]]:
-    """Give each leg's score and rank; nothing in mode bm25, which uses neither leg."""
+    """Give each leg's score and rank; nothing in mode bm25, where the score is the leg's."""
     if hit.dense is None and hit.sparse is None:
         return
-    for name, leg, colour in (("dense", hit.dense, "green"), ("sparse", hit.sparse, "magenta")):
-        yield f"  {name} {_leg(leg)}", colour if leg else "dim"
+    yield from (_leg("dense", hit.dense, "green"), _leg("sparse", hit.sparse, "magenta"))
+    if hit.bm25 is not None:
+        yield _leg("bm25", hit.bm25, "yellow")
 
 
-def _leg(leg: LegScore | None) -> str:
+def _leg(name: str, leg: LegScore | None, colour: str) -> tuple[str, str]:
     if leg is None:
-        return "–"
-    return f"{leg.score:.4g} " + ("not proposed" if leg.rank is None else f"#{leg.rank}")
+        return f"  {name} –", "dim"
+    return f"  {name} {leg.score:.4g} " + ("not proposed" if leg.rank is None else f"#{leg.rank}"), colour
 
 
 def _others(fields: Mapping[str, Any]) -> str:

@@ -27,10 +27,16 @@ __all__ = [
 ]
 
 
+def _absent(value: object) -> bool:
+    return value is None
+
+
 class LegScore(Model):
     """A leg's score and rank of a hit."""
 
-    score: float = Field(description="Dense: cosine. Sparse: sum over tokens of weight times the document's impact.")
+    score: float = Field(
+        description="Dense: cosine. Sparse: sum over tokens of weight times the document's impact. BM25: its score."
+    )
     rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
 
 
@@ -51,6 +57,7 @@ class FusionShares(Model):
 
     dense: float | None = None
     sparse: float | None = None
+    bm25: float | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
 
 
 class Explanation(Model):
@@ -61,10 +68,6 @@ class Explanation(Model):
         description="By id. The shares of a leg sum to its score; null if the leg was not searched or gave no shares "
         "in time."
     )
-
-
-def _absent(value: object) -> bool:
-    return value is None
 
 
 class Snippet(Model):
@@ -85,6 +88,7 @@ class Hit(Model):
     score: float = Field(description="Fused score; in modes other than `hybrid`, the leg's own score.")
     dense: LegScore | None = Field(description="Null if the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null if the sparse leg was not searched or gave no score in time.")
+    bm25: LegScore | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
         default=None, exclude_if=_absent, description="By field; present if the request has `snippets`."
@@ -104,8 +108,8 @@ class Timings(Model):
     )
     dense: float | None = None
     sparse: float | None = None
-    bm25: float | None = Field(default=None, exclude_if=_absent, description="Present in mode `bm25`.")
-    rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other leg.")
+    bm25: float | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
+    rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other legs.")
     fuse: float | None = None
     fetch: float | None = Field(default=None, description="Reading the documents.")
     snippets: float | None = Field(

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 __all__ = ["LegName", "Mode", "Model", "Normalization"]
 
 LegName = Literal["dense", "sparse", "bm25"]
-"""A way of ranking documents. `hybrid` fuses the first two; `bm25` is for comparison."""
+"""A way of ranking documents. `hybrid` fuses those whose weight is above 0."""
 
 Mode = Literal["hybrid", "dense", "sparse", "bm25"]
 

@@ -26,22 +26,30 @@ class Weights(Model):
 
     dense: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the dense leg.")
     sparse: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the sparse leg.")
+    bm25: float = Field(
+        default=0.0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        exclude_if=lambda weight: weight == 0,
+        description="Weight of BM25 on words, if `/info` lists its mode.",
+    )
 
     @model_validator(mode="after")
-    def _not_both_zero(self) -> Self:
-        if self.dense == 0 and self.sparse == 0:
+    def _not_all_zero(self) -> Self:
+        if not (self.dense or self.sparse or self.bm25):
             raise ValueError("one of the weights must be above 0")
         return self
 
 
 class LinearFusion(Model):
-    """Weighted sum of normalised scores: `score = dense.weight * n(dense) + sparse.weight * n(sparse)`."""
+    """Weighted sum of normalised scores: `score = sum of weight * n(score of the leg)`."""
 
     method: Literal["linear"] = "linear"
     weights: Weights | None = Field(default=None, description="Null: the bundle's weights, see `/info`.")
     normalization: Normalization = Field(
         default="range",
-        description="`range`: map a leg's scores of all candidates, including the other leg's, onto 0.001 to 1, and to "
+        description="`range`: map a leg's scores of all candidates, including the other legs', onto 0.001 to 1, and to "
         "1 if all are equal. `paper`: plain min-max over the leg's own candidates, 0 for the last, for a single one "
         "and for documents that the leg did not propose.",
     )
@@ -108,15 +116,15 @@ class SearchRequest(Model):
     terms: list[QueryTerm] = Field(
         default_factory=list,
         max_length=100,
-        description="Extra words of the query, with weights that may be negative.",
+        description="Extra words of the query, with weights that may be negative. BM25 reads only `query`.",
         json_schema_extra=_EMPTY,
     )
     k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
     mode: Mode = Field(
         default="hybrid",
-        description="Both legs fused, or one leg alone, whose own score is then `score`. `bm25`: plain BM25 on words, "
-        "for comparison, if `/info` lists it.",
+        description="The legs of weight above 0 fused, or one leg alone, whose own score is then `score`. `bm25`: "
+        "plain BM25 on words, if `/info` lists it.",
     )
     task: str | None = Field(
         default=None,
@@ -140,12 +148,12 @@ class SearchRequest(Model):
     )
     allow_partial: bool = Field(
         default=True,
-        description="If one of the two legs fails or is late: answer with the other one and name the missing leg in "
+        description="If a leg fails or is late: answer with the others and name the missing leg in "
         "`degraded` (true), or answer with an error (false).",
     )
     filter: Filter | None = Field(
         default=None,
-        description="Condition that restricts both legs to matching documents.",
+        description="Condition that restricts all legs to matching documents.",
         examples=[{"field": "year", "gte": 2019}],
     )
     facets: list[str] = Field(

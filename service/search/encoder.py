@@ -110,7 +110,7 @@ class QueryEncoder:
         if length < _SHORTEST:
             raise _no_direction(field, text)
         clock.add("encode" if dense else "tokenize", started)
-        return EncodedQuery(terms, counts, term_weights, weights, vector)
+        return EncodedQuery(terms, counts, term_weights, weights, vector, text=text)
 
     def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
         """Encode many texts, each as `encode` does. An error names the first bad text, as `queries.N`."""

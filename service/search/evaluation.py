@@ -87,4 +87,4 @@ class _GivenQueries(QueryEncoder):
         if dense and query.dense is None:
             reason = "the query model's vector of this text is zero, so no document is nearer than another"
             raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
-        return EncodedQuery.of_model(query.terms, query.weights, query.dense)
+        return EncodedQuery.of_model(query.terms, query.weights, query.dense, text)

@@ -41,11 +41,13 @@ def list_hits(
     cells = zip(legs, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
     found = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
     nothing: list[Plain | None] = [None] * len(page)
-    dense, sparse = found.get("dense", nothing), found.get("sparse", nothing)
-    rows = zip(documents, fused.scores[page].tolist(), dense, sparse, strict=True)
+    legs_of = {"dense": nothing, "sparse": nothing} | found
+    rows = zip(documents, fused.scores[page].tolist(), *legs_of.values(), strict=True)
     return [
-        {"id": document[0], "rank": rank, "score": score, "dense": dense, "sparse": sparse, "fields": document[1]}
-        for rank, (document, score, dense, sparse) in enumerate(rows, start=offset + 1)
+        {"id": document[0], "rank": rank, "score": score}
+        | dict(zip(legs_of, of_legs, strict=True))
+        | {"fields": document[1]}
+        for rank, (document, score, *of_legs) in enumerate(rows, start=offset + 1)
     ]
 
 

@@ -70,7 +70,7 @@ class Search:
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
-        if request.mode == "bm25":
+        if self._weights.keys() == {"bm25"}:
             return EncodedQuery.of_text(request.query)
         return self._parts.encoder.encode(
             request.query,

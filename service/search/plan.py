@@ -100,5 +100,9 @@ class Plan:
         """Give the weights of the legs to search, which excludes weight 0."""
         if self.request.mode != "hybrid":
             return {self.request.mode: 1.0}
-        both: dict[LegName, float] = {"dense": self.weights.dense, "sparse": self.weights.sparse}
-        return {leg: weight for leg, weight in both.items() if weight > 0}
+        weights: dict[LegName, float] = {
+            "dense": self.weights.dense,
+            "sparse": self.weights.sparse,
+            "bm25": self.weights.bm25,
+        }
+        return {leg: weight for leg, weight in weights.items() if weight > 0}

@@ -5,7 +5,7 @@ from typing import Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
-from lightretriever.service.schemas import EncodeRequest, Mode, SearchRequest
+from lightretriever.service.schemas import EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
@@ -13,6 +13,7 @@ __all__ = ["RequestLimits", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
+_NO_WORDS: Final = "the bundle has no words for BM25: build it with `index.words: true` to have them"
 
 
 def search_cost(request: SearchRequest, settings: Settings) -> int:
@@ -70,6 +71,7 @@ class RequestLimits:
             yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
         yield from self._of_task(request.task)
         yield from self._of_mode(request)
+        yield from self._of_weights(request.fusion.weights)
         yield from self._of_window(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
@@ -88,14 +90,17 @@ class RequestLimits:
     def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.mode not in self._modes:
             known = ", ".join(self._modes)
-            message = f"the bundle has no words for BM25, only: {known}; build it with `index.words: true` to have them"
-            yield FieldError("mode", message, request.mode)
+            yield FieldError("mode", f"{_NO_WORDS}; it has the modes {known}", request.mode)
         elif request.mode == "bm25":
             remedy = "leave it out, or search in another mode"
             if request.explain:
                 yield FieldError("explain", f"BM25 has no tokens to explain: {remedy}", value=True)
             if request.terms:
                 yield FieldError("terms", f"BM25 takes no further words: {remedy}", len(request.terms))
+
+    def _of_weights(self, weights: Weights | None) -> Iterator[FieldError]:
+        if weights is not None and weights.bm25 and "bm25" not in self._modes:
+            yield FieldError("fusion.weights.bm25", _NO_WORDS, weights.bm25)
 
     def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
         most = self._settings.max_candidates

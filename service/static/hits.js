@@ -1,6 +1,6 @@
 "use strict";
 // One hit: its text, its scores, and why it has them.
-const LEGS = { dense: "Dense", sparse: "Sparse" };
+const LEGS = { dense: "Dense", sparse: "Sparse", bm25: "BM25" };
 const SNIPPETS = { fields: ["title", "text"], length: 320 };
 
 // A field's snippet, and whether the field goes on before and after it. What is no text has none, and is cut instead.
@@ -82,7 +82,7 @@ function why(hit) {
     details.append(make("p", "", `Score ${number(hit.score)} = ${shares.join(" + ")}`));
   }
   const ask = makeButton("", "All terms of this document", () => showTerms(hit.id, ask));
-  details.append(tokenTable(tokens, legs), ask);
+  details.append(tokenTable(tokens, legs.filter((leg) => leg !== "bm25")), ask); // BM25 reads words, not tokens
   return details;
 }
 
@@ -112,6 +112,7 @@ function scoresElement(hit, best) {
   for (const leg of Object.keys(LEGS)) fillOf(bar, best > 0 ? shares[leg] / best : 0, leg);
   scores.append(make("dt", "", "Score"), make("dd", "", number(hit.score)), bar);
   for (const [leg, name] of Object.entries(LEGS)) {
+    if (leg === "bm25" && !hit.bm25) continue;
     const found = hit[leg], rank = found?.rank ? `rank ${found.rank}` : "not proposed";
     scores.append(make("dt", `leg ${leg}`, name), make("dd", "", found ? `${number(found.score)} · ${rank}` : "–"));
   }

@@ -14,25 +14,32 @@ function chosenMode() {
 }
 
 function showWeight() {
-  const dense = Number(weight.value);
+  const dense = Number(weight.value), { sparse, bm25 } = words(), name = bm25 ? (sparse ? "Sparse + BM25" : "BM25") : "Sparse";
   byId("dense-weight").textContent = `Dense ${dense} %`;
-  byId("sparse-weight").textContent = `Sparse ${100 - dense} %`;
-  weight.setAttribute("aria-valuetext", `dense ${dense} %, sparse ${100 - dense} %`);
+  byId("sparse-weight").textContent = `${name} ${100 - dense} %`;
+  weight.setAttribute("aria-valuetext", `dense ${dense} %, ${name.toLowerCase()} ${100 - dense} %`);
   weight.style.setProperty("--share", `${dense}%`);
   byId("own-weight").hidden = !moved;
+}
+
+// What the legs of words weigh in the bundle, together 1.
+function words() {
+  const { sparse, bm25 = 0 } = facts?.bundle.fusion_weights || { sparse: 1 }, sum = sparse + bm25;
+  return sum ? { sparse: sparse / sum, bm25: bm25 / sum } : { sparse: 1, bm25: 0 };
 }
 
 function ownWeight() {
   const own = facts?.bundle.fusion_weights;
   moved = false;
-  if (own) weight.value = Math.round((own.dense / (own.dense + own.sparse)) * 100);
+  if (own) weight.value = Math.round((own.dense / (own.dense + own.sparse + (own.bm25 || 0))) * 100);
   showWeight();
 }
 
 function fusion() {
   if (!moved) return {};
-  const dense = Number(weight.value);
-  return { fusion: { method: "linear", weights: { dense: dense / 100, sparse: (100 - dense) / 100 } } };
+  const dense = Number(weight.value) / 100, { sparse, bm25 } = words();
+  const weights = { dense, sparse: (1 - dense) * sparse, ...(bm25 ? { bm25: (1 - dense) * bm25 } : {}) };
+  return { fusion: { method: "linear", weights } };
 }
 
 // The address has the whole search. In its fragment, which no server and no log sees.

@@ -14,7 +14,9 @@ import ir_measures
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.evaluate import leg_weights
 from lightretriever.artifacts.cli.summary import EvaluateSummary
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import Evaluation, fusion_of
@@ -28,7 +30,7 @@ from rich.console import Console
 from tests.artifacts.signals import signal_after
 from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tampering import copy_of, edit_manifest, resign
-from tests.support.tiny import tiny_batches, tiny_documents
+from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
 
 SYSTEMS = ["dense", "sparse", "hybrid", "hybrid-paper", "bm25"]
 QUERIES = {
@@ -211,7 +213,7 @@ def test_weights_of_one_leg_give_that_leg(
     tiny_bundle: Bundle, evaluated: tuple[Evaluation, Path], tmp_path: Path
 ) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
-    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", weights=(1.0, 0.0))
+    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", weights=LegWeights(dense=1.0))
     assert found.metrics["hybrid"] == evaluated[0].metrics["dense"]
     rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", method="rrf")
     assert rrf.report["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
@@ -222,35 +224,45 @@ def test_weights_of_one_leg_give_that_leg(
     ("method", "weights", "expected"),
     [
         ("linear", None, LinearFusion(weights=Weights(dense=0.7, sparse=0.3))),
-        ("linear", (1.0, 0.0), LinearFusion(weights=Weights(dense=1.0, sparse=0.0))),
+        ("linear", LegWeights(dense=1.0), LinearFusion(weights=Weights(dense=1.0, sparse=0.0))),
         ("rrf", None, RrfFusion(method="rrf")),
-        ("rrf", (2.0, 0.5), RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))),
+        ("rrf", LegWeights(dense=2.0, sparse=0.5), RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))),
     ],
 )
 def test_a_fusion_is_that_of_a_request(
-    tiny_bundle: Bundle, method: str, weights: tuple[float, float] | None, expected: LinearFusion | RrfFusion
+    tiny_bundle: Bundle, method: str, weights: LegWeights | None, expected: LinearFusion | RrfFusion
 ) -> None:
     assert fusion_of(method, weights, tiny_bundle.manifest).request() == expected.model_dump()
 
 
 def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
     with pytest.raises(RecipeError, match=r"fusion is 'best'\. Use one of: linear, rrf\."):
-        fusion_of("best", None, tiny_bundle.manifest)
+        evaluate_bundle(tiny_bundle.path, tiny_bundle.path, tiny_bundle.path, method="best")
 
 
-@pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf")), (1001.0, 1.0)])
-def test_fusion_weights_that_the_service_does_not_take(tiny_bundle: Bundle, weights: tuple[float, float]) -> None:
-    with pytest.raises(RecipeError, match="fusion weights are"):
-        fusion_of("linear", weights, tiny_bundle.manifest)
+@pytest.mark.parametrize(
+    "text", ["", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "sparse=inf", "dense=1001", "words=1"]
+)
+def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
+    with pytest.raises(RecipeError, match=r"--weights is '.*'\. Name legs and numbers from 0 to 1000"):
+        leg_weights(text)
+
+
+def test_bm25_takes_part_only_where_the_bundle_has_words(tmp_path: Path) -> None:
+    assert leg_weights("dense=0.5, bm25=1") == LegWeights(dense=0.5, bm25=1.0)
+    with pytest.raises(RecipeError, match=r"the weight of bm25 is 1, but the bundle has no words\."):
+        fusion_of("linear", leg_weights("bm25=1"), make_tiny_bundle(tmp_path / "tiny").manifest)
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
-@pytest.mark.parametrize(("method", "weights"), [("linear", (0.7, 0.3)), ("rrf", (1.0, 2.0)), ("linear", (1.0, 0.0))])
+@pytest.mark.parametrize(
+    ("method", "weights"), [("linear", "dense=0.7,sparse=0.3"), ("rrf", "dense=1,sparse=2"), ("linear", "dense=1")]
+)
 def test_given_vectors_are_searched_as_the_service_searches_a_text(
-    tiny_bundle: Bundle, mode: SearchMode, method: str, weights: tuple[float, float]
+    tiny_bundle: Bundle, mode: SearchMode, method: str, weights: str
 ) -> None:
     """The vectors of the bundle itself: documents, their order and scores are those of a search for the text."""
-    fusion, tokenizer = fusion_of(method, weights, tiny_bundle.manifest), tiny_bundle.tokenizer()
+    fusion, tokenizer = fusion_of(method, leg_weights(weights), tiny_bundle.manifest), tiny_bundle.tokenizer()
     with open_searcher(tiny_bundle) as searcher:
         for text in QUERIES.values():
             sparse = searcher.terms(text, "default")

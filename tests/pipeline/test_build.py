@@ -302,7 +302,7 @@ def test_evaluate_measures_the_bundle_it_is_given(recipe: Path, tmp_path: Path) 
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
-    output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "1", "0")
+    output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "dense=1")
     report = json.loads((tmp_path / "result" / "evaluation.json").read_text())
     assert list(report["metrics"]) == ["dense", "sparse", "hybrid", "hybrid-paper", "bm25"]
     assert report["metrics"]["bm25"]["nDCG@10"] == 1.0
@@ -312,7 +312,7 @@ def test_evaluate_measures_the_bundle_it_is_given(recipe: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [(["--fusion", "sum"], "fusion is 'sum'"), (["--weights", "-1", "0"], "fusion weights are")]
+    ("options", "message"), [(["--fusion", "sum"], "fusion is 'sum'"), (["--weights", "dense=-1"], "--weights is")]
 )
 def test_evaluate_refuses_an_impossible_fusion(tmp_path: Path, options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["evaluate", "none", "none", "--output", str(tmp_path), *options])

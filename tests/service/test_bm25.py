@@ -136,7 +136,7 @@ def test_a_bundle_without_words_says_so(bare: TestClient) -> None:
     status, kind, (error,) = problem(bare, explain=True)
     assert (status, kind) == (422, "invalid_request")
     assert (error["field"], error["value"]) == ("mode", "bm25")
-    assert "only: hybrid, dense, sparse; build it with `index.words: true`" in error["message"]
+    assert "build it with `index.words: true` to have them; it has the modes hybrid, dense, sparse" in error["message"]
     assert bare.post("/search", json={"query": "music"}).json()["hits"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
@@ -143,7 +143,7 @@ def make_tiny_bundle(
     factory: str | None = None,
     top_k: int | None = None,
     idf: bool = False,
-    weights: tuple[float, float] | None = None,
+    weights: LegWeights | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     words: bool = False,
     accelerate: bool = False,
