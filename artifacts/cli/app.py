@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import evaluate
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.summaries import (
@@ -16,6 +17,7 @@ from lightretriever.artifacts.cli.summaries import (
 )
 from lightretriever.artifacts.cli.summary import BundleSummary, CorpusSummary, left_out
 from lightretriever.artifacts.cli.train import train
+from lightretriever.artifacts.cli.tune import tune
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
@@ -42,7 +44,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, evaluate):
+    for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, evaluate, tune):
         app.command()(command)
 
 
@@ -197,6 +199,7 @@ def build(
                 for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():
                     typer.echo(line, err=True)
             job.summary = _bundle(context, "build", loaded, overwrite)
+            _compare_with_bm25(context, loaded)
 
 
 def verify(
@@ -232,6 +235,23 @@ def _bundle(
     summary = bundle_summary(command, bundle, skipped)
     summary.next = next_command(context, "verify", recipe.output)
     return summary
+
+
+def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
+    """Warn where hybrid search finds documents by their own sentences less well than BM25 does."""
+    from lightretriever.artifacts.evaluation.tune import find_known_items
+
+    found = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
+    if found is None:
+        return
+    ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())
+    typer.echo(f"{found.queries} documents searched for by a sentence of theirs, MRR@10: {ranks}", err=True)
+    if found.below_bm25:
+        typer.echo(
+            f"warning: hybrid search ranks below BM25 here, nDCG@10 {found.difference}. A leg hurts: measure with "
+            "judged queries (`lightretriever evaluate`), and choose the weights by them (`lightretriever tune`).",
+            err=True,
+        )
 
 
 def _report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -> None:

@@ -33,6 +33,7 @@ AGAIN: Final = {
     "build": "The same command goes on where it was.",
     "verify": "The same command begins again; nothing was changed.",
     "evaluate": "The same command begins again; no result was changed.",
+    "tune": "The same command begins again; nothing was changed.",
 }
 """What a command that was stopped leaves to the next run."""
 

@@ -6,7 +6,6 @@ that it has read already (`encoded_documents`). Judgments are never read.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +24,9 @@ from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, 
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, sentences_of
 
 __all__ = ["DistilTexts", "corpus_sentences", "encoded_documents", "query_texts", "teacher_vectors"]
-
-_SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
-_SHORTEST = 4
-"""Words of a sentence worth training on; a text in a script without spaces counts its characters."""
 
 _PART = 2048
 _CHECKED = 1000
@@ -120,10 +115,7 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
     """Titles and sentences of a corpus, each once, in its order: at most `limit` (None: all), drawn by `seed`."""
     found: dict[str, None] = {}
     for document in documents:
-        for part in (document.title, *_SENTENCE_END.split(document.text)):
-            sentence = " ".join(part.split())
-            if len(sentence.split()) >= _SHORTEST or (" " not in sentence and len(sentence) >= 2 * _SHORTEST):
-                found.setdefault(sentence)
+        found |= dict.fromkeys(sentences_of(document.title, document.text))
     return _draw(list(found), limit, (seed,))
 
 

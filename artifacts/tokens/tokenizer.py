@@ -1,6 +1,7 @@
 """The one tokenizer of a bundle: used for documents offline and for queries online."""
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,14 +13,22 @@ import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
 
-__all__ = ["TextTokenizer", "document_text"]
+__all__ = ["TextTokenizer", "document_text", "sentences_of"]
 
 _BATCH = 4096
+_SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
+_SHORTEST = 4  # words of a sentence; a text in a script without spaces counts its characters
 
 
 def document_text(title: str, text: str) -> str:
     """The text that stands for a document everywhere: title and text, joined by one space."""
     return f"{title.strip()} {text.strip()}".strip()
+
+
+def sentences_of(title: str, text: str) -> list[str]:
+    """The title and the sentences of a document that say something: those of 4 words or more."""
+    parts = (" ".join(part.split()) for part in (title, *_SENTENCE_END.split(text)))
+    return [one for one in parts if len(one.split()) >= _SHORTEST or (" " not in one and len(one) >= 2 * _SHORTEST)]
 
 
 class TextTokenizer:

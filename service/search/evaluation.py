@@ -40,7 +40,9 @@ class EngineSearcher:
     def search(
         self, query: str, *, task: str, mode: SearchMode, k: int, candidates: int, fusion: Fusion | None
     ) -> list[Hit] | None:
-        """Search as the service does."""
+        """Search as the service does. A blank query, which the service refuses, can't be encoded."""
+        if not query.strip():
+            return None
         settings = {} if fusion is None else {"fusion": fusion.request()}
         asked = {"query": query, "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
         request = SearchRequest.model_validate({**asked, **settings, "allow_partial": False})

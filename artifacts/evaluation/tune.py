@@ -1,0 +1,224 @@
+"""Which weights the legs of a bundle should have, by judged queries that are no test set; and whether hybrid search is
+worse than BM25, where there are none.
+
+`tune_weights` searches with every query and every division of the weights, through the engine that serves. Weights that
+are chosen and measured on the same queries look better than they are. So each query is measured with the weights that
+the other queries choose: the queries are split into folds, and a fold gets the weights that are best on the rest.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.evaluation.evaluate import fusion_of
+from lightretriever.artifacts.evaluation.runs import (
+    JudgedQueries,
+    measure,
+    ndcg_per_query,
+    ranking,
+    read_judged,
+    relevant_but_missing,
+)
+from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
+from lightretriever.artifacts.evaluation.systems import Searches, run_systems
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.tokenizer import sentences_of
+
+__all__ = ["Difference", "KnownItems", "Tuned", "find_known_items", "tune_weights", "weight_grid"]
+
+_FOLDS: Final = 10
+_RESAMPLES: Final = 10_000
+_K: Final = 10
+_ITEMS: Final = 200  # documents that are looked for
+_ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
+_DEPTH: Final = 100
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference over queries, with its 95 % interval by bootstrap."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64], seed: int) -> "Difference":
+        """Of the differences of single queries (q,)."""
+        drawn = np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values)))
+        low, high = np.percentile(values[drawn].mean(axis=1), (2.5, 97.5))
+        return cls(float(values.mean()), float(low), float(high))
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f} (95 % interval {self.low:+.4f} to {self.high:+.4f})"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune_weights` found over a number of `queries`: the `best` weights, those of the bundle (`own`), the mean
+    nDCG@10 of every division, best first, and how much the choice gains over the bundle's weights on queries that did
+    not take part in it."""
+
+    best: LegWeights
+    own: LegWeights
+    ndcg: list[tuple[LegWeights, float]]
+    own_ndcg: float
+    gain: Difference
+    queries: int
+
+    @property
+    def told(self) -> bool:
+        """Whether the queries tell that the best weights are better than the bundle's."""
+        return self.gain.low > 0
+
+
+def tune_weights(
+    open_searcher: OpenSearcher,
+    bundle_path: Path,
+    dev: Path,
+    *,
+    split: str = "dev",
+    task: str | None = None,
+    candidates: int = 100,
+    step: float = 0.1,
+    most: int = 1000,
+    seed: int = 0,
+) -> Tuned:
+    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn by `seed`.
+
+    All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
+    task that can't be used, CorpusError for a collection that can't be read or has nothing in common with the bundle,
+    RecipeError for a step that does not divide 1, or fewer queries than folds.
+    """
+    bundle = Bundle.open(bundle_path)
+    task = task or bundle.manifest.default_task
+    bundle.table(task)
+    own = fusion_of("linear", None, bundle.manifest).weights
+    grid = weight_grid(step, words=bundle.manifest.sparse.words)
+    judged = _drawn(read_judged(dev, split), most, seed)
+    if len(judged.queries) < 2 * _FOLDS:
+        raise RecipeError(
+            f"{dev}: {len(judged.queries)} judged queries are too few to choose weights by.",
+            remedy=f"Give {2 * _FOLDS} or more; a hundred tell little, a thousand much.",
+        )
+    with bundle.sparse() as index:
+        relevant_but_missing(judged, set(index.ids()))
+    with (
+        open_searcher(bundle) as searcher,
+        ProgressBar("tune", total=(len(grid) + 1) * len(judged.queries), unit="searches") as progress,
+    ):
+        values = np.array(
+            [_ndcg(searcher, judged, task, candidates, weights, progress) for weights in [*grid, own]], dtype=np.float64
+        )
+    means = values[:-1].mean(axis=1)
+    order = np.argsort(-means, kind="stable")
+    return Tuned(
+        best=grid[order[0]],
+        own=own,
+        ndcg=[(grid[place], float(means[place])) for place in order],
+        own_ndcg=float(values[-1].mean()),
+        gain=Difference.of(_out_of_fold(values[:-1], seed) - values[-1], seed),
+        queries=len(judged.queries),
+    )
+
+
+def weight_grid(step: float, *, words: bool) -> list[LegWeights]:
+    """All divisions of 1 into multiples of `step` among dense, sparse and, with `words`, BM25.
+
+    Raises RecipeError unless 1 is such a multiple.
+    """
+    parts = round(1 / step) if step > 0 else 0
+    if not 1 <= parts <= 100 or abs(parts * step - 1) > 1e-9:
+        raise RecipeError(f"the step is {step:g}.", remedy="Give one that divides 1, such as 0.1 or 0.05.")
+    return [
+        LegWeights(dense=dense / parts, sparse=sparse / parts, bm25=(parts - dense - sparse) / parts)
+        for dense in range(parts + 1)
+        for sparse in range(parts - dense + 1)
+        if words or dense + sparse == parts
+    ]
+
+
+def _drawn(judged: JudgedQueries, most: int, seed: int) -> JudgedQueries:
+    ids = list(judged.queries)
+    if len(ids) > most:
+        places = np.sort(np.random.default_rng(seed).permutation(len(ids))[:most])
+        ids = [ids[place] for place in places.tolist()]
+    return JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
+
+
+def _ndcg(
+    searcher: Searcher, judged: JudgedQueries, task: str, candidates: int, weights: LegWeights, progress: ProgressBar
+) -> list[float]:
+    """nDCG@10 of every query with these weights."""
+    run, fusion = {}, Fusion(weights)
+    for query_id, text in judged.queries.items():
+        hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=candidates, fusion=fusion)
+        run[query_id] = ranking([(hit.id, hit.score) for hit in hits or []])
+        progress.advance(1)
+    found = ndcg_per_query(judged.qrels, run)
+    return [found[query_id] for query_id in judged.queries]
+
+
+def _out_of_fold(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+    """Each query's value (q,) with the weights that are best on the other folds; `values` (weights, q)."""
+    chosen = np.empty(values.shape[1])
+    for fold in np.array_split(np.random.default_rng(seed).permutation(values.shape[1]), _FOLDS):
+        others = np.delete(values, fold, axis=1).mean(axis=1)
+        chosen[fold] = values[int(np.argmax(others)), fold]
+    return chosen
+
+
+@dataclass(frozen=True)
+class KnownItems:
+    """How well a bundle finds documents by their own words: the mean reciprocal rank among the first ten, by system,
+    over a number of `queries`, and how much hybrid search differs from BM25 in nDCG@10."""
+
+    mrr: Mapping[str, float]
+    difference: Difference
+    queries: int
+
+    @property
+    def below_bm25(self) -> bool:
+        """Whether hybrid search ranks such documents below BM25, beyond chance."""
+        return self.difference.high < 0
+
+
+def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path, *, seed: int = 0) -> KnownItems | None:
+    """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
+    needed. None where fewer than 20 documents have one.
+
+    BM25 is at its best with such queries; hybrid search should lose little to it. BM25's index is made in the folder
+    `scratch` and removed again.
+    """
+    with bundle.sparse() as index:
+        places = np.random.default_rng(seed).permutation(index.count)[: 2 * _ITEMS]
+        queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
+        if len(queries) < 2 * _FOLDS:
+            return None
+        judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
+        fusion = fusion_of("linear", None, bundle.manifest)
+        searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, ("dense", "sparse", "hybrid", "bm25"))
+        with open_searcher(bundle) as searcher:
+            results = run_systems(searcher, index, judged, searches, scratch)
+    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
+    values = np.array([ndcg["hybrid"][name] - ndcg["bm25"][name] for name in queries])
+    mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in results.runs.items()}
+    return KnownItems(mrr, Difference.of(values, seed), len(queries))
+
+
+def _item_queries(documents: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    """Id and query of each document that has a sentence of a query's length: the longest one."""
+    for raw in documents:
+        document = json.loads(raw)
+        found = sentences_of("", str(document.get("text") or "")) or sentences_of(str(document.get("title") or ""), "")
+        fitting = [text for text in found if len(text.split()) in _ITEM_WORDS]
+        if fitting:
+            yield document["_id"], max(fitting, key=len)
