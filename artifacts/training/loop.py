@@ -13,10 +13,8 @@ from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.data import train_queries
 from lightretriever.artifacts.training.mixture import Mixture
 from lightretriever.artifacts.training.processes import Processes
-from lightretriever.artifacts.training.query_likelihood import QueryLikelihood
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
-    QueryLikelihoodStage,
     RegressionStage,
     ResidualStage,
     Stage,
@@ -129,11 +127,8 @@ def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], 
     if isinstance(stage, RegressionStage):
         regression = _regression(run, stage)
         return regression, regression.batch
-    negatives = stage.negatives if isinstance(stage, ContrastiveStage | ResidualStage) else 0
     seed = recipe.seed + _STAGE_SEED * run.progress.stage
-    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=negatives, seed=seed)
-    if isinstance(stage, QueryLikelihoodStage):
-        return QueryLikelihood(backbone, stage, recipe.data), mixture.batch
+    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=stage.negatives, seed=seed)
     if isinstance(stage, ContrastiveStage):
         return Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights()), mixture.batch
     teacher, folder = run.teacher(), recipe.work / "teachers"

@@ -16,7 +16,6 @@ __all__ = [
     "FlopsRecipe",
     "LoraRecipe",
     "NegativesRecipe",
-    "QueryLikelihoodStage",
     "RegressionStage",
     "ResidualStage",
     "SetRecipe",
@@ -135,13 +134,6 @@ class StageBase(Section):
     clip: float = Field(default=1.0, gt=0)
 
 
-class QueryLikelihoodStage(StageBase):
-    """First stage: write the query from the document's last token alone."""
-
-    kind: Literal["query_likelihood"]
-    corruption: float = Field(default=0.6, ge=0, lt=1)
-
-
 class ContrastiveStage(StageBase):
     """Dense and sparse contrastive training together."""
 
@@ -213,9 +205,7 @@ class ResidualStage(StageBase):
     flops: FlopsRecipe = FlopsRecipe()
 
 
-Stage = Annotated[
-    QueryLikelihoodStage | ContrastiveStage | RegressionStage | ResidualStage, Field(discriminator="kind")
-]
+Stage = Annotated[ContrastiveStage | RegressionStage | ResidualStage, Field(discriminator="kind")]
 
 
 class DevRecipe(Section):
@@ -280,7 +270,7 @@ class TrainRecipe(Section):
     @property
     def needs_pairs(self) -> bool:
         """Whether a stage trains on queries with their documents, or all on texts alone."""
-        return self.has(QueryLikelihoodStage, ContrastiveStage, ResidualStage)
+        return self.has(ContrastiveStage, ResidualStage)
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of all sets taken from `folder`."""

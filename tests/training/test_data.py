@@ -49,7 +49,7 @@ def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **settings: Any) ->
             "model": {"path": "none"},
             "seed": seed,
             "data": {"sets": [{"instruction": "find it", **one} for one in sets], **settings},
-            "stages": [{"kind": "query_likelihood", "steps": 1}],
+            "stages": [{"kind": "contrastive", "steps": 1, "negatives": 0}],
             "work": work,
             "output": work / "output",
         }
