@@ -54,7 +54,6 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
     "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
     "no-thresholds": lambda recipe: {**recipe, "term_thresholds": None},
     "no-matryoshka": _without("matryoshka"),
-    "embedding-queries": lambda recipe: {**recipe, "queries": "embedding"},
 }
 
 

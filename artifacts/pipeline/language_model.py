@@ -20,7 +20,6 @@ from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse
 from lightretriever.artifacts.pipeline.states import (
     PackedStates,
     PrefixCache,
-    mlp_states,
     packed_states,
     token_states_cached,
 )
@@ -103,9 +102,7 @@ class LanguageModel(Encoder):
         return Encoded(dense, sparse)
 
     def token_states(self, instruction: str = "") -> StatesOf:
-        """e(t) behind the instruction, by the model or by its token MLP."""
-        if self.backbone.token_mlp is not None:
-            return lambda tokens: mlp_states(self.backbone, tokens)
+        """e(t) behind the instruction."""
         cache = PrefixCache(self.backbone, instruction_prefix(self.backbone, instruction))
         return lambda tokens: token_states_cached(self.backbone, cache, tokens)
 

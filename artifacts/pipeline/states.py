@@ -21,12 +21,10 @@ __all__ = [
     "block_positions",
     "block_visible",
     "layer_kinds",
-    "mlp_states",
     "pack",
     "packed_states",
     "token_states",
     "token_states_cached",
-    "token_states_packed",
 ]
 
 
@@ -46,7 +44,7 @@ def block_positions(prefix: int, blocks: int, device: torch.device) -> torch.Ten
     return torch.cat([torch.arange(prefix, device=device), pairs])[None]
 
 
-def token_states_packed(
+def token_states(
     backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int | None = None
 ) -> torch.Tensor:
     """e(t) of all tokens by one forward pass under the block mask. (n,) → (n, H).
@@ -69,21 +67,6 @@ def token_states_packed(
         use_cache=False,
     )[0]
     return backbone.dense(states[:, start:].reshape(rows * width, 2, -1)[: len(tokens)])
-
-
-def mlp_states(backbone: Backbone, tokens: torch.Tensor) -> torch.Tensor:
-    """The token vectors of an adapter that does without the model, from its embedding layer. (n,) → (n, H) float32."""
-    if backbone.token_mlp is None:
-        raise ValueError("this model has no token MLP")
-    vectors: torch.Tensor = backbone.token_mlp(backbone.model.get_input_embeddings()(tokens.to(backbone.device)))
-    return vectors
-
-
-def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int) -> torch.Tensor:
-    """The token vectors of a query pass, by the model or by its token MLP. (n,) → (n, H)."""
-    if backbone.token_mlp is not None:
-        return mlp_states(backbone, tokens)
-    return token_states_packed(backbone, prefix, tokens, row_blocks)
 
 
 class PrefixCache:

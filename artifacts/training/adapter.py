@@ -18,10 +18,7 @@ from lightretriever.artifacts.pipeline.adapter_files import (
     ADAPTER_SETTINGS,
     PROJECTION_FILE,
     THRESHOLDS_FILE,
-    TOKEN_MLP_FILE,
-    TokenMlp,
     save_projection,
-    save_token_mlp,
 )
 from lightretriever.artifacts.pipeline.model import Backbone, load_model
 from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
@@ -49,15 +46,13 @@ _PROJECTION_RATE = 0.05
 
 
 class Adapter:
-    """LoRA layers inside a backbone, a token MLP where `queries` is "embedding", and, with `dimension`, a linear map of
-    dense vectors to so many values, which is all zeros until `set_projection`.
+    """LoRA layers inside a backbone and, with `dimension`, a linear map of dense vectors to so many values, which is
+    all zeros until `set_projection`.
 
     `backbone` shares them, so its forward passes use and train them.
     """
 
-    def __init__(
-        self, backbone: Backbone, lora: LoraRecipe, seed: int, queries: str = "model", dimension: int | None = None
-    ) -> None:
+    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int, dimension: int | None = None) -> None:
         torch.manual_seed(seed)
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
         config = LoraConfig(
@@ -74,18 +69,15 @@ class Adapter:
             raise ModelError(
                 f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
             ) from error
-        mlp = TokenMlp(backbone.hidden_size).to(backbone.device) if queries == "embedding" else None
         projection = None
         if dimension is not None:
             projection = torch.nn.Linear(backbone.hidden_size, dimension, bias=False).to(backbone.device)
             torch.nn.init.zeros_(projection.weight)
         base = cast(PreTrainedModel, self._peft.get_base_model())
-        self.backbone = replace(backbone, model=base, token_mlp=mlp, projection=projection)
+        self.backbone = replace(backbone, model=base, projection=projection)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in self._peft.named_parameters() if parameter.requires_grad
         }
-        if mlp is not None:
-            self.parameters |= {f"token_mlp.{name}": parameter for name, parameter in mlp.named_parameters()}
         if projection is not None:
             (self.parameters["projection"],) = projection.parameters()
 
@@ -130,8 +122,6 @@ class Adapter:
             self._write_weights(new, recipe)
             if idf is not None:
                 save_idf(new / IDF_FILE, idf)
-            if self.backbone.token_mlp is not None:
-                save_token_mlp(new / TOKEN_MLP_FILE, self.backbone.token_mlp)
             if self.backbone.projection is not None:
                 save_projection(new / PROJECTION_FILE, self.backbone.projection)
             if self.backbone.thresholds is not None:
@@ -164,7 +154,6 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
         "pooling": recipe.pooling,
         "lowercase": recipe.lowercase,
         "projection": recipe.has(RegressionStage),
-        "queries": recipe.queries,
         "sparse_positions": "inner",
         "term_thresholds": recipe.term_thresholds,
         "query_weights": "idf_count" if weighted else "count",
@@ -193,7 +182,7 @@ def load_for_training(recipe: TrainRecipe, dimension: int | None = None) -> Adap
                 remedy=f"Lower {name}.",
             )
     backbone = replace(backbone, pooling=recipe.pooling)
-    return Adapter(backbone, recipe.lora, recipe.seed, recipe.queries, dimension)
+    return Adapter(backbone, recipe.lora, recipe.seed, dimension)
 
 
 def term_thresholds(

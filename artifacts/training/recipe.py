@@ -223,7 +223,6 @@ class TrainRecipe(Section):
     """A whole training run. The adapter is written to `output`, everything else to `work`.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
-    `queries` says what makes token vectors: the model, or, to compare with, an MLP on its embedding layer.
     `term_thresholds` is the share of texts in which a term is to be silent at first (None: no thresholds).
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `teacher` is for the stages of kind regression and residual.
@@ -235,7 +234,6 @@ class TrainRecipe(Section):
     seed: int = 0
     lowercase: bool = True
     idf_rows: bool = False
-    queries: Literal["model", "embedding"] = "model"
     term_thresholds: float | None = Field(default=None, gt=0, lt=1)
     layers: int | None = Field(default=None, ge=1)
     pooling: Literal["end", "mean"] = "end"
@@ -252,8 +250,6 @@ class TrainRecipe(Section):
     def _stages_fit(self) -> Self:
         if self.teacher is None and self.has(RegressionStage, ResidualStage):
             raise ValueError("a stage of kind regression or residual needs a teacher")
-        if self.queries == "embedding" and self.has(RegressionStage):
-            raise ValueError("a stage of kind regression needs token vectors of the model, but queries is embedding")
         sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
         if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")

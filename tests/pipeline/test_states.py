@@ -8,8 +8,8 @@ from lightretriever.artifacts.pipeline.states import (
     PrefixCache,
     block_positions,
     block_visible,
+    token_states,
     token_states_cached,
-    token_states_packed,
 )
 
 from tests.support.states import token_states_naive
@@ -22,8 +22,8 @@ def test_one_pass_under_the_block_mask_equals_token_by_token(any_backbone: Backb
     prefix = instruction_prefix(any_backbone, INSTRUCTION)
     with torch.inference_mode():
         naive = token_states_naive(any_backbone, prefix, TOKENS)
-        packed = token_states_packed(any_backbone, prefix, TOKENS)
-        rows = token_states_packed(any_backbone, prefix, TOKENS, row_blocks=2)
+        packed = token_states(any_backbone, prefix, TOKENS)
+        rows = token_states(any_backbone, prefix, TOKENS, row_blocks=2)
     torch.testing.assert_close(packed, naive, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(rows, naive, atol=2e-5, rtol=1e-4)
     assert (naive[1] == naive[2]).all()
@@ -83,7 +83,7 @@ def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: 
     prefix = instruction_prefix(backbone, INSTRUCTION)
     with torch.inference_mode():
         if way == "packed":
-            states = token_states_packed(backbone, prefix, TOKENS)
+            states = token_states(backbone, prefix, TOKENS)
         else:
             states = token_states_cached(backbone, PrefixCache(backbone, prefix), TOKENS)
     assert states.device.type == "meta"
