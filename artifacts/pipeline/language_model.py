@@ -19,9 +19,8 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 from lightretriever.artifacts.pipeline.states import (
     PackedStates,
-    PrefixCache,
     packed_states,
-    token_states_cached,
+    token_states,
 )
 from lightretriever.artifacts.progress import ProgressBar
 from torch.nn.functional import normalize
@@ -103,8 +102,8 @@ class LanguageModel(Encoder):
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """e(t) behind the instruction."""
-        cache = PrefixCache(self.backbone, instruction_prefix(self.backbone, instruction))
-        return lambda tokens: token_states_cached(self.backbone, cache, tokens)
+        prefix = instruction_prefix(self.backbone, instruction)
+        return lambda tokens: token_states(self.backbone, prefix, tokens)
 
 
 def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:

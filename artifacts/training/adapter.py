@@ -142,8 +142,8 @@ class Adapter:
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     """What is to be known of the training when the adapter is used."""
     last = recipe.stages[-1]
-    weighted = isinstance(last, ContrastiveStage | ResidualStage) and last.flops.idf
     residual = next((stage for stage in recipe.stages if isinstance(stage, ResidualStage)), None)
+    weighted = residual is not None or (isinstance(last, ContrastiveStage) and last.flops.idf)
     return {
         "bm25": None if residual is None else {"factor": residual.bm25, "k1": BM25_K1, "b": BM25_B},
         "bos_token": recipe.model.bos_token,

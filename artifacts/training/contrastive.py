@@ -10,8 +10,6 @@ exchange representations, so that their gradients add up to those of one process
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
@@ -37,33 +35,16 @@ class Chunk:
 
 
 class Contrastive:
-    """The objective of `ContrastiveStage`.
+    """The objective of `ContrastiveStage`. `weights` lie on the model's device."""
 
-    `idf` (V,) float32 for IDF-aware training of the sparse side, else None; `row_weights` (V,) float32 for table rows
-    that are weighted by their token, else None.
-    """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        stage: ContrastiveStage,
-        data: DataRecipe,
-        idf: npt.NDArray[np.float32] | None = None,
-        row_weights: npt.NDArray[np.float32] | None = None,
-    ) -> None:
+    def __init__(self, backbone: Backbone, stage: ContrastiveStage, data: DataRecipe, weights: TokenWeights) -> None:
         longest = max(stage.matryoshka, default=0)
         if longest > backbone.vector_size:
             raise RecipeError(
                 f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.vector_size}.",
                 remedy="Leave the dimension out.",
             )
-        self._backbone, self._stage, self._data = backbone, stage, data
-        self._weights = TokenWeights(
-            *(
-                None if one is None else torch.tensor(one[: backbone.embedded], device=backbone.device)
-                for one in (idf, row_weights)
-            )
-        )
+        self._backbone, self._stage, self._data, self._weights = backbone, stage, data, weights
         self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:

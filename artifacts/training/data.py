@@ -24,9 +24,9 @@ from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.training.duplicates import content
 from lightretriever.artifacts.training.negatives import SCRATCH, Source, filter_and_mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
-from lightretriever.artifacts.training.simhash import nearest, simhash
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 from rich.console import Console
 from rich.markup import escape
@@ -40,7 +40,7 @@ MOST_POSITIVES: Final = 4
 More would let a few queries with very many relevant documents fill the batches.
 """
 
-_FORMAT: Final = 1  # to be raised when the same inputs give other examples
+_FORMAT: Final = 2  # to be raised when the same inputs give other examples
 _PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.jsonl", "report.json"
 _COLUMNS: Final = {
     "pairs": "pairs",
@@ -101,19 +101,13 @@ def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
 
 
 def print_data_report(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print the rows of `data_report` as two tables: what became of the pairs, and what the near-duplicates are of."""
-    counts = Table(title="training pairs")
-    near = Table(title="training pairs near a query of")
-    for table, columns in ((counts, list(_COLUMNS.values())), (near, list(rows[0]["near_duplicates_of"]))):
-        table.add_column("set")
-        for column in columns:
-            table.add_column(escape(column), justify="right")
+    """Print the rows of `data_report` as a table: what became of the pairs."""
+    table = Table("set", title="training pairs")
+    for column in _COLUMNS.values():
+        table.add_column(escape(column), justify="right")
     for row in rows:
-        counts.add_row(escape(row["set"]), *(f"{row[key]:,}" for key in _COLUMNS))
-        near.add_row(escape(row["set"]), *(f"{count:,}" for count in row["near_duplicates_of"].values()))
-    console.print(counts)
-    if rows[0]["near_duplicates_of"]:
-        console.print(near)
+        table.add_row(escape(row["set"]), *(f"{row[key]:,}" for key in _COLUMNS))
+    console.print(table)
 
 
 def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
@@ -196,14 +190,11 @@ def _decontaminated(
     rule = recipe.data.decontaminate
     if rule is None:
         return examples, {}
-    hashes = simhash([example.query for example in examples])
-    near = {
-        name: nearest(hashes, simhash(references), rule.distance) >= 0
-        for name, references in _references(rule.against, one).items()
-    }
-    dirty = np.any(list(near.values()), axis=0)
-    clean = [example for example, bad in zip(examples, dirty.tolist(), strict=True) if not bad]
-    return clean, {name: int(found.sum()) for name, found in near.items()}
+    contents = [content(example.query) for example in examples]
+    known = {name: set(map(content, texts)) for name, texts in _references(rule.against, one).items()}
+    near = {name: sum(text in of_set for text in contents) for name, of_set in known.items()}
+    dirty = set[str]().union(*known.values())
+    return [example for example, text in zip(examples, contents, strict=True) if text not in dirty], near
 
 
 def _references(against: Sequence[Path], one: SetRecipe) -> dict[str, list[str]]:
@@ -243,7 +234,6 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
         "drop_title": one.drop_title,
         "limit": one.limit,
         "seed": recipe.seed if one.limit is not None else None,
-        "distance": rule and rule.distance,
         "against": {
             name: hashlib.sha256(json.dumps(texts).encode()).hexdigest()
             for name, texts in (_references(rule.against, one) if rule else {}).items()

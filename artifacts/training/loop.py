@@ -128,12 +128,13 @@ def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], 
         regression = _regression(run, stage)
         return regression, regression.batch
     seed = recipe.seed + _STAGE_SEED * run.progress.stage
-    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=stage.negatives, seed=seed)
+    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=stage.negatives, steps=stage.steps, seed=seed)
+    weights = run.token_weights(stage)
     if isinstance(stage, ContrastiveStage):
-        return Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights()), mixture.batch
+        return Contrastive(backbone, stage, recipe.data, weights), mixture.batch
     teacher, folder = run.teacher(), recipe.work / "teachers"
     vectors = run.processes.in_turn(lambda: PairVectors(teacher, run.sets, folder))
-    return Residual(backbone, stage, recipe.data, vectors, run.load_idf(), run.average_length), mixture.batch
+    return Residual(backbone, stage, recipe.data, vectors, weights, run.average_length), mixture.batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:

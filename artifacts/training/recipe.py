@@ -67,10 +67,9 @@ class SetRecipe(Section):
 
 
 class DecontaminateRecipe(Section):
-    """Leave out training queries whose SimHash is within `distance` bits of any query of the sets `against`."""
+    """Leave out training queries whose content is that of any query of the sets `against`."""
 
     against: list[Path] = Field(min_length=1)
-    distance: int = Field(default=3, ge=0, le=16)
 
 
 class ConsistencyRecipe(Section):

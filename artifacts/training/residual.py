@@ -27,11 +27,12 @@ from lightretriever.artifacts.training.contrastive import (
     tokenise,
 )
 from lightretriever.artifacts.training.losses import (
+    TokenWeights,
     bm25_scores,
     distillation_loss,
     ensemble,
     flops,
-    quadratic_warmup,
+    flops_weight,
     sparse_scores,
 )
 from lightretriever.artifacts.training.recipe import DataRecipe, ResidualStage
@@ -73,8 +74,8 @@ class PairVectors:
 
 
 class Residual:
-    """The objective of `ResidualStage`. `idf` (V,) float32 is that of the training documents, `average` their mean
-    number of tokens."""
+    """The objective of `ResidualStage`. `weights` have the IDF of the training documents, on the model's device,
+    `average` is their mean number of tokens."""
 
     def __init__(
         self,
@@ -82,11 +83,11 @@ class Residual:
         stage: ResidualStage,
         data: DataRecipe,
         vectors: PairVectors,
-        idf: npt.NDArray[np.float32],
+        weights: TokenWeights,
         average: float,
     ) -> None:
         self._backbone, self._stage, self._data, self._vectors = backbone, stage, data, vectors
-        self._idf, self._average = torch.tensor(idf[: backbone.embedded], device=backbone.device), average
+        self._idf, self._average = weights.idf, average
         self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
@@ -99,16 +100,13 @@ class Residual:
         weights = torch.tensor([1 - stage.share, stage.share])
         target = ensemble(torch.stack([plain, self._vectors.cosines(batch, names)]), weights, stage.scale)
         target, positives = target.to(backbone.device), layout.candidates[:, 0]
-        regulariser = stage.flops.weight * quadratic_warmup(
-            context.step, stage.flops.warmup or max(1, context.steps // 3)
-        )
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
-            found = sparse_scores(layout.queries, leaves["sparse"], self._idf if stage.flops.idf else None)
+            found = sparse_scores(layout.queries, leaves["sparse"], self._idf)
             scores = stage.bm25 * plain.to(found.device) + found
             losses = {
                 "ensemble": distillation_loss(scores / stage.temperature, target),
-                "flops": regulariser * flops(leaves["sparse"]),
+                "flops": flops_weight(stage.flops, context) * flops(leaves["sparse"]),
             }
             logged = {"terms": float((leaves["sparse"] > 0).float().sum(dim=1).mean())}
             for name, one in (

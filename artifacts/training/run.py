@@ -32,6 +32,7 @@ from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
 from lightretriever.artifacts.training.data import data_report, prepare, print_data_report, read_texts
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
+from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, ResidualStage, TrainRecipe
 from lightretriever.artifacts.training.regression import Regression
@@ -91,9 +92,7 @@ class Run:
         )
         if processes.first and recipe.needs_pairs:
             print_data_report(data_report(recipe), Console(stderr=True))
-        sparse = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
-        with_idf = recipe.idf_rows or any(stage.flops.idf or isinstance(stage, ResidualStage) for stage in sparse)
-        self.idf = processes.in_turn(self.load_idf) if with_idf else None
+        self.idf = processes.in_turn(self._load_idf) if recipe.needs_pairs or recipe.idf_rows else None
         if recipe.term_thresholds is not None:
             self.adapter.set_thresholds(processes.in_turn(self._load_thresholds))
         self.progress = Progress()
@@ -112,7 +111,7 @@ class Run:
             raise RecipeError("a stage follows a teacher, but teacher is not set.", remedy="Set teacher.path.")
         return self._teacher
 
-    def load_idf(self) -> npt.NDArray[np.float32]:
+    def _load_idf(self) -> npt.NDArray[np.float32]:
         """IDF over the documents of all sets (V,) float32, computed once."""
         file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
         if not file.is_file():
@@ -122,18 +121,16 @@ class Run:
             write_array(file, idf_weights(cut, tokenizer.vocab_size))
         return load_idf(file, tokenizer.vocab_size)
 
-    def idf_of(self, stage: object) -> npt.NDArray[np.float32] | None:
-        """The IDF weights (V,) float32 that a stage scores with."""
-        return self.idf if isinstance(stage, ContrastiveStage | ResidualStage) and stage.flops.idf else None
+    def token_weights(self, stage: ContrastiveStage | ResidualStage) -> TokenWeights:
+        """What tokens weigh in a stage, on the model's device. On top of BM25, IDF always counts."""
+        idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
+        scored = isinstance(stage, ResidualStage) or stage.flops.idf
+        return TokenWeights(idf if scored else None, idf if self.recipe.idf_rows else None)
 
     @cached_property
     def average_length(self) -> float:
         """The mean number of tokens of the training documents."""
         return mean_length(self.adapter.backbone, self.sets, self.recipe.data.max_document_length, self.recipe.seed)
-
-    def row_weights(self) -> npt.NDArray[np.float32] | None:
-        """What the rows of the token table are multiplied with, (V,) float32."""
-        return self.idf if self.recipe.idf_rows else None
 
     def resume(self, optimizer: torch.optim.Optimizer) -> None:
         """Set weights, optimiser and progress from the checkpoint, where there is one."""
@@ -159,18 +156,16 @@ class Run:
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
-    def develop(self, stage: object, step: int) -> None:
+    def develop(self, stage: ContrastiveStage | ResidualStage, step: int) -> None:
         """Score the development set on the first process; the weights of the best score are kept: that of hybrid
         search, or of the sparse leg after a residual stage."""
         if self._dev is not None:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
-            residual = isinstance(stage, ResidualStage)
             bm25 = (stage.bm25, self.average_length) if isinstance(stage, ResidualStage) else None
-            idf = self.idf if residual else self.idf_of(stage)
-            scores = evaluate_dev(self.adapter.backbone, self._dev, length, idf, self.row_weights(), bm25)
+            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.token_weights(stage), bm25)
             self.log({"step": step, "dev": scores})
-            score = scores["sparse" if residual else "hybrid"]
+            score = scores["hybrid" if bm25 is None else "sparse"]
             if self.progress.best is None or score > self.progress.best:
                 self.progress.best, self.progress.best_step = score, step
                 write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))

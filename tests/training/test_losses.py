@@ -5,15 +5,18 @@ import math
 import pytest
 import torch
 from lightretriever.artifacts.training.losses import (
+    BatchLayout,
     contrastive_loss,
     cosine_scores,
     flops,
+    flops_weight,
     full_alignment_loss,
     matryoshka_scores,
-    quadratic_warmup,
     query_means,
     sparse_scores,
 )
+from lightretriever.artifacts.training.recipe import FlopsRecipe
+from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 NONE_HIDDEN = torch.zeros(2, 3, dtype=torch.bool)
 
@@ -76,7 +79,20 @@ def test_flops_of_idf_training_leaves_idf_out() -> None:
 
 
 def test_the_regulariser_grows_quadratically_to_its_weight() -> None:
-    assert [quadratic_warmup(step, 4) for step in (0, 1, 3, 9)] == [1 / 16, 1 / 4, 1.0, 1.0]
+    settings = FlopsRecipe(weight=1.0, warmup=4)
+    found = [flops_weight(settings, StepContext(step, 12, seed=0)) for step in (0, 1, 3, 9)]
+    assert found == [1 / 16, 1 / 4, 1.0, 1.0]
+    assert flops_weight(FlopsRecipe(weight=2.0), StepContext(1, 12, seed=0)) == 2.0 / 4  # a third of the stage
+
+
+def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:
+    examples = [Example(0, "a", "Who is it?", "d0"), Example(1, "b", " who is IT? ", "d1"), Example(2, "c", "x", "d2")]
+    documents = {"d0": "first", "d1": "second", "d2": "third", "d3": "Second ", "d4": "fourth"}
+    names = list(documents)
+    batch = Batch(TrainingSet("s", "i", 1.0, examples, documents), examples, [["d0", "d3"], ["d1", "d4"], ["d2", "d0"]])
+    layout = BatchLayout.of(batch, names, list(documents.values()), [[1], [1], [2]], [[1], [1], [2]])
+    assert layout.candidates.tolist() == [[0, 3], [1, 4], [2, 0]]
+    assert layout.hidden.int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 0, 0, 0, 0]]
 
 
 def test_alignment_is_the_divergence_of_the_softmaxes() -> None:
