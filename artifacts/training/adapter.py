@@ -237,7 +237,7 @@ A LoRA adapter that makes {model} a LightRetriever: documents are read by
 {"the whole model" if recipe.layers is None else f"the model's first {recipe.layers} layers"}, queries by a table of
 token vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
 {"lowercased" if recipe.lowercase else "not lowercased"} on both sides.
-{_teacher(recipe)}
+
 ## Training data
 | set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence | instruction |
 |---|---:|---:|---|---|
@@ -245,26 +245,25 @@ token vectors and their token counts. Use it as `model.adapter` in a recipe of `
 
 ## Stages
 {stages}
-{_best(recipe, progress)}
-Trained in {progress.elapsed_s / 60:.0f} minutes. Licence of the base model: {recipe.model.licence or "not stated"}.
+
+{_notes(recipe, progress)}
 """
 
 
-def _teacher(recipe: TrainRecipe) -> str:
-    if recipe.teacher is None:
-        return ""
-    name = Path(recipe.teacher.path).name
-    said = f"Document vectors follow those of {name}, a bi-encoder, and lie in its space."
-    if not recipe.has(RegressionStage):
-        said = f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {name}, a bi-encoder."
-    return f"\n{said}\n"
-
-
-def _best(recipe: TrainRecipe, progress: Progress) -> str:
-    if progress.best is None or recipe.dev is None:
-        return ""
-    searched = "sparse" if isinstance(recipe.stages[-1], ResidualStage) else "hybrid"
-    return (
-        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of {searched} "
-        f"search {progress.best:.3f} on a sample of {recipe.dev.path.name}, split {recipe.dev.split}.\n"
-    )
+def _notes(recipe: TrainRecipe, progress: Progress) -> str:
+    """What the vectors follow, and which weights these are."""
+    said = [
+        f"Trained in {progress.elapsed_s / 60:.0f} minutes. Base model: {recipe.model.licence or 'licence not stated'}."
+    ]
+    if recipe.teacher is not None:
+        teacher = Path(recipe.teacher.path).name
+        if recipe.has(RegressionStage):
+            said.append(f"Document vectors follow those of the bi-encoder {teacher} and lie in its space.")
+        if recipe.has(ResidualStage):
+            said.append(f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {teacher}.")
+    if recipe.dev is not None and progress.best is not None:
+        said.append(
+            f"The weights are those of step {progress.best_step}, the best on the development set "
+            f"{recipe.dev.path.name}, split {recipe.dev.split}: nDCG@10 {progress.best:.3f}."
+        )
+    return "\n".join(said)

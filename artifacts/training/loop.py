@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,9 +25,11 @@ from lightretriever.artifacts.training.residual import PairVectors, Residual
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
-from lightretriever.artifacts.training.types import Batch, Objective, StepContext
+from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["train"]
+
+Objective: TypeAlias = Contrastive | Regression | Residual
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
@@ -61,7 +63,7 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
 def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
     objective, batch_of = _objective(run, stage)
-    dev = run.recipe.dev if isinstance(stage, ContrastiveStage | ResidualStage) else None
+    dev = None if isinstance(stage, RegressionStage) else run.recipe.dev
     from_step = 0 if isinstance(stage, ResidualStage) else 1  # what BM25 alone is worth
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
@@ -90,7 +92,7 @@ def _step(
     run: Run,
     stage: Stage,
     optimizer: torch.optim.Optimizer,
-    objective: Objective[Any],
+    objective: Objective,
     batch: Any,
     step: int,
 ) -> None:
@@ -121,7 +123,7 @@ def _step(
     run.log({"step": step, **of_set, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
-def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], Any]]:
+def _objective(run: Run, stage: Stage) -> tuple[Objective, Callable[[int], Any]]:
     """What the stage minimises, and its batches by step."""
     recipe, backbone = run.recipe, run.adapter.backbone
     if isinstance(stage, RegressionStage):
@@ -140,12 +142,12 @@ def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], 
 def _regression(run: Run, stage: RegressionStage) -> Regression:
     """The objective of a regression stage. Its linear map begins as the one that fits the model as it is."""
     recipe, teacher, adapter = run.recipe, run.teacher(), run.adapter
-    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes.first)
+    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes)
     rows, tokens = None, stage.tokens
     if tokens is not None:
         queries = train_queries(recipe, tokens.queries)
-        folder = recipe.work / "rows"
-        rows = run.processes.in_turn(lambda: fit_rows(adapter.backbone, teacher, texts, queries, tokens, folder))
+        blocks, folder = [texts.block(number) for number in range(tokens.blocks)], recipe.work / "rows"
+        rows = run.processes.in_turn(lambda: fit_rows(adapter.backbone, teacher, blocks, queries, tokens, folder))
     if not adapter.parameters["projection"].any():
         fitted, vectors = texts.block(0)
         adapter.train(False)

@@ -22,7 +22,6 @@ __all__ = [
     "ensemble",
     "flops",
     "flops_weight",
-    "full_alignment_loss",
     "matryoshka_scores",
     "query_means",
     "row_loss",
@@ -88,15 +87,6 @@ def contrastive_loss(
     left out because they hold the text of the query's positive.
     """
     return functional.cross_entropy(scores.masked_fill(hidden, -torch.inf) / temperature, positives)
-
-
-def full_alignment_loss(
-    scores: torch.Tensor, full: torch.Tensor, hidden: torch.Tensor, temperature: float, full_temperature: float
-) -> torch.Tensor:
-    """KL(softmax(full/τ') ‖ softmax(scores/τ)), mean over the queries: asymmetric scores follow the full model's dense
-    ones, whose temperature τ' is `full_temperature`. No gradient reaches `full`.
-    """
-    return distillation_loss(scores / temperature, (full / full_temperature).masked_fill(hidden, torch.nan))
 
 
 def bm25_scores(
@@ -263,11 +253,12 @@ def contrastive_objective(
         "flops": flops_weight(stage.flops, context) * flops(outputs["sparse"]),
     }
     if stage.full_kl > 0:
-        full = cosine_scores(outputs["full_dense"], outputs["dense"])
+        full = matryoshka_scores(outputs["full_dense"], outputs["dense"], stage.matryoshka)
+        target = (full[-1] / tau_dense).masked_fill(hidden, torch.nan)
         losses |= {
-            "full_dense": prefixes(matryoshka_scores(outputs["full_dense"], outputs["dense"], stage.matryoshka)),
-            "kl_dense": stage.full_kl * full_alignment_loss(ladder[-1], full, hidden, tau_dense, tau_dense),
-            "kl_sparse": stage.full_kl * full_alignment_loss(lexical, full, hidden, tau_sparse, tau_dense),
+            "full_dense": prefixes(full),
+            "kl_dense": stage.full_kl * distillation_loss(ladder[-1] / tau_dense, target),
+            "kl_sparse": stage.full_kl * distillation_loss(lexical / tau_sparse, target),
         }
     hits = (ladder[-1].argmax(dim=1) == positives).float().mean()
     logged = {"dense_accuracy": float(hits), "terms": float((outputs["sparse"] > 0).float().sum(dim=1).mean())}

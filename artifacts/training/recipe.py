@@ -125,7 +125,6 @@ class StageBase(Section):
     steps: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=2)
     chunk_tokens: int | None = Field(default=None, ge=8)
-    row_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=2e-4, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
     decay: float | None = Field(default=None, gt=0, le=1)

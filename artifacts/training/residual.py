@@ -9,7 +9,7 @@ batch. BM25 is over the model's own tokens, with the IDF of the training documen
 impact = w + a · tf / (tf + k1 (1 - b + b · len / average)), and IDF is the weight of a query's token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +38,7 @@ from lightretriever.artifacts.training.losses import (
 from lightretriever.artifacts.training.recipe import DataRecipe, ResidualStage
 from lightretriever.artifacts.training.types import Batch, StepContext, TrainingSet
 
-__all__ = ["PairVectors", "Residual", "mean_length"]
-
-_SAMPLE = 4096
+__all__ = ["PairVectors", "Residual"]
 
 
 class PairVectors:
@@ -91,7 +89,7 @@ class Residual:
         self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
-        """One step's gradients (see `Objective`); returns the parts of the loss."""
+        """Add one step's gradients; returns the parts of the loss."""
         backbone, stage = self._backbone, self._stage
         layout, sequences, _ = tokenise(backbone, batch, self._data)
         names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
@@ -117,19 +115,8 @@ class Residual:
                 logged[f"{name}_accuracy"] = float((one.argmax(dim=1) == positives).float().mean())
             return losses, logged
 
-        def run_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: {"sparse": document_outputs(backbone, sequences[part], self._row_tokens)["sparse"]}
+        def documents_of(part: slice) -> Tensors:
+            return {"sparse": document_outputs(backbone, sequences[part], self._row_tokens)["sparse"]}
 
-        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, run_of, context))
+        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
         return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
-
-
-def mean_length(backbone: Backbone, sets: Sequence[TrainingSet], longest: int, seed: int) -> float:
-    """The mean number of tokens of the sets' documents, special ones left out, in a sample of each set."""
-    lengths: list[int] = []
-    for number, one in enumerate(sets):
-        texts = list(one.documents.values())
-        places = np.random.default_rng((seed % 2**64, number)).permutation(len(texts))[:_SAMPLE]
-        drawn = [texts[place] for place in places.tolist()]
-        lengths += [len(ids) - len(backbone.prefix()) - 1 for ids in backbone.document_ids(drawn, longest)]
-    return float(np.mean(lengths))

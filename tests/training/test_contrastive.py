@@ -66,13 +66,12 @@ def batch() -> Batch:
     return Batch(TrainingSet("set", INSTRUCTION, 1.0, examples, documents), examples, candidates)
 
 
-def stage(chunk_tokens: int = 100_000, row_tokens: int = 128, *, full_kl: float = 0.5) -> ContrastiveStage:
+def stage(chunk_tokens: int = 100_000, *, full_kl: float = 0.5) -> ContrastiveStage:
     return ContrastiveStage(
         kind="contrastive",
         steps=9,
         matryoshka=[8],
         chunk_tokens=chunk_tokens,
-        row_tokens=row_tokens,
         flops=FlopsRecipe(weight=0.01, warmup=6),
         full_kl=full_kl,
         negatives=2,
@@ -126,7 +125,7 @@ def test_packing_fills_rows_and_breaks_no_text() -> None:
 
 def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch) -> None:
     plain, logged = gradients(backbone, batch, stage())
-    cached, again = gradients(backbone, batch, stage(chunk_tokens=40, row_tokens=48))
+    cached, again = gradients(backbone, batch, stage(chunk_tokens=40))
     assert_same(plain, cached)
     assert again == pytest.approx(logged, rel=1e-4)
 
@@ -143,7 +142,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path
     for chunk_tokens in (100_000, 40):
         for parameter in adapter.parameters.values():
             parameter.grad = None
-        objective = Contrastive(adapter.backbone, stage(chunk_tokens, 64), DATA, TokenWeights(idf_of(loaded, batch)))
+        objective = Contrastive(adapter.backbone, stage(chunk_tokens), DATA, TokenWeights(idf_of(loaded, batch)))
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             objective.backward(batch, CONTEXT)
         found.append({name: parameter.grad for name, parameter in adapter.parameters.items()})

@@ -10,7 +10,6 @@ from lightretriever.artifacts.training.losses import (
     cosine_scores,
     flops,
     flops_weight,
-    full_alignment_loss,
     matryoshka_scores,
     query_means,
     sparse_scores,
@@ -93,25 +92,3 @@ def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:
     layout = BatchLayout.of(batch, names, list(documents.values()), [[1], [1], [2]], [[1], [1], [2]])
     assert layout.candidates.tolist() == [[0, 3], [1, 4], [2, 0]]
     assert layout.hidden.int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 0, 0, 0, 0]]
-
-
-def test_alignment_is_the_divergence_of_the_softmaxes() -> None:
-    scores, full = torch.tensor([[0.0, 0.0]], requires_grad=True), torch.tensor([[math.log(3.0), 0.0]]).requires_grad_()
-    loss = full_alignment_loss(scores, full, torch.zeros(1, 2, dtype=torch.bool), 1.0, 1.0)
-    assert loss.item() == pytest.approx(0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5), rel=1e-5)
-    loss.backward()
-    assert full.grad is None
-    assert scores.grad is not None
-    torch.testing.assert_close(scores.grad, torch.tensor([[-0.25, 0.25]]))
-
-
-@pytest.mark.parametrize("temperature", [0.02, 1.0])
-def test_alignment_leaves_hidden_documents_out(temperature: float) -> None:
-    scores, full = torch.tensor([[0.3, 5.0, 0.1]]), torch.tensor([[0.3, -5.0, 0.1]])
-    hidden = torch.tensor([[False, True, False]])
-    assert full_alignment_loss(scores, full, hidden, temperature, temperature).item() == pytest.approx(0.0, abs=1e-6)
-
-
-def test_alignment_has_a_temperature_for_each_side() -> None:
-    full, none = torch.tensor([[0.5, 0.1]]), torch.zeros(1, 2, dtype=torch.bool)
-    assert full_alignment_loss(10 * full, full, none, 1.0, 0.1).item() == pytest.approx(0.0, abs=1e-6)

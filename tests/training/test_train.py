@@ -97,9 +97,9 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(toy: Path, uninterrupted:
     recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
     for _ in range(6):
         train(recipe, minutes=0)
-    saved = (tmp_path / "work" / "checkpoint.safetensors").read_bytes()
+    saved = (tmp_path / "work" / "checkpoint.pt").read_bytes()
     train(recipe, minutes=0)
-    (tmp_path / "work" / "checkpoint.safetensors").write_bytes(saved)  # as if killed after the step, before its end
+    (tmp_path / "work" / "checkpoint.pt").write_bytes(saved)  # as if killed after the step, before its end
     assert len(losses(tmp_path)) == 7
     while not train(recipe, minutes=0):
         pass
