@@ -233,9 +233,4 @@ def _read_examples(folder: Path) -> list[Example]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {folder}.") from error
-    expected = read_json(folder / _REPORT).get("kept")
-    if len(examples) != expected:
-        raise ResumeError(
-            f"{file} has {len(examples)} examples; {_REPORT} says {expected}.", remedy=f"Delete {folder}."
-        )
     return examples

@@ -129,7 +129,8 @@ def _hybrid(legs: Scores) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floatin
     """The ranking that the service makes of the scores of both legs, (2, N): it, too, gives the candidates of one leg
     the true score of the other."""
     candidates, _, ranks = kernels.align([_best(scores) for scores in legs])
-    order, _, fused = kernels.fuse(legs[:, candidates].astype(np.float64), ranks, _WEIGHTS, "range", 0.0)
+    known = np.ascontiguousarray(legs[:, candidates], dtype=np.float64)
+    order, _, fused = kernels.fuse(known, ranks, _WEIGHTS, "range", 0.0)
     return candidates[order], fused[order]
 
 

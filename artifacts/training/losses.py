@@ -142,25 +142,20 @@ def row_loss(vectors: torch.Tensor, rows: torch.Tensor, scale: float) -> tuple[t
 def ensemble(scores: torch.Tensor, weights: torch.Tensor, scale: float) -> torch.Tensor:
     """The teachers' common logits S · (Σ_j w_j ŝ_j) / (Σ_j w_j), with ŝ_j = (s_j - min s_j) / (max s_j - min s_j).
 
-    `scores` (teachers, B, C), NaN where a teacher has no score; `weights` (teachers,) positive; `scale` S. Minimum and
-    maximum are those of one teacher over one query's candidates. Scores that are all equal say nothing about the
-    order and become 0. A mean is over the teachers that score the candidate. Returns (B, C) float32, NaN where none
-    does.
+    `scores` (teachers, B, C); `weights` (teachers,) positive; `scale` S. Minimum and maximum are those of one teacher
+    over one query's candidates. Scores that are all equal say nothing about the order and become 0. Returns (B, C)
+    float32.
     """
     scores = scores.float()
-    known = ~scores.isnan()
-    low = scores.masked_fill(~known, torch.inf).amin(dim=2, keepdim=True)
-    high = scores.masked_fill(~known, -torch.inf).amax(dim=2, keepdim=True)
+    low, high = scores.amin(dim=2, keepdim=True), scores.amax(dim=2, keepdim=True)
     normalised = torch.where(high > low, (scores - low) / (high - low), 0.0)
-    shares = weights.to(scores)[:, None, None] * known
-    total = torch.where(known, shares * normalised, 0.0).sum(dim=0)
-    return scale * total / shares.sum(dim=0)  # 0 / 0 is the NaN of a candidate that nobody scores
+    return scale * torch.einsum("t,tbc->bc", weights.float() / weights.sum(), normalised)
 
 
 def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """KL(softmax(target) ‖ softmax(student)) over each query's candidates, mean over the queries, in float32.
 
-    `student` (B, C) logits; `target` (B, C) as `ensemble` gives them: candidates that are NaN there are left out of
+    `student` (B, C) logits; `target` (B, C) logits, of which those candidates that are NaN are left out of
     both distributions. The gradient reaches the student alone.
     """
     unknown = target.isnan()
@@ -178,15 +173,15 @@ class BatchLayout:
     """Where things are in a batch of B queries, M distinct documents and U distinct query tokens.
 
     `tokens` (U,) int64 token ids of the dense leg, `places[b]` (m_b,) int64 a query's places in them; `queries[b]`
-    (n_b,) int64 its token ids of the sparse leg; `candidates` (B, C) int64 columns of each query's own documents, the
-    positive first; `hidden` (B, M) bool: documents that are no negatives, with the text of the query's positive or of
-    that of the same query elsewhere in the batch.
+    (n_b,) int64 its token ids of the sparse leg; `positives` (B,) int64 the column of each query's positive; `hidden`
+    (B, M) bool: documents that are no negatives, with the text of the query's positive or of that of the same query
+    elsewhere in the batch.
     """
 
     tokens: torch.Tensor
     queries: list[torch.Tensor]
     places: list[torch.Tensor]
-    candidates: torch.Tensor
+    positives: torch.Tensor
     hidden: torch.Tensor
 
     @classmethod
@@ -196,8 +191,7 @@ class BatchLayout:
         """The layout of `batch`, whose distinct documents are `names` with `texts`; `queries` and `sparse` are token
         ids of the dense and of the sparse leg."""
         columns = {name: column for column, name in enumerate(names)}
-        candidates = torch.tensor([[columns[name] for name in row] for row in batch.candidates])
-        positives = candidates[:, 0]
+        positives = torch.tensor([columns[example.positive] for example in batch.examples])
         asked, read = _numbered([example.query for example in batch.examples]), _numbered(texts)
         twins = read[positives][:, None] == read
         hidden = (asked[:, None] == asked).float() @ twins.float() > 0
@@ -205,7 +199,7 @@ class BatchLayout:
         ids = [torch.tensor(query) for query in queries]
         tokens, places = torch.cat(ids).unique(return_inverse=True)
         lexical = [torch.tensor(query) for query in sparse]
-        return cls(tokens, lexical, list(places.split([len(query) for query in ids])), candidates, hidden)
+        return cls(tokens, lexical, list(places.split([len(query) for query in ids])), positives, hidden)
 
 
 def _numbered(texts: list[str]) -> torch.Tensor:
@@ -235,8 +229,8 @@ def contrastive_objective(
     model is trained along, `full_dense` (B, H) of the whole queries. Both legs follow its scores.
     """
     device = outputs["dense"].device
-    candidates, hidden = layout.candidates.to(device), layout.hidden.to(device)
-    positives, tau_dense, tau_sparse = candidates[:, 0], stage.dense_temperature, stage.sparse_temperature
+    positives, hidden = layout.positives.to(device), layout.hidden.to(device)
+    tau_dense, tau_sparse = stage.dense_temperature, stage.sparse_temperature
     idf, states = weights.idf, outputs["tokens"].float()
     if weights.rows is not None:
         states = states * weights.rows[layout.tokens.to(device)][:, None]

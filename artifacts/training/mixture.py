@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.training.types import Batch, Example, TrainingSet, same_text
+from lightretriever.artifacts.training.types import Batch, TrainingSet
 
 __all__ = ["Mixture"]
 
@@ -20,8 +20,8 @@ class Mixture:
     """Draws the batch of each of `steps` steps from `sets`, each as often as its weight says.
 
     Within an epoch of a set each example comes at most once: a seeded permutation is cut into batches of `batch_size`,
-    and what is left at the end fills no batch. Every example has `negatives` hard negatives in each batch, drawn from
-    its own where it has more, and filled up with random documents of the set where it has fewer.
+    and what is left at the end fills no batch. Every example has at most `negatives` hard negatives in each batch,
+    drawn from its own.
     """
 
     def __init__(self, sets: Sequence[TrainingSet], *, batch_size: int, negatives: int, steps: int, seed: int) -> None:
@@ -36,11 +36,6 @@ class Mixture:
         weights = np.array([one.weight for one in sets], dtype=np.float64)
         random = np.random.default_rng((self._seed, _SETS))
         self._drawn = random.choice(len(sets), size=steps, p=weights / weights.sum())
-        self._documents = [list(one.documents) for one in sets]
-        self._relevant: list[dict[str, set[str]]] = [{} for _ in sets]
-        for one, relevant in zip(sets, self._relevant, strict=True):
-            for example in one.examples:
-                relevant.setdefault(same_text(example.query), set()).add(example.positive)
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, counted from 0."""
@@ -51,23 +46,9 @@ class Mixture:
         rows = order[place * self._size : (place + 1) * self._size].tolist()
         examples = [one.examples[row] for row in rows]
         random = np.random.default_rng((self._seed, number, _NEGATIVES, turn))
-        candidates = [[example.positive, *self._draw(number, example, random)] for example in examples]
+        candidates = [[example.positive, *self._drawn_from(example.negatives, random)] for example in examples]
         return Batch(one, examples, candidates)
 
-    def _draw(self, number: int, example: Example, random: np.random.Generator) -> list[str]:
-        """Negatives for this step: best first where they are the example's own, random documents after them."""
-        own, documents = example.negatives, self._documents[number]
-        if len(own) >= self._negatives:
-            return [own[place] for place in sorted(random.permutation(len(own))[: self._negatives].tolist())]
-        taken = {*own, *self._relevant[number][same_text(example.query)]}
-        some = min(len(documents), self._negatives + len(taken))
-        places = random.choice(len(documents), size=some, replace=False).tolist()
-        others = [documents[place] for place in places if documents[place] not in taken]
-        drawn = [*own, *others][: self._negatives]
-        if len(drawn) < self._negatives:
-            raise RecipeError(
-                f"The set {self._sets[number].name} has too few documents ({len(documents)}) for {self._negatives} "
-                f'negatives of the query "{example.query_id}".',
-                remedy="Lower stages.negatives, or leave the set out.",
-            )
-        return drawn
+    def _drawn_from(self, own: tuple[str, ...], random: np.random.Generator) -> list[str]:
+        """So many of an example's own negatives as a step has, best first."""
+        return [own[place] for place in sorted(random.permutation(len(own))[: self._negatives].tolist())]

@@ -74,8 +74,9 @@ class Regression:
             return {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
 
         chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
-        drawn = self._drawn(context)
-        if drawn is not None:
+        drawn, tokens = None, stage.tokens
+        if self._rows is not None and tokens is not None:
+            drawn = self._rows.drawn(tokens.count, (context.seed % 2**64, context.step))
             chunks += self._token_chunks(drawn, context)
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
@@ -84,20 +85,14 @@ class Regression:
                 "cosine": (1 - functional.cosine_similarity(documents, targets, dim=1)).mean(),
                 "similarity": stage.similarity * similarity_loss(documents, targets, stage.temperature),
             }
-            if drawn is None or self._rows is None or stage.tokens is None:
+            if drawn is None or self._rows is None or tokens is None:
                 return losses, {}
             wanted = self._rows.rows[drawn].to(backbone.device)
             direction, length = row_loss(leaves["tokens"].float(), wanted, self._rows.scale)
-            losses["rows"] = stage.tokens.weight * (direction + length)
+            losses["rows"] = tokens.weight * (direction + length)
             return losses, {"row_cosine": 1 - float(direction.detach()), "row_length": float(length.detach())}
 
         return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
-
-    def _drawn(self, context: StepContext) -> torch.Tensor | None:
-        """The tokens of a step, (n,) int64; None in a stage without them."""
-        if self._rows is None or self._stage.tokens is None:
-            return None
-        return self._rows.drawn(self._stage.tokens.count, (context.seed % 2**64, context.step))
 
     def _token_chunks(self, drawn: torch.Tensor, context: StepContext) -> Iterator[Chunk]:
         """This process' forward passes of tokens, behind an instruction drawn for the step."""

@@ -61,14 +61,13 @@ class PairVectors:
                 self._vectors[f"{one.name}/{kind}"] = {key: row for row, key in enumerate(keys)}, vectors
 
     def cosines(self, batch: Batch, names: Sequence[str]) -> torch.Tensor:
-        """Of the batch's queries with the documents `names`, (B, M) float32, NaN for a document without a vector."""
-        queries, documents = (self._vectors[f"{batch.set.name}/{kind}"] for kind in ("queries", "documents"))
-        rows = queries[1][[queries[0][example.query] for example in batch.examples]].astype(np.float32)
-        scores = np.full((len(rows), len(names)), np.nan, dtype=np.float32)
-        known = [column for column, name in enumerate(names) if name in documents[0]]
-        of_names = documents[1][[documents[0][names[column]] for column in known]].astype(np.float32)
-        scores[:, known] = rows @ of_names.T
-        return torch.from_numpy(scores)
+        """Of the batch's queries with the documents `names`, (B, M) float32."""
+        keys = {"queries": [example.query for example in batch.examples], "documents": names}
+        vectors = []
+        for kind, wanted in keys.items():
+            places, kept = self._vectors[f"{batch.set.name}/{kind}"]
+            vectors.append(torch.from_numpy(kept[[places[key] for key in wanted]].astype(np.float32)))
+        return vectors[0] @ vectors[1].T
 
 
 class Residual:
@@ -97,7 +96,7 @@ class Residual:
         plain = bm25_scores(layout.queries, [ids[frame:-1] for ids in sequences], self._idf, self._average)
         weights = torch.tensor([1 - stage.share, stage.share])
         target = ensemble(torch.stack([plain, self._vectors.cosines(batch, names)]), weights, stage.scale)
-        target, positives = target.to(backbone.device), layout.candidates[:, 0]
+        target, positives = target.to(backbone.device), layout.positives
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
             found = sparse_scores(layout.queries, leaves["sparse"], self._idf)
@@ -107,11 +106,7 @@ class Residual:
                 "flops": flops_weight(stage.flops, context) * flops(leaves["sparse"]),
             }
             logged = {"terms": float((leaves["sparse"] > 0).float().sum(dim=1).mean())}
-            for name, one in (
-                ("bm25", plain),
-                ("sparse", scores.detach().cpu()),
-                ("target", target.nan_to_num().cpu()),
-            ):
+            for name, one in (("bm25", plain), ("sparse", scores.detach().cpu()), ("target", target.cpu())):
                 logged[f"{name}_accuracy"] = float((one.argmax(dim=1) == positives).float().mean())
             return losses, logged
 

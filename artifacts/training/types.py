@@ -47,9 +47,9 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """One homogeneous batch of B examples of one set, each with the same number C-1 of negatives drawn for this step.
+    """One homogeneous batch of B examples of one set.
 
-    `candidates[i]` are C document ids, the positive first.
+    `candidates[i]` are the ids of an example's documents in this step, the positive first, then negatives.
     """
 
     set: TrainingSet

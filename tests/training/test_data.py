@@ -256,9 +256,6 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
     prepare(settings)
     examples = tmp_path / "work" / "data" / "music" / "examples.jsonl"
     lines = examples.read_text().splitlines(keepends=True)
-    examples.write_text("".join(lines[:-1]))
-    with pytest.raises(ResumeError, match=r"has 99 examples; report\.json says 100"):
-        prepare(settings)
     examples.write_text("".join(lines[:-1]) + "{")
     with pytest.raises(ResumeError, match="can't be read"):
         prepare(settings)

@@ -90,5 +90,5 @@ def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:
     names = list(documents)
     batch = Batch(TrainingSet("s", "i", 1.0, examples, documents), examples, [["d0", "d3"], ["d1", "d4"], ["d2", "d0"]])
     layout = BatchLayout.of(batch, names, list(documents.values()), [[1], [1], [2]], [[1], [1], [2]])
-    assert layout.candidates.tolist() == [[0, 3], [1, 4], [2, 0]]
+    assert layout.positives.tolist() == [0, 1, 2]
     assert layout.hidden.int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 0, 0, 0, 0]]

@@ -3,8 +3,6 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.training.mixture import Mixture
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
@@ -69,51 +67,23 @@ def test_sets_come_by_weight_and_batches_are_homogeneous() -> None:
     assert all(example in batch.set.examples for batch in batches for example in batch.examples)
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    count=st.integers(10, 60),
-    queries=st.integers(5, 60),
-    positives=st.integers(5, 60),
-    size=st.integers(2, 5),
-    seed=st.integers(-3, 3),
-)
-def test_negatives_are_different_and_not_relevant(
-    count: int, queries: int, positives: int, size: int, seed: int
-) -> None:
-    one = make_set(count=count, queries=queries, positives=positives)
-    mixture = Mixture([one], batch_size=size, negatives=6, steps=12, seed=seed)
-    relevant: dict[str, set[str]] = {}
-    for example in one.examples:
-        relevant.setdefault(example.query, set()).add(example.positive)
-    for step in range(12):
-        batch = mixture.batch(step)
-        assert len(set(batch.examples)) == size == len(batch.candidates)
-        for example, (positive, *negatives) in zip(batch.examples, batch.candidates, strict=True):
-            assert positive == example.positive
-            assert len(set(negatives)) == 6
-            assert not (set(negatives) - set(example.negatives)) & relevant[example.query]
-
-
-def test_negatives_are_the_own_ones_best_first_then_random_ones() -> None:
+def test_negatives_are_drawn_of_the_own_ones_best_first() -> None:
     one = make_set(negatives=5)
     many = Mixture([one], batch_size=10, negatives=3, steps=STEPS, seed=0)
     seen = set()
     for step in range(10):
         batch = many.batch(step)
-        for example, (_, *negatives) in zip(batch.examples, batch.candidates, strict=True):
+        for example, (positive, *negatives) in zip(batch.examples, batch.candidates, strict=True):
+            assert positive == example.positive
             places = [example.negatives.index(name) for name in negatives]
+            assert len(places) == 3
             assert places == sorted(set(places))
             seen.add(tuple(places))
     assert len(seen) > 5
     batch = Mixture([one], batch_size=10, negatives=9, steps=STEPS, seed=0).batch(0)
-    for example, (positive, *negatives) in zip(batch.examples, batch.candidates, strict=True):
-        assert tuple(negatives[:5]) == example.negatives
-        assert len({positive, *negatives}) == 10
+    assert [tuple(row[1:]) for row in batch.candidates] == [example.negatives for example in batch.examples]
 
 
 def test_sets_too_small_are_refused() -> None:
     with pytest.raises(RecipeError, match="The set one has 5 examples, fewer than one batch of 6"):
         Mixture([make_set(count=5)], batch_size=6, negatives=0, steps=STEPS, seed=0)
-    few = Mixture([make_set(count=4, documents=5, negatives=1)], batch_size=2, negatives=5, steps=STEPS, seed=0)
-    with pytest.raises(RecipeError, match=r"too few documents \(5\) for 5 negatives"):
-        few.batch(0)
