@@ -4,7 +4,7 @@
 
 RECIPE is a training recipe. Each variant changes one thing in it (`VARIANTS`), is trained from the same seed on the
 same data, and recorded as NAME-VARIANT; the recipe itself is NAME. A variant that changes nothing in this recipe, such
-as `no-warmup` where there is no warm-up, is left out.
+as `no-kl` where there is no KL, is left out.
 
     WORK/VARIANT/train.yaml     the recipe of the variant
     WORK/VARIANT/train/         its run, with the log
@@ -31,14 +31,9 @@ BUNDLE_RECIPE = quality.ROOT / "recipes" / "scifact-lightretriever.yaml"
 Content = dict[str, Any]
 
 
-def _stages(change: Callable[[Content], Content | None]) -> Callable[[Content], Content]:
-    """A change of every stage; None leaves the stage out."""
-
-    def changed(recipe: Content) -> Content:
-        stages = [change(dict(stage)) for stage in recipe["stages"]]
-        return {**recipe, "stages": [stage for stage in stages if stage is not None]}
-
-    return changed
+def _stages(change: Callable[[Content], Content]) -> Callable[[Content], Content]:
+    """A change of every stage."""
+    return lambda recipe: {**recipe, "stages": [change(stage) for stage in recipe["stages"]]}
 
 
 def _contrastive(**values: object) -> Callable[[Content], Content]:
@@ -58,9 +53,7 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
     "no-idf": _stages(_plain_flops),
     "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
     "no-thresholds": lambda recipe: {**recipe, "term_thresholds": None},
-    "no-warmup": _stages(lambda stage: None if stage["kind"] == "query_likelihood" else stage),
     "no-matryoshka": _without("matryoshka"),
-    "embedding-queries": lambda recipe: {**recipe, "queries": "embedding"},
 }
 
 

@@ -91,15 +91,11 @@ def keep_top_terms(batch: EncodedBatch, top_k: int | None) -> EncodedBatch:
     """
     counts = np.diff(batch.indptr)
     rows = np.repeat(np.arange(len(counts)), counts)
-    if top_k is not None:
-        order = np.lexsort((batch.terms, -batch.impacts.astype(np.int64), rows))
-        rank = np.arange(len(order)) - np.repeat(batch.indptr[:-1], counts)
-        kept = order[rank < top_k]
-    else:
-        kept = np.arange(len(rows))
+    order = np.lexsort((batch.terms, -batch.impacts.astype(np.int64), rows))
+    rank = np.arange(len(order)) - np.repeat(batch.indptr[:-1], counts)
+    kept = order if top_k is None else order[rank < top_k]
     kept = kept[np.lexsort((batch.terms[kept], rows[kept]))]
-    limited = counts if top_k is None else np.minimum(counts, top_k)
-    indptr = np.concatenate([[0], np.cumsum(limited)]).astype(np.int64)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[kept], minlength=len(counts)))]).astype(np.int64)
     return EncodedBatch(
         batch.ids, batch.documents, batch.dense, indptr, batch.terms[kept].astype(np.int32), batch.impacts[kept]
     )

@@ -54,7 +54,7 @@ def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
     from lightretriever.artifacts.training.data import data_report
     from lightretriever.artifacts.training.run import read_progress
 
-    stands = read_progress(recipe.work / "checkpoint.safetensors")
+    stands = read_progress(recipe.work)
     files, size = folder_size(recipe.output) if finished else (0, 0)
     return TrainSummary(
         command="train",

@@ -7,7 +7,7 @@ from typing import Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason
+from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason, innermost
 from lightretriever.artifacts.dense.query_aware import (
     LEAST_DIMENSION,
     build_query_aware_index,
@@ -97,14 +97,18 @@ def build_dense_index(
         except RuntimeError as error:
             raise _refused(factory, error) from error
         progress.advance(len(vectors))
-    _check_scores(index, factory, vectors)
+    threads = faiss.omp_get_max_threads()
+    try:
+        _check_scores(index, factory, vectors)
+    finally:
+        faiss.omp_set_num_threads(threads)  # a search leaves one thread, too few for the next build
     return index
 
 
 def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
     index = _new_index(vectors.shape[1], factory)
-    pq = getattr(_innermost(index), "pq", None)
-    _check_training(max(getattr(_innermost(index), "nlist", 0), pq.ksub if pq is not None else 0), factory, vectors)
+    pq = getattr(innermost(index), "pq", None)
+    _check_training(max(getattr(innermost(index), "nlist", 0), pq.ksub if pq is not None else 0), factory, vectors)
     index.train(vectors)
     index.add(vectors)
     ivf = faiss.try_extract_index_ivf(index)
@@ -151,7 +155,7 @@ def _new_index(dimension: int, factory: str) -> FaissIndex:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise _refused(factory, error) from error
-    graph = _innermost(index)
+    graph = innermost(index)
     if isinstance(graph, faiss.IndexHNSW):
         graph.hnsw.efConstruction = _EF_CONSTRUCTION
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
@@ -160,17 +164,6 @@ def _new_index(dimension: int, factory: str) -> FaissIndex:
             remedy='Use another one, such as "HNSW32,SQ8".',
         )
     return index
-
-
-def _innermost(index: FaissIndex) -> FaissIndex:
-    """The index below refinement and transformations."""
-    while True:
-        if isinstance(index, faiss.IndexRefine):
-            index = faiss.downcast_index(index.base_index)
-        elif isinstance(index, faiss.IndexPreTransform):
-            index = faiss.downcast_index(index.index)
-        else:
-            return index
 
 
 def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float32]) -> None:
@@ -186,14 +179,6 @@ def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float3
 
 def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
     """Raise RecipeError when the vectors that the index holds don't give the scores of a search."""
-    threads = faiss.omp_get_max_threads()
-    try:
-        _compare_scores(index, factory, vectors)
-    finally:
-        faiss.omp_set_num_threads(threads)  # a search leaves one thread, too few for the next build
-
-
-def _compare_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
     dense = DenseIndex(index)
     for row in np.linspace(0, len(vectors) - 1, num=min(_PROBES, len(vectors)), dtype=np.int64):
         query = np.asarray(vectors[row])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError
 
-__all__ = ["DenseIndex", "FaissIndex", "faiss_reason"]
+__all__ = ["DenseIndex", "FaissIndex", "faiss_reason", "innermost"]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
@@ -198,6 +198,14 @@ def _codes(index: FaissIndex) -> tuple[FaissIndex, npt.NDArray[np.uint8] | None]
         return index, None
     codes = faiss.rev_swig_ptr(index.codes.data(), index.ntotal * index.code_size)
     return index, codes.reshape(index.ntotal, index.code_size)
+
+
+def innermost(index: FaissIndex) -> FaissIndex:
+    """The index below refinement and transformations."""
+    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform):
+        inner = index.base_index if isinstance(index, faiss.IndexRefine) else index.index
+        index = faiss.downcast_index(inner)
+    return index
 
 
 def faiss_reason(error: BaseException) -> str:

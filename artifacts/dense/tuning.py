@@ -15,7 +15,7 @@ from typing import Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex
+from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, innermost
 
 __all__ = ["LEAST_RECALL", "choose_parameters"]
 
@@ -73,7 +73,7 @@ def _widths(index: FaissIndex) -> list[dict[str, float]]:
         steps = range(round(doublings * _STEPS_PER_DOUBLING) + 1)
         lists = {max(1, round(ivf.nlist / _NARROWEST * 2 ** (step / _STEPS_PER_DOUBLING))) for step in steps}
         return [{"nprobe": width} for width in sorted(lists)]
-    return [{"efSearch": width} for width in _GRAPH_WIDTHS] if _is_graph(index) else [{}]
+    return [{"efSearch": width} for width in _GRAPH_WIDTHS] if isinstance(innermost(index), faiss.IndexHNSW) else [{}]
 
 
 def _factors(index: FaissIndex) -> list[dict[str, float]]:
@@ -89,13 +89,6 @@ def _cost(index: FaissIndex, setting: dict[str, float]) -> float:
         return float(setting["nprobe"] * index.ntotal / ivf.nlist * ivf.code_size + rescored)
     # A graph scores every candidate with all of its neighbours.
     return _RESCORE_BYTES * setting.get("efSearch", 0.0) + rescored
-
-
-def _is_graph(index: FaissIndex) -> bool:
-    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform):
-        inner = index.base_index if isinstance(index, faiss.IndexRefine) else index.index
-        index = faiss.downcast_index(inner)
-    return isinstance(index, faiss.IndexHNSW)
 
 
 def _recall(

@@ -62,35 +62,19 @@ def measure(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float
     A query without hits counts as 0. Documents of grade above 0 are relevant; nDCG's gain is the grade. A document
     whose id is the query's own is a document like any other, unless `without_own` took it out.
     """
-    judgments, hits = _as_measured(qrels, run)
-    if not hits:  # ir_measures can't compute a run without any hit
-        return dict.fromkeys(MEASURES, 0.0)
-    values = ir_measures.calc_aggregate(_MEASURES.values(), judgments, hits)
+    values = ir_measures.calc_aggregate(_MEASURES.values(), qrels, _scores(run))
     return {name: float(values[_MEASURES[name]]) for name in MEASURES}
 
 
 def ndcg_per_query(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float]:
     """nDCG@10 of every query of `qrels`, 0 for one without hits; their mean is that of `measure`."""
-    judgments, hits = _as_measured(qrels, run)
-    found = ir_measures.iter_calc([nDCG @ 10], judgments, hits) if hits else []
+    found = ir_measures.iter_calc([nDCG @ 10], qrels, _scores(run))
     values = {metric.query_id: float(metric.value) for metric in found}
     return {query_id: values.get(query_id, 0.0) for query_id in qrels}
 
 
-def _as_measured(
-    qrels: Mapping[str, Mapping[str, int]], run: Run
-) -> tuple[list[ir_measures.Qrel], list[ir_measures.ScoredDoc]]:
-    judgments = [
-        ir_measures.Qrel(query_id, document_id, grade)
-        for query_id, grades in qrels.items()
-        for document_id, grade in grades.items()
-    ]
-    hits = [
-        ir_measures.ScoredDoc(query_id, document_id, score)
-        for query_id, ranked in run.items()
-        for document_id, score in ranked
-    ]
-    return judgments, hits
+def _scores(run: Run) -> dict[str, dict[str, float]]:
+    return {query_id: dict(ranked) for query_id, ranked in run.items()}
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:

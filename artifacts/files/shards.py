@@ -6,7 +6,7 @@ name and renamed, so a shard that exists is whole. A run that was killed starts 
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,7 +95,7 @@ class ShardStore:
             with np.load(file, allow_pickle=False) as arrays:
                 ids = arrays["ids"].tobytes().decode().split("\n")
                 vectors = (arrays["dense"], arrays["indptr"], arrays["terms"], arrays["impacts"])
-                return EncodedShard(ids, *vectors, cut=_cut(arrays))
+                return EncodedShard(ids, *vectors, cut=int(arrays["cut"]))
         except (*UNREADABLE, KeyError, BadZipFile) as error:
             raise _unreadable(file, error) from error
 
@@ -125,18 +125,14 @@ class ShardStore:
             file = self._file(number)
             try:
                 with np.load(file, allow_pickle=False) as arrays:
-                    indptr, shorter = arrays["indptr"], _cut(arrays)
+                    indptr, shorter = arrays["indptr"], int(arrays["cut"])
             except (*UNREADABLE, KeyError, BadZipFile) as error:
                 raise _unreadable(file, error) from error
             documents, terms, cut = documents + len(indptr) - 1, terms + int(indptr[-1]), cut + shorter
-        return ShardTotals(documents, terms, cut, int(self._done().get("skipped", 0)))
+        return ShardTotals(documents, terms, cut, int(self._done()["skipped"]))
 
     def _file(self, number: int) -> Path:
         return self.path / f"shard-{number:05d}.npz"
-
-
-def _cut(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
-    return int(arrays["cut"]) if "cut" in arrays else 0  # older shards lack it
 
 
 def _unreadable(file: Path, error: Exception) -> ResumeError:

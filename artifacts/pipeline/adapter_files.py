@@ -1,4 +1,4 @@
-"""What an adapter of our own trainer has beside PEFT's files: settings, a linear map, term thresholds, a token MLP.
+"""What an adapter of our own trainer has beside PEFT's files: settings, a linear map, term thresholds.
 
 Also the token table of an official release.
 """
@@ -22,23 +22,18 @@ __all__ = [
     "ADAPTER_SETTINGS",
     "PROJECTION_FILE",
     "THRESHOLDS_FILE",
-    "TOKEN_MLP_FILE",
-    "TokenMlp",
     "adapter_file",
     "adapter_settings",
     "load_embedding_bag",
     "load_projection",
     "load_thresholds",
-    "load_token_mlp",
     "save_projection",
-    "save_token_mlp",
 ]
 
 #: What an adapter of our own trainer says of itself.
 ADAPTER_SETTINGS = "lightretriever.json"
 PROJECTION_FILE = "projection.safetensors"
 THRESHOLDS_FILE = "thresholds.npy"
-TOKEN_MLP_FILE = "token_mlp.safetensors"
 
 
 def adapter_file(adapter: str, name: str) -> Path:
@@ -76,7 +71,7 @@ def load_thresholds(file: Path, terms: int) -> torch.Tensor:
 def adapter_settings(adapter: str) -> dict[str, Any]:
     """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
-    `centre_head`, `idf_rows`, `layers`, `lowercase`, `pooling`, `queries` and `term_thresholds` are as in the training
+    `centre_head`, `idf_rows`, `layers`, `lowercase`, `pooling` and `term_thresholds` are as in the training
     recipe, `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the
     recipe named. `projection` says whether dense vectors go through the linear map in PROJECTION_FILE.
     `sparse_positions` is "inner" where `[bos]` and `<eos>` take no part in sparse weights, else "all", as in adapters
@@ -90,41 +85,6 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError(f"{file}: not JSON: {error}.", remedy="Fetch or train the adapter again.") from error
     return settings if isinstance(settings, dict) else {}
-
-
-class TokenMlp(torch.nn.Module):
-    """Token vectors without the language model, from its embedding layer, to compare with (the paper's A2).
-
-    e(t) = W2 · gelu(W1 · layernorm(embedding(t)) + b1) + b2, of 4 H inner dimensions. (n, H) → (n, H) float32.
-    """
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.up = torch.nn.Linear(hidden_size, 4 * hidden_size)
-        self.down = torch.nn.Linear(4 * hidden_size, hidden_size)
-
-    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        """Token vectors of embedded tokens."""
-        even = torch.nn.functional.layer_norm(embedded.float(), embedded.shape[-1:])
-        vectors: torch.Tensor = self.down(torch.nn.functional.gelu(self.up(even)))
-        return vectors
-
-
-def save_token_mlp(file: Path, mlp: TokenMlp) -> None:
-    """Write the MLP's weights, float32."""
-    write_atomically(file, save({name: tensor.contiguous().cpu() for name, tensor in mlp.state_dict().items()}))
-
-
-def load_token_mlp(file: Path, hidden_size: int) -> TokenMlp:
-    """Read what `save_token_mlp` wrote, frozen. Raises ModelError when it isn't there or was made for another model."""
-    mlp = TokenMlp(hidden_size)
-    try:
-        mlp.load_state_dict(load_file(file))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise ModelError(
-            f"{file}: not an MLP for {hidden_size} dimensions: {error}", remedy="Fetch or train the adapter again."
-        ) from error
-    return mlp.requires_grad_(False)
 
 
 def save_projection(file: Path, projection: torch.nn.Linear) -> None:

@@ -19,10 +19,8 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
 from lightretriever.artifacts.pipeline.states import (
     PackedStates,
-    PrefixCache,
-    mlp_states,
     packed_states,
-    token_states_cached,
+    token_states,
 )
 from lightretriever.artifacts.progress import ProgressBar
 from torch.nn.functional import normalize
@@ -103,11 +101,9 @@ class LanguageModel(Encoder):
         return Encoded(dense, sparse)
 
     def token_states(self, instruction: str = "") -> StatesOf:
-        """e(t) behind the instruction, by the model or by its token MLP."""
-        if self.backbone.token_mlp is not None:
-            return lambda tokens: mlp_states(self.backbone, tokens)
-        cache = PrefixCache(self.backbone, instruction_prefix(self.backbone, instruction))
-        return lambda tokens: token_states_cached(self.backbone, cache, tokens)
+        """e(t) behind the instruction."""
+        prefix = instruction_prefix(self.backbone, instruction)
+        return lambda tokens: token_states(self.backbone, prefix, tokens)
 
 
 def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:

@@ -11,13 +11,10 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.adapter_files import (
     PROJECTION_FILE,
     THRESHOLDS_FILE,
-    TOKEN_MLP_FILE,
-    TokenMlp,
     adapter_file,
     adapter_settings,
     load_projection,
     load_thresholds,
-    load_token_mlp,
 )
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.pipeline.weights import (
@@ -56,7 +53,6 @@ class Backbone:
 
     A document is `[bos] d <eos>`, a query token `[bos] I t <eos>`; `bos_id` is None for models without one.
     `fingerprint` stands for weights, adapter, tokenizer, frame, number type, lowercasing and a centred head.
-    `token_mlp` makes the token vectors of an adapter that was trained with `queries: embedding`, else the model does.
     `thresholds` (`embedded`,) float32 are those of an adapter that was trained with `term_thresholds`.
     `projection` is the linear map of dense vectors, H → D, of an adapter that follows a teacher's vectors. `pooling`
     says what they are made from: the state at the `end` token, or the mean over the text's own positions. With
@@ -70,7 +66,6 @@ class Backbone:
     eos_id: int
     name: str
     fingerprint: str
-    token_mlp: TokenMlp | None = None
     thresholds: torch.Tensor | None = None
     projection: torch.nn.Linear | None = None
     pooling: Pooling = "end"
@@ -218,8 +213,6 @@ def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel
         parts["thresholds"] = load_thresholds(adapter_file(adapter, THRESHOLDS_FILE), terms).to(model.device)
     if brought.get("projection"):
         parts["projection"] = load_projection(adapter_file(adapter, PROJECTION_FILE), size).to(model.device)
-    if brought.get("queries") == "embedding":
-        parts["token_mlp"] = load_token_mlp(adapter_file(adapter, TOKEN_MLP_FILE), size).to(model.device)
     return parts
 
 

@@ -1,8 +1,8 @@
-"""Hidden states of single query tokens behind an instruction.
+"""Hidden states of many short texts in few forward passes: whole texts, and single query tokens behind an instruction.
 
-e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`. Training packs tokens, `[bos] I [t1 <eos>] [t2 <eos>] …`,
-under a mask that separates them. The token table computes keys and values of `[bos] I` once, and runs only `t <eos>`
-behind them. Both equal one pass per token.
+Texts share rows under a mask that keeps them apart. e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`; a
+row of tokens is `[bos] I [t1 <eos>] [t2 <eos>] …`, where every block sees the instruction and itself. Both equal one
+pass per text.
 """
 
 from collections.abc import Sequence
@@ -11,132 +11,65 @@ from dataclasses import dataclass
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.model import Backbone
-from transformers import DynamicCache
 
-__all__ = [
-    "PackedStates",
-    "PrefixCache",
-    "Row",
-    "attention_masks",
-    "block_positions",
-    "block_visible",
-    "layer_kinds",
-    "mlp_states",
-    "pack",
-    "packed_states",
-    "token_states",
-    "token_states_cached",
-    "token_states_packed",
-]
+__all__ = ["SHARED", "PackedStates", "Row", "layer_kinds", "pack", "packed_states", "token_states", "visible"]
+
+SHARED = -1
+"""The owner of positions that all later ones in a row see."""
 
 
-def block_visible(prefix: int, blocks: int, device: torch.device) -> torch.Tensor:
-    """Whether a position (row) sees another (column) in `I [t1 <eos>] [t2 <eos>] …`: (P+2n, P+2n) bool.
+def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int = 128) -> torch.Tensor:
+    """e(t) of all tokens behind `prefix`, in one forward pass. (n,) → (n, `vector_size`).
 
-    It sees the prefix and its own block causally, and no other block.
+    `row_blocks` tokens share a row: longer rows repeat the prefix less often, shorter ones spend less on masked
+    attention. Raises ValueError for an empty prefix.
     """
-    index = torch.arange(prefix + 2 * blocks, device=device)
-    block = torch.where(index < prefix, -1, (index - prefix) // 2)
-    return (index[:, None] >= index) & ((block == -1) | (block[:, None] == block))
-
-
-def block_positions(prefix: int, blocks: int, device: torch.device) -> torch.Tensor:
-    """Position ids (1, P+2n): the prefix counts up, every block starts again at P."""
-    pairs = torch.arange(2, device=device).repeat(blocks) + prefix
-    return torch.cat([torch.arange(prefix, device=device), pairs])[None]
-
-
-def token_states_packed(
-    backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int | None = None
-) -> torch.Tensor:
-    """e(t) of all tokens by one forward pass under the block mask. (n,) → (n, H).
-
-    `row_blocks` tokens share a sequence (None: all of them, in one): longer sequences repeat the prefix less often,
-    shorter ones spend less on masked attention.
-    """
-    width, start = min(row_blocks or len(tokens), len(tokens)), len(prefix)
+    if not prefix:
+        raise ValueError("a prefix needs at least one token")
+    width, start, device = min(row_blocks, len(tokens)), len(prefix), backbone.device
     rows = -(-len(tokens) // width)
-    padded = torch.full((rows * width,), backbone.eos_id, device=backbone.device)
-    padded[: len(tokens)] = tokens.to(backbone.device)
-    pairs = torch.stack([padded, torch.full_like(padded, backbone.eos_id)], dim=1).view(rows, 2 * width)
-    head = torch.tensor(prefix, device=backbone.device, dtype=pairs.dtype).expand(rows, -1)
-    visible = block_visible(start, width, backbone.device)
-    positions = block_positions(start, width, backbone.device).expand(rows, -1)
-    states: torch.Tensor = backbone.decoder(
-        input_ids=torch.cat([head, pairs], dim=1),
-        attention_mask=attention_masks(backbone, visible.expand(rows, -1, -1), positions),
-        position_ids=positions,
-        use_cache=False,
-    )[0]
+    padded = torch.full((rows * width, 2), backbone.eos_id, device=device)
+    padded[: len(tokens), 0] = tokens.to(device)
+    head = torch.tensor(prefix, device=device).expand(rows, -1)
+    block = torch.arange(2 * width, device=device)
+    owners = torch.cat([torch.full((start,), SHARED, device=device), block // 2])
+    positions = torch.cat([torch.arange(start, device=device), start + block % 2])
+    ids = torch.cat([head, padded.view(rows, 2 * width)], dim=1)
+    states = _states(backbone, ids, owners.expand(rows, -1), positions.expand(rows, -1))
     return backbone.dense(states[:, start:].reshape(rows * width, 2, -1)[: len(tokens)])
 
 
-def mlp_states(backbone: Backbone, tokens: torch.Tensor) -> torch.Tensor:
-    """The token vectors of an adapter that does without the model, from its embedding layer. (n,) → (n, H) float32."""
-    if backbone.token_mlp is None:
-        raise ValueError("this model has no token MLP")
-    vectors: torch.Tensor = backbone.token_mlp(backbone.model.get_input_embeddings()(tokens.to(backbone.device)))
-    return vectors
-
-
-def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int) -> torch.Tensor:
-    """The token vectors of a query pass, by the model or by its token MLP. (n,) → (n, H)."""
-    if backbone.token_mlp is not None:
-        return mlp_states(backbone, tokens)
-    return token_states_packed(backbone, prefix, tokens, row_blocks)
-
-
-class PrefixCache:
-    """Keys and values of `[bos] I`, computed once for all tokens."""
-
-    def __init__(self, backbone: Backbone, prefix: list[int]) -> None:
-        if not prefix:
-            raise ValueError("a prefix needs at least one token")
-        ids = torch.tensor([prefix], device=backbone.device)
-        cache = backbone.decoder(input_ids=ids, use_cache=True, past_key_values=DynamicCache())[1]
-        self._layers = [(layer.keys, layer.values) for layer in cache.layers]
-        self.length = len(prefix)
-
-    def expanded(self, batch: int) -> DynamicCache:
-        """A fresh cache of `batch` rows (the model appends to it): B copies of the prefix's keys and values."""
-        cache = DynamicCache()
-        for index, (keys, values) in enumerate(self._layers):
-            cache.update(keys.expand(batch, -1, -1, -1), values.expand(batch, -1, -1, -1), index)
-        return cache
-
-
-def token_states_cached(backbone: Backbone, cache: PrefixCache, tokens: torch.Tensor) -> torch.Tensor:
-    """e(t) by two positions per token behind the cached prefix. (n,) → (n, H)."""
-    batch, start = len(tokens), cache.length
-    end = torch.full((batch, 1), backbone.eos_id, device=backbone.device)
-    ids = torch.cat([tokens.to(backbone.device)[:, None], end], dim=1)
-    visible = block_visible(start, 1, backbone.device)[start:].expand(batch, -1, -1)
-    keys = torch.arange(start + 2, device=backbone.device).expand(batch, -1)
+def _states(backbone: Backbone, ids: torch.Tensor, owners: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Last hidden states (R, L, H) of rows of texts: token ids, owners and position ids, (R, L) int64 each."""
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,
-        attention_mask=attention_masks(backbone, visible, keys[:, start:], keys),
-        position_ids=keys[:, start:],
-        past_key_values=cache.expanded(batch),
-        use_cache=True,
+        attention_mask=_masks(backbone, visible(owners), positions),
+        position_ids=positions,
+        use_cache=False,
     )[0]
-    return backbone.dense(states)
+    return states
 
 
-def attention_masks(
-    backbone: Backbone, visible: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor | None = None
-) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks (R, 1, L, M) as the model takes them: one, or one per kind of layer where it has several kinds.
+def visible(owners: torch.Tensor) -> torch.Tensor:
+    """Whether a position (row) sees another (column), (R, L) → (R, L, L) bool: those before it, and itself, of the same
+    owner, and SHARED ones."""
+    index = torch.arange(owners.shape[1], device=owners.device)
+    same = owners[:, :, None] == owners[:, None, :]
+    return (same | (owners == SHARED)[:, None, :]) & (index[:, None] >= index)
 
-    `visible` (R, L, M) bool: whether a position (row) may see another (column). `positions` (R, L) and `keys` (R, M;
-    None: the same) are their position ids, of which a sliding window sees only the last ones. A row that sees nothing
-    has no softmax, so padding must see itself.
+
+def _masks(backbone: Backbone, seen: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Additive masks (R, 1, L, L) as the model takes them: one, or one per kind of layer where it has several kinds.
+
+    Of what a position sees, a sliding window leaves the last position ids. A row that sees nothing has no softmax, so
+    padding must see itself.
     """
     dtype, masks = backbone.model.dtype, {}
-    distances = positions[:, :, None] - (positions if keys is None else keys)[:, None, :]
+    distances = positions[:, :, None] - positions[:, None, :]
     for kind, window in layer_kinds(backbone).items():
-        seen = visible if window is None else visible & (distances < window)
-        mask = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype, device=seen.device)
-        masks[kind] = mask.masked_fill_(seen, 0.0)[:, None]
+        inside = seen if window is None else seen & (distances < window)
+        mask = torch.full(inside.shape, torch.finfo(dtype).min, dtype=dtype, device=inside.device)
+        masks[kind] = mask.masked_fill_(inside, 0.0)[:, None]
     return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
@@ -208,7 +141,7 @@ def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_to
     width = max(sum(len(sequences[index]) for index in row) for row in rows)
     width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
     ids = torch.full((len(rows), width), backbone.eos_id)
-    owners = torch.full((len(rows), width), -1)  # which text a position belongs to; -1 is padding
+    owners = torch.full((len(rows), width), len(sequences))  # which text a position belongs to; the last is padding
     positions = torch.zeros((len(rows), width), dtype=torch.long)
     spans: list[tuple[int, int]] = [(0, 0)] * len(sequences)
     for number, row in enumerate(rows):
@@ -221,17 +154,5 @@ def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_to
             spans[index] = (number * width + start, number * width + end)
             start = end
     device = backbone.device
-    states: torch.Tensor = backbone.decoder(
-        input_ids=ids.to(device),
-        attention_mask=_masks(backbone, owners.to(device), positions.to(device)),
-        position_ids=positions.to(device),
-        use_cache=False,
-    )[0]
+    states = _states(backbone, ids.to(device), owners.to(device), positions.to(device))
     return PackedStates(states.flatten(0, 1), spans)
-
-
-def _masks(backbone: Backbone, owners: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Masks that are causal and stay inside one text; padding, which has one owner, sees padding."""
-    index = torch.arange(owners.shape[1], device=owners.device)
-    visible = (owners[:, :, None] == owners[:, None, :]) & (index[:, None] >= index[None, :])
-    return attention_masks(backbone, visible, positions)

@@ -82,28 +82,23 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
     Raises ModelError when the adapter can't be read or doesn't fit; it is never left out silently.
     """
     try:
-        from peft import PeftModel
+        from peft import PeftModel, load_peft_weights
     except ModuleNotFoundError as error:
         raise MissingExtraError("An adapter needs peft, which is not installed.", remedy="pip install peft") from error
-    complaint = ""
-    for part, is_whole in ((model, True), (model.get_decoder(), False)):
-        try:
-            with warnings.catch_warnings():
-                # peft only warns when the file holds none or not all of the weights that the adapter should have.
-                warnings.filterwarnings("error", message="Found missing adapter keys")
-                merged = PeftModel.from_pretrained(part, adapter).merge_and_unload()
-        except UserWarning as warning:
-            complaint = str(warning)
-            _remove_adapter(part)
-        except LOAD_ERRORS as error:
-            complaint = str(error)
-            break
-        else:
-            return merged if is_whole else model  # the decoder is changed in place, inside the model
-    raise ModelError(
-        f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}: {complaint:.500}",
-        remedy="It must be a PEFT directory (adapter_config.json and weights) made for this base model.",
-    )
+    whole = f"base_model.model.{model.base_model_prefix}."
+    try:
+        is_whole = any(name.startswith(whole) for name in load_peft_weights(adapter, device="cpu"))
+        with warnings.catch_warnings():
+            # peft only warns when the file holds none or not all of the weights that the adapter should have.
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            part = model if is_whole else model.get_decoder()
+            merged = PeftModel.from_pretrained(part, adapter).merge_and_unload()
+    except (*LOAD_ERRORS, UserWarning) as error:
+        raise ModelError(
+            f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}: {error!s:.500}",
+            remedy="It must be a PEFT directory (adapter_config.json and weights) made for this base model.",
+        ) from error
+    return merged if is_whole else model  # the decoder is changed in place, inside the model
 
 
 def local_folder(source: str) -> Path:
@@ -187,15 +182,3 @@ def _refuse_missing(source: str, missing: Iterable[str]) -> None:
             f"{source}: the checkpoint lacks {len(names)} of the model's weights, such as {', '.join(names[:3])}.",
             remedy="Save it as a causal LM, with its LM head (AutoModelForCausalLM), and all of its layers.",
         )
-
-
-def _remove_adapter(part: torch.nn.Module) -> None:
-    """Take the layers that peft injected out again."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, module in list(part.named_modules()):
-        if isinstance(module, BaseTunerLayer):
-            parent, _, last = name.rpartition(".")
-            setattr(part.get_submodule(parent), last, module.get_base_layer())
-    if hasattr(part, "peft_config"):
-        del part.peft_config

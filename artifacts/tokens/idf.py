@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.files.arrays import UNREADABLE
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.arrays import UNREADABLE, write_array
 
 __all__ = [
     "IDF_FILE",
@@ -83,8 +82,7 @@ def idf_sha256(idf: npt.NDArray[np.float32]) -> str:
 def save_idf(path: Path, idf: npt.NDArray[np.float32]) -> None:
     """Write the weights (V,) float32 as `.npy`. Raises BundleError for what `load_idf` would refuse."""
     _check(path, idf, idf.size)
-    with writing(path), path.open("wb") as file:  # np.save given a path would add a suffix of its own
-        np.save(file, idf, allow_pickle=False)
+    write_array(path, idf)
 
 
 def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:

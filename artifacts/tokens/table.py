@@ -5,7 +5,7 @@
 """
 
 from pathlib import Path, PurePath
-from typing import Final, Literal, TypeVar, get_args
+from typing import Final, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from lightretriever.artifacts.files.atomic_file import writing
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
 
 TableDtype = Literal["float16", "float32", "int8"]
-Ids = npt.NDArray[np.integer]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
@@ -71,7 +70,7 @@ class TokenTable:
         self.sums = kernels.Table(self._rows, self._scales)
         """The compiled table that encodes queries: normalised weighted sums of rows."""
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
-        self.dtype: TableDtype = _table_dtype(rows.dtype)
+        self.dtype = cast(TableDtype, rows.dtype.name)
 
     @classmethod
     def open(cls, path: Path) -> "TokenTable":
@@ -114,16 +113,6 @@ class TokenTable:
             rows *= self._scales[ids][:, None]
         return rows
 
-    def mean(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """`mean_i E[t_i]` over the token ids `ids`, n of them, as float32 of shape (D,), not normalised.
-
-        A token that occurs twice counts twice. Raises ValueError for no ids, and for an id outside 0..V-1.
-        """
-        if len(ids) == 0:
-            raise ValueError("the mean of no token rows is undefined: the text has no tokens")
-        mean: npt.NDArray[np.float32] = self.rows(ids).mean(axis=0)
-        return mean
-
 
 def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:
     """Raise BundleError for the first row with a value that `dtype` can't hold."""
@@ -154,11 +143,3 @@ def _map(path: Path) -> npt.NDArray[np.generic]:
     except UNREADABLE as error:
         raise BundleError(f"{path}: not a NumPy array: {error}.", remedy="Fetch or build the bundle again.") from error
     return array
-
-
-def _table_dtype(dtype: np.dtype[np.generic]) -> TableDtype:
-    for name in get_args(TableDtype):
-        if dtype.name == name:
-            known: TableDtype = name
-            return known
-    raise ValueError(f"{dtype.name} is no type of a token table")

@@ -18,10 +18,7 @@ from lightretriever.artifacts.pipeline.adapter_files import (
     ADAPTER_SETTINGS,
     PROJECTION_FILE,
     THRESHOLDS_FILE,
-    TOKEN_MLP_FILE,
-    TokenMlp,
     save_projection,
-    save_token_mlp,
 )
 from lightretriever.artifacts.pipeline.model import Backbone, load_model
 from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
@@ -49,15 +46,13 @@ _PROJECTION_RATE = 0.05
 
 
 class Adapter:
-    """LoRA layers inside a backbone, a token MLP where `queries` is "embedding", and, with `dimension`, a linear map of
-    dense vectors to so many values, which is all zeros until `set_projection`.
+    """LoRA layers inside a backbone and, with `dimension`, a linear map of dense vectors to so many values, which is
+    all zeros until `set_projection`.
 
     `backbone` shares them, so its forward passes use and train them.
     """
 
-    def __init__(
-        self, backbone: Backbone, lora: LoraRecipe, seed: int, queries: str = "model", dimension: int | None = None
-    ) -> None:
+    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int, dimension: int | None = None) -> None:
         torch.manual_seed(seed)
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
         config = LoraConfig(
@@ -74,18 +69,15 @@ class Adapter:
             raise ModelError(
                 f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
             ) from error
-        mlp = TokenMlp(backbone.hidden_size).to(backbone.device) if queries == "embedding" else None
         projection = None
         if dimension is not None:
             projection = torch.nn.Linear(backbone.hidden_size, dimension, bias=False).to(backbone.device)
             torch.nn.init.zeros_(projection.weight)
         base = cast(PreTrainedModel, self._peft.get_base_model())
-        self.backbone = replace(backbone, model=base, token_mlp=mlp, projection=projection)
+        self.backbone = replace(backbone, model=base, projection=projection)
         self.parameters: dict[str, torch.nn.Parameter] = {
             name: parameter for name, parameter in self._peft.named_parameters() if parameter.requires_grad
         }
-        if mlp is not None:
-            self.parameters |= {f"token_mlp.{name}": parameter for name, parameter in mlp.named_parameters()}
         if projection is not None:
             (self.parameters["projection"],) = projection.parameters()
 
@@ -130,8 +122,6 @@ class Adapter:
             self._write_weights(new, recipe)
             if idf is not None:
                 save_idf(new / IDF_FILE, idf)
-            if self.backbone.token_mlp is not None:
-                save_token_mlp(new / TOKEN_MLP_FILE, self.backbone.token_mlp)
             if self.backbone.projection is not None:
                 save_projection(new / PROJECTION_FILE, self.backbone.projection)
             if self.backbone.thresholds is not None:
@@ -152,8 +142,8 @@ class Adapter:
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     """What is to be known of the training when the adapter is used."""
     last = recipe.stages[-1]
-    weighted = isinstance(last, ContrastiveStage | ResidualStage) and last.flops.idf
     residual = next((stage for stage in recipe.stages if isinstance(stage, ResidualStage)), None)
+    weighted = residual is not None or (isinstance(last, ContrastiveStage) and last.flops.idf)
     return {
         "bm25": None if residual is None else {"factor": residual.bm25, "k1": BM25_K1, "b": BM25_B},
         "bos_token": recipe.model.bos_token,
@@ -164,7 +154,6 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
         "pooling": recipe.pooling,
         "lowercase": recipe.lowercase,
         "projection": recipe.has(RegressionStage),
-        "queries": recipe.queries,
         "sparse_positions": "inner",
         "term_thresholds": recipe.term_thresholds,
         "query_weights": "idf_count" if weighted else "count",
@@ -193,7 +182,7 @@ def load_for_training(recipe: TrainRecipe, dimension: int | None = None) -> Adap
                 remedy=f"Lower {name}.",
             )
     backbone = replace(backbone, pooling=recipe.pooling)
-    return Adapter(backbone, recipe.lora, recipe.seed, recipe.queries, dimension)
+    return Adapter(backbone, recipe.lora, recipe.seed, dimension)
 
 
 def term_thresholds(
@@ -248,7 +237,7 @@ A LoRA adapter that makes {model} a LightRetriever: documents are read by
 {"the whole model" if recipe.layers is None else f"the model's first {recipe.layers} layers"}, queries by a table of
 token vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
 {"lowercased" if recipe.lowercase else "not lowercased"} on both sides.
-{_teacher(recipe)}
+
 ## Training data
 | set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence | instruction |
 |---|---:|---:|---|---|
@@ -256,26 +245,25 @@ token vectors and their token counts. Use it as `model.adapter` in a recipe of `
 
 ## Stages
 {stages}
-{_best(recipe, progress)}
-Trained in {progress.elapsed_s / 60:.0f} minutes. Licence of the base model: {recipe.model.licence or "not stated"}.
+
+{_notes(recipe, progress)}
 """
 
 
-def _teacher(recipe: TrainRecipe) -> str:
-    if recipe.teacher is None:
-        return ""
-    name = Path(recipe.teacher.path).name
-    said = f"Document vectors follow those of {name}, a bi-encoder, and lie in its space."
-    if not recipe.has(RegressionStage):
-        said = f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {name}, a bi-encoder."
-    return f"\n{said}\n"
-
-
-def _best(recipe: TrainRecipe, progress: Progress) -> str:
-    if progress.best is None or recipe.dev is None:
-        return ""
-    searched = "sparse" if isinstance(recipe.stages[-1], ResidualStage) else "hybrid"
-    return (
-        f"\nThe weights are those of step {progress.best_step}, the best on the development set: nDCG@10 of {searched} "
-        f"search {progress.best:.3f} on a sample of {recipe.dev.path.name}, split {recipe.dev.split}.\n"
-    )
+def _notes(recipe: TrainRecipe, progress: Progress) -> str:
+    """What the vectors follow, and which weights these are."""
+    said = [
+        f"Trained in {progress.elapsed_s / 60:.0f} minutes. Base model: {recipe.model.licence or 'licence not stated'}."
+    ]
+    if recipe.teacher is not None:
+        teacher = Path(recipe.teacher.path).name
+        if recipe.has(RegressionStage):
+            said.append(f"Document vectors follow those of the bi-encoder {teacher} and lie in its space.")
+        if recipe.has(ResidualStage):
+            said.append(f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {teacher}.")
+    if recipe.dev is not None and progress.best is not None:
+        said.append(
+            f"The weights are those of step {progress.best_step}, the best on the development set "
+            f"{recipe.dev.path.name}, split {recipe.dev.split}: nDCG@10 {progress.best:.3f}."
+        )
+    return "\n".join(said)

@@ -10,17 +10,15 @@ exchange representations, so that their gradients add up to those of one process
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, StageBase
-from lightretriever.artifacts.training.types import SPARSE_SPACE, Batch, StepContext, query_ids
+from lightretriever.artifacts.training.types import SPARSE_SPACE, Batch, StepContext
 
 __all__ = ["Chunk", "Contrastive", "backward_in_chunks", "cut_chunks", "document_outputs", "piece_sizes", "tokenise"]
 
@@ -32,42 +30,25 @@ class Chunk:
     """One forward pass: which rows of which representations it gives, and how."""
 
     rows: slice
-    run: Callable[[], Tensors]
+    run: Callable[[slice], Tensors]
     tokens: int
 
 
 class Contrastive:
-    """The objective of `ContrastiveStage`.
+    """The objective of `ContrastiveStage`. `weights` lie on the model's device."""
 
-    `idf` (V,) float32 for IDF-aware training of the sparse side, else None; `row_weights` (V,) float32 for table rows
-    that are weighted by their token, else None.
-    """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        stage: ContrastiveStage,
-        data: DataRecipe,
-        idf: npt.NDArray[np.float32] | None = None,
-        row_weights: npt.NDArray[np.float32] | None = None,
-    ) -> None:
+    def __init__(self, backbone: Backbone, stage: ContrastiveStage, data: DataRecipe, weights: TokenWeights) -> None:
         longest = max(stage.matryoshka, default=0)
         if longest > backbone.vector_size:
             raise RecipeError(
                 f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.vector_size}.",
                 remedy="Leave the dimension out.",
             )
-        self._backbone, self._stage, self._data = backbone, stage, data
-        self._weights = TokenWeights(
-            *(
-                None if one is None else torch.tensor(one[: backbone.embedded], device=backbone.device)
-                for one in (idf, row_weights)
-            )
-        )
+        self._backbone, self._stage, self._data, self._weights = backbone, stage, data, weights
         self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
-        """One step's gradients (see `Objective`); returns the parts of the loss."""
+        """Add one step's gradients; returns the parts of the loss."""
         layout, sequences, queries = tokenise(self._backbone, batch, self._data)
         chunks = list(self._chunks(layout, sequences, queries, batch.set.instruction, context))
 
@@ -89,30 +70,28 @@ class Contrastive:
         prefix = instruction_prefix(backbone, instruction)
         blocks = max(1, (rows - len(prefix)) // 2)
 
-        def tokens_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: {"tokens": token_states(backbone, prefix, layout.tokens[part], blocks)}
+        whole = [[*prefix, *query, backbone.eos_id] for query in queries]
 
-        def documents_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: document_outputs(backbone, sequences[part], rows)
+        def tokens_of(part: slice) -> Tensors:
+            return {"tokens": token_states(backbone, prefix, layout.tokens[part], blocks)}
 
-        def queries_of(part: slice) -> Callable[[], Tensors]:
-            def run() -> Tensors:
-                packed = packed_states(backbone, [[*prefix, *one, backbone.eos_id] for one in queries[part]], rows)
-                return {"full_dense": packed.dense(backbone, len(prefix))}
+        def documents_of(part: slice) -> Tensors:
+            return document_outputs(backbone, sequences[part], rows)
 
-            return run
+        def queries_of(part: slice) -> Tensors:
+            return {"full_dense": packed_states(backbone, whole[part], rows).dense(backbone, len(prefix))}
 
         kinds = [([2] * len(layout.tokens), tokens_of), ([len(one) for one in sequences], documents_of)]
         if self._stage.full_kl > 0:
-            kinds.append(([len(prefix) + len(query) + 1 for query in queries], queries_of))
-        for lengths, run_of in kinds:
-            yield from cut_chunks(lengths, self._chunk_tokens, run_of, context)
+            kinds.append(([len(one) for one in whole], queries_of))
+        for lengths, run in kinds:
+            yield from cut_chunks(lengths, self._chunk_tokens, run, context)
 
 
 def piece_sizes(stage: StageBase, device: torch.device) -> tuple[int, int]:
-    """Positions whose graphs are held at once, and positions of a row of packed texts: the stage's, or by device."""
+    """Positions whose graphs are held at once, the stage's or by device, and positions of a row of packed texts."""
     cuda = device.type == "cuda"
-    return stage.chunk_tokens or (16_384 if cuda else 8_192), stage.row_tokens or (1_024 if cuda else 256)
+    return stage.chunk_tokens or (16_384 if cuda else 8_192), 1_024 if cuda else 256
 
 
 def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:
@@ -130,8 +109,10 @@ def backward_in_chunks(
     device: torch.device,
     objective: Callable[[Tensors], tuple[Tensors, dict[str, float]]],
 ) -> dict[str, float]:
-    """The gradients of the losses that `objective` makes of all chunks' representations; returns what is logged.
+    """Add this process' share of the gradients of the losses that `objective` makes of all chunks' representations;
+    returns what is logged.
 
+    Summed over the processes the gradients are those of one process with the whole batch.
     Chunks of at most `most` positions together are run once, more of them twice. The log has each loss, their sum, and
     the norm of each one's gradient at the representations.
     """
@@ -140,7 +121,7 @@ def backward_in_chunks(
     for number, chunk in enumerate(chunks):
         _seed(context, number)
         with torch.set_grad_enabled(keep):
-            outputs.append(chunk.run())
+            outputs.append(chunk.run(chunk.rows))
     leaves = {name: context.gather(part).requires_grad_() for name, part in _joined(outputs).items()}
     with torch.autocast(device.type, enabled=False):
         losses, logged = objective(leaves)
@@ -155,7 +136,7 @@ def backward_in_chunks(
     for number, (chunk, kept) in enumerate(zip(chunks, outputs, strict=True)):
         if not keep:
             _seed(context, number)
-            kept = chunk.run()
+            kept = chunk.run(chunk.rows)
         gradients = [total[name][chunk.rows].to(output.dtype) for name, output in kept.items()]
         torch.autograd.backward(list(kept.values()), gradients)
     tokens = float(sum(chunk.tokens for chunk in chunks) * context.world)
@@ -172,17 +153,24 @@ def tokenise(
     names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
     texts = [batch.set.documents[name] for name in names]
     queries, sparse = (
-        query_ids(backbone.tokenizer, batch.set.name, batch.examples, data.max_query_length, before)
+        [
+            ids[: data.max_query_length].tolist()
+            for ids in backbone.tokenizer.encode_batch([before + example.query for example in batch.examples])
+        ]
         for before in ("", SPARSE_SPACE)
     )
+    for example, ids in zip(batch.examples, queries, strict=True):
+        if not ids:
+            raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
     sequences = backbone.document_ids(texts, data.max_document_length)
     return BatchLayout.of(batch, names, texts, queries, sparse), sequences, queries
 
 
 def cut_chunks(
-    lengths: list[int], chunk_tokens: int, run_of: Callable[[slice], Callable[[], Tensors]], context: StepContext
+    lengths: list[int], chunk_tokens: int, run: Callable[[slice], Tensors], context: StepContext
 ) -> Iterator[Chunk]:
-    """Chunks of this process' share of the items; its rows are numbered over all processes' items.
+    """Chunks of this process' share of the items, whose representations `run` makes; rows are numbered over all
+    processes' items.
 
     A process without items would have no tensors to exchange, so a batch needs at least one item for each.
     """
@@ -193,7 +181,7 @@ def cut_chunks(
         while stop < end and total + lengths[stop] <= chunk_tokens:
             total += lengths[stop]
             stop += 1
-        yield Chunk(slice(start, stop), run_of(slice(start, stop)), total)
+        yield Chunk(slice(start, stop), run, total)
         start = stop
 
 

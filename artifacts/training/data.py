@@ -24,9 +24,9 @@ from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.training.duplicates import content
 from lightretriever.artifacts.training.negatives import SCRATCH, Source, filter_and_mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
-from lightretriever.artifacts.training.simhash import nearest, simhash
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 from rich.console import Console
 from rich.markup import escape
@@ -40,18 +40,8 @@ MOST_POSITIVES: Final = 4
 More would let a few queries with very many relevant documents fill the batches.
 """
 
-_FORMAT: Final = 1  # to be raised when the same inputs give other examples
+_FORMAT: Final = 2  # to be raised when the same inputs give other examples
 _PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.jsonl", "report.json"
-_COLUMNS: Final = {
-    "pairs": "pairs",
-    "without_text": "no text",
-    "beyond_positives": f"beyond {MOST_POSITIVES} per query",
-    "near_duplicates": "near-duplicates",
-    "not_drawn": "not drawn",
-    "inconsistent": "filtered",
-    "kept": "kept",
-    "without_negatives": "of these without negatives",
-}
 
 
 def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
@@ -95,25 +85,18 @@ def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
     """What became of the pairs of each set, from its report.json. Raises ResumeError where a set isn't prepared.
 
     Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent +
-    kept. A pair that is near queries of several evaluation sets is counted for each of them in `near_duplicates_of`.
+    kept.
     """
     return [read_json(_folder(recipe, one) / _REPORT) for one in recipe.data.sets]
 
 
 def print_data_report(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print the rows of `data_report` as two tables: what became of the pairs, and what the near-duplicates are of."""
-    counts = Table(title="training pairs")
-    near = Table(title="training pairs near a query of")
-    for table, columns in ((counts, list(_COLUMNS.values())), (near, list(rows[0]["near_duplicates_of"]))):
-        table.add_column("set")
-        for column in columns:
-            table.add_column(escape(column), justify="right")
+    """Print the counts of `data_report` as a table: what became of the pairs."""
+    names = [name for name, value in rows[0].items() if isinstance(value, int)]
+    table = Table("set", *(name.replace("_", " ") for name in names), title="training pairs")
     for row in rows:
-        counts.add_row(escape(row["set"]), *(f"{row[key]:,}" for key in _COLUMNS))
-        near.add_row(escape(row["set"]), *(f"{count:,}" for count in row["near_duplicates_of"].values()))
-    console.print(counts)
-    if rows[0]["near_duplicates_of"]:
-        console.print(near)
+        table.add_row(escape(row["set"]), *(f"{row[name]:,}" for name in names))
+    console.print(table)
 
 
 def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
@@ -136,7 +119,7 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     examples, relevant, counts = _pairs(one, documents)
-    clean, near = _decontaminated(recipe, one, examples)
+    clean = _decontaminated(recipe, one, examples)
     drawn = _drawn(clean, one, recipe.seed)
     numbered = [replace(example, row=row) for row, example in enumerate(drawn)]
     source = Source(one.name, documents, relevant)
@@ -144,7 +127,6 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder
     report: dict[str, Any] = {"set": one.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),
-        "near_duplicates_of": near,
         "not_drawn": len(clean) - len(drawn),
         "inconsistent": len(drawn) - len(kept),
         "kept": len(kept),
@@ -189,39 +171,30 @@ def _pairs(one: SetRecipe, documents: Mapping[str, str]) -> tuple[list[Example],
     return examples, relevant, counts
 
 
-def _decontaminated(
-    recipe: TrainRecipe, one: SetRecipe, examples: list[Example]
-) -> tuple[list[Example], dict[str, int]]:
-    """The examples whose query is near no evaluation query, and how many are near a query of each set."""
+def _decontaminated(recipe: TrainRecipe, one: SetRecipe, examples: list[Example]) -> list[Example]:
+    """The examples whose query is near no evaluation query."""
     rule = recipe.data.decontaminate
     if rule is None:
-        return examples, {}
-    hashes = simhash([example.query for example in examples])
-    near = {
-        name: nearest(hashes, simhash(references), rule.distance) >= 0
-        for name, references in _references(rule.against, one).items()
-    }
-    dirty = np.any(list(near.values()), axis=0)
-    clean = [example for example, bad in zip(examples, dirty.tolist(), strict=True) if not bad]
-    return clean, {name: int(found.sum()) for name, found in near.items()}
+        return examples
+    dirty = set(map(content, _references(rule.against, one)))
+    return [example for example in examples if content(example.query) not in dirty]
 
 
-def _references(against: Sequence[Path], one: SetRecipe) -> dict[str, list[str]]:
-    """All queries of each evaluation set, by the name of its folder, or by its path where two are called the same.
+def _references(against: Sequence[Path], one: SetRecipe) -> list[str]:
+    """All queries of the evaluation sets.
 
     Where the set is itself among them, the queries that it trains on are left out, unless another split has them too.
     """
-    names = [path.resolve().name for path in against]
-    references: dict[str, list[str]] = {}
+    references: list[str] = []
     own = find_file(one.path, "queries")
-    for path, name in zip(against, names, strict=True):
+    for path in against:
         file = find_file(path, "queries")
         queries = read_queries(file)
         if file.samefile(own) or file_sha256(file) == file_sha256(own):
             splits = {split.stem: read_qrels(split).keys() for split in (one.path / "qrels").glob("*.tsv")}
             others = set[str]().union(*(ids for split, ids in splits.items() if split != one.split))
             queries = {key: text for key, text in queries.items() if key in others or key not in splits[one.split]}
-        references[name if names.count(name) == 1 else str(path)] = list(queries.values())
+        references += queries.values()
     return references
 
 
@@ -243,11 +216,7 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
         "drop_title": one.drop_title,
         "limit": one.limit,
         "seed": recipe.seed if one.limit is not None else None,
-        "distance": rule and rule.distance,
-        "against": {
-            name: hashlib.sha256(json.dumps(texts).encode()).hexdigest()
-            for name, texts in (_references(rule.against, one) if rule else {}).items()
-        },
+        "against": rule and hashlib.sha256(json.dumps(_references(rule.against, one)).encode()).hexdigest(),
         "consistency": data.consistency and data.consistency.model_dump(),
         "negatives": data.negatives and data.negatives.model_dump(),
     }
@@ -264,9 +233,4 @@ def _read_examples(folder: Path) -> list[Example]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {folder}.") from error
-    expected = read_json(folder / _REPORT).get("kept")
-    if len(examples) != expected:
-        raise ResumeError(
-            f"{file} has {len(examples)} examples; {_REPORT} says {expected}.", remedy=f"Delete {folder}."
-        )
     return examples

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,10 +13,8 @@ from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.data import train_queries
 from lightretriever.artifacts.training.mixture import Mixture
 from lightretriever.artifacts.training.processes import Processes
-from lightretriever.artifacts.training.query_likelihood import QueryLikelihood
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
-    QueryLikelihoodStage,
     RegressionStage,
     ResidualStage,
     Stage,
@@ -27,9 +25,11 @@ from lightretriever.artifacts.training.residual import PairVectors, Residual
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
-from lightretriever.artifacts.training.types import Batch, Objective, StepContext
+from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["train"]
+
+Objective: TypeAlias = Contrastive | Regression | Residual
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
@@ -63,7 +63,7 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
 def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
     objective, batch_of = _objective(run, stage)
-    dev = run.recipe.dev if isinstance(stage, ContrastiveStage | ResidualStage) else None
+    dev = None if isinstance(stage, RegressionStage) else run.recipe.dev
     from_step = 0 if isinstance(stage, ResidualStage) else 1  # what BM25 alone is worth
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
@@ -92,7 +92,7 @@ def _step(
     run: Run,
     stage: Stage,
     optimizer: torch.optim.Optimizer,
-    objective: Objective[Any],
+    objective: Objective,
     batch: Any,
     step: int,
 ) -> None:
@@ -123,33 +123,31 @@ def _step(
     run.log({"step": step, **of_set, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
-def _objective(run: Run, stage: Stage) -> tuple[Objective[Any], Callable[[int], Any]]:
+def _objective(run: Run, stage: Stage) -> tuple[Objective, Callable[[int], Any]]:
     """What the stage minimises, and its batches by step."""
     recipe, backbone = run.recipe, run.adapter.backbone
     if isinstance(stage, RegressionStage):
         regression = _regression(run, stage)
         return regression, regression.batch
-    negatives = stage.negatives if isinstance(stage, ContrastiveStage | ResidualStage) else 0
     seed = recipe.seed + _STAGE_SEED * run.progress.stage
-    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=negatives, seed=seed)
-    if isinstance(stage, QueryLikelihoodStage):
-        return QueryLikelihood(backbone, stage, recipe.data), mixture.batch
+    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=stage.negatives, steps=stage.steps, seed=seed)
+    weights = run.token_weights(stage)
     if isinstance(stage, ContrastiveStage):
-        return Contrastive(backbone, stage, recipe.data, run.idf_of(stage), run.row_weights()), mixture.batch
+        return Contrastive(backbone, stage, recipe.data, weights), mixture.batch
     teacher, folder = run.teacher(), recipe.work / "teachers"
     vectors = run.processes.in_turn(lambda: PairVectors(teacher, run.sets, folder))
-    return Residual(backbone, stage, recipe.data, vectors, run.load_idf(), run.average_length), mixture.batch
+    return Residual(backbone, stage, recipe.data, vectors, weights, run.average_length), mixture.batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:
     """The objective of a regression stage. Its linear map begins as the one that fits the model as it is."""
     recipe, teacher, adapter = run.recipe, run.teacher(), run.adapter
-    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes.first)
+    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes)
     rows, tokens = None, stage.tokens
     if tokens is not None:
         queries = train_queries(recipe, tokens.queries)
-        folder = recipe.work / "rows"
-        rows = run.processes.in_turn(lambda: fit_rows(adapter.backbone, teacher, texts, queries, tokens, folder))
+        blocks, folder = [texts.block(number) for number in range(tokens.blocks)], recipe.work / "rows"
+        rows = run.processes.in_turn(lambda: fit_rows(adapter.backbone, teacher, blocks, queries, tokens, folder))
     if not adapter.parameters["projection"].any():
         fitted, vectors = texts.block(0)
         adapter.train(False)

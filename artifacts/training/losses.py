@@ -1,12 +1,11 @@
 """The losses of contrastive training, on representations alone, and of distillation from teachers. All in float32."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
-from lightretriever.artifacts.training.recipe import ContrastiveStage
+from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, StepContext, same_text
 from torch.nn import functional
 
@@ -22,9 +21,8 @@ __all__ = [
     "distillation_loss",
     "ensemble",
     "flops",
-    "full_alignment_loss",
+    "flops_weight",
     "matryoshka_scores",
-    "quadratic_warmup",
     "query_means",
     "row_loss",
     "similarity_loss",
@@ -62,17 +60,22 @@ def sparse_scores(queries: Sequence[torch.Tensor], documents: torch.Tensor, idf:
 
     `queries[b]` (n_b,) int64 token ids, a repeated token counts again; `documents` (M, V) float32 weights w.
     """
-    tokens, places = torch.cat(list(queries)).to(documents.device).unique(return_inverse=True)
+    tokens = torch.cat(list(queries)).unique()
+    counts, tokens = _counts(queries, tokens).to(documents.device), tokens.to(documents.device)
     weights = documents[:, tokens]  # only the batch's own terms can score
     if idf is not None:
         weights = weights * idf[tokens]
-    counts = weights.new_zeros(len(queries), len(tokens))
-    owner = torch.repeat_interleave(
-        torch.arange(len(queries), device=documents.device),
-        torch.tensor([len(query) for query in queries], device=documents.device),
-    )
-    counts.index_put_((owner, places), torch.ones((), device=documents.device), accumulate=True)
     return counts @ weights.T
+
+
+def _counts(texts: Sequence[torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+    """How often each text (n_b,) has each of `tokens` (u,), which ascend: (b, u) float32."""
+    lengths = torch.tensor([len(text) for text in texts])
+    owners, read = torch.arange(len(texts)).repeat_interleave(lengths), torch.cat(list(texts))
+    asked = torch.isin(read, tokens)
+    counts = torch.zeros(len(texts), len(tokens))
+    places = (owners[asked], torch.searchsorted(tokens, read[asked]))
+    return counts.index_put_(places, torch.ones(()), accumulate=True)
 
 
 def contrastive_loss(
@@ -86,35 +89,20 @@ def contrastive_loss(
     return functional.cross_entropy(scores.masked_fill(hidden, -torch.inf) / temperature, positives)
 
 
-def full_alignment_loss(
-    scores: torch.Tensor, full: torch.Tensor, hidden: torch.Tensor, temperature: float, full_temperature: float
-) -> torch.Tensor:
-    """KL(softmax(full/τ') ‖ softmax(scores/τ)), mean over the queries: asymmetric scores follow the full model's dense
-    ones, whose temperature τ' is `full_temperature`. No gradient reaches `full`.
-    """
-    return distillation_loss(scores / temperature, (full / full_temperature).masked_fill(hidden, torch.nan))
-
-
 def bm25_scores(
-    queries: Sequence[torch.Tensor], documents: Sequence[Sequence[int]], idf: torch.Tensor, average: float
+    queries: Sequence[torch.Tensor], documents: Sequence[Sequence[int]], idf: torch.Tensor | None, average: float
 ) -> torch.Tensor:
     """BM25 over token ids, Σ_t count_q(t) · IDF_t · tf / (tf + k1 (1 - b + b · len / average)), (B, M) float32.
 
-    `queries[b]` (n_b,) int64; `documents` token ids without special tokens; `idf` (V,); `average` the mean length.
+    `queries[b]` (n_b,) int64; `documents` token ids without special tokens; `idf` (V,), None is 1;
+    `average` the mean length.
     """
     tokens = torch.cat(list(queries)).unique()
-    place = {token: column for column, token in enumerate(tokens.tolist())}
-    saturated = torch.zeros(len(documents), len(tokens))
-    for row, ids in enumerate(documents):
-        norm = BM25_K1 * (1 - BM25_B + BM25_B * len(ids) / average)
-        for token, count in Counter(ids).items():
-            if token in place:
-                saturated[row, place[token]] = count / (count + norm)
-    counts = torch.zeros(len(queries), len(tokens))
-    for row, query in enumerate(queries):
-        for token in query.tolist():
-            counts[row, place[token]] += 1
-    return (counts * idf[tokens.to(idf.device)].cpu()) @ saturated.T
+    counts = _counts([torch.tensor(ids, dtype=torch.int64) for ids in documents], tokens)
+    lengths = torch.tensor([[len(ids)] for ids in documents])
+    saturated = counts / (counts + BM25_K1 * (1 - BM25_B + BM25_B * lengths / average))
+    weights = _counts(queries, tokens)
+    return (weights if idf is None else weights * idf.cpu()[tokens]) @ saturated.T
 
 
 def flops(weights: torch.Tensor) -> torch.Tensor:
@@ -125,9 +113,11 @@ def flops(weights: torch.Tensor) -> torch.Tensor:
     return weights.float().mean(dim=0).square().sum()
 
 
-def quadratic_warmup(step: int, length: int) -> float:
-    """The regulariser's share at `step`, from 0: ((step + 1) / length)², at most 1."""
-    return min(1.0, (step + 1) / length) ** 2
+def flops_weight(settings: FlopsRecipe, context: StepContext) -> float:
+    """The regulariser's weight at a step: `weight` times ((step + 1) / warmup)², from the end of the warm-up on all of
+    it."""
+    warmup = settings.warmup or max(1, context.steps // 3)
+    return settings.weight * min(1.0, (context.step + 1) / warmup) ** 2
 
 
 def similarity_loss(vectors: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -152,25 +142,20 @@ def row_loss(vectors: torch.Tensor, rows: torch.Tensor, scale: float) -> tuple[t
 def ensemble(scores: torch.Tensor, weights: torch.Tensor, scale: float) -> torch.Tensor:
     """The teachers' common logits S · (Σ_j w_j ŝ_j) / (Σ_j w_j), with ŝ_j = (s_j - min s_j) / (max s_j - min s_j).
 
-    `scores` (teachers, B, C), NaN where a teacher has no score; `weights` (teachers,) positive; `scale` S. Minimum and
-    maximum are those of one teacher over one query's candidates. Scores that are all equal say nothing about the
-    order and become 0. A mean is over the teachers that score the candidate. Returns (B, C) float32, NaN where none
-    does.
+    `scores` (teachers, B, C); `weights` (teachers,) positive; `scale` S. Minimum and maximum are those of one teacher
+    over one query's candidates. Scores that are all equal say nothing about the order and become 0. Returns (B, C)
+    float32.
     """
     scores = scores.float()
-    known = ~scores.isnan()
-    low = scores.masked_fill(~known, torch.inf).amin(dim=2, keepdim=True)
-    high = scores.masked_fill(~known, -torch.inf).amax(dim=2, keepdim=True)
+    low, high = scores.amin(dim=2, keepdim=True), scores.amax(dim=2, keepdim=True)
     normalised = torch.where(high > low, (scores - low) / (high - low), 0.0)
-    shares = weights.to(scores)[:, None, None] * known
-    total = torch.where(known, shares * normalised, 0.0).sum(dim=0)
-    return scale * total / shares.sum(dim=0)  # 0 / 0 is the NaN of a candidate that nobody scores
+    return scale * torch.einsum("t,tbc->bc", weights.float() / weights.sum(), normalised)
 
 
 def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """KL(softmax(target) ‖ softmax(student)) over each query's candidates, mean over the queries, in float32.
 
-    `student` (B, C) logits; `target` (B, C) as `ensemble` gives them: candidates that are NaN there are left out of
+    `student` (B, C) logits; `target` (B, C) logits, of which those candidates that are NaN are left out of
     both distributions. The gradient reaches the student alone.
     """
     unknown = target.isnan()
@@ -188,14 +173,15 @@ class BatchLayout:
     """Where things are in a batch of B queries, M distinct documents and U distinct query tokens.
 
     `tokens` (U,) int64 token ids of the dense leg, `places[b]` (m_b,) int64 a query's places in them; `queries[b]`
-    (n_b,) int64 its token ids of the sparse leg; `candidates` (B, C) int64 columns of each query's own documents, the
-    positive first; `hidden` (B, M) bool: documents with the text of the query's positive, which are no negatives.
+    (n_b,) int64 its token ids of the sparse leg; `positives` (B,) int64 the column of each query's positive; `hidden`
+    (B, M) bool: documents that are no negatives, with the text of the query's positive or of that of the same query
+    elsewhere in the batch.
     """
 
     tokens: torch.Tensor
     queries: list[torch.Tensor]
     places: list[torch.Tensor]
-    candidates: torch.Tensor
+    positives: torch.Tensor
     hidden: torch.Tensor
 
     @classmethod
@@ -205,21 +191,26 @@ class BatchLayout:
         """The layout of `batch`, whose distinct documents are `names` with `texts`; `queries` and `sparse` are token
         ids of the dense and of the sparse leg."""
         columns = {name: column for column, name in enumerate(names)}
-        candidates = torch.tensor([[columns[name] for name in row] for row in batch.candidates])
-        twins: dict[str, int] = {}
-        group = torch.tensor([twins.setdefault(same_text(text), len(twins)) for text in texts])
-        positives = candidates[:, 0]
-        hidden = group[positives][:, None] == group[None, :]
+        positives = torch.tensor([columns[example.positive] for example in batch.examples])
+        asked, read = _numbered([example.query for example in batch.examples]), _numbered(texts)
+        twins = read[positives][:, None] == read
+        hidden = (asked[:, None] == asked).float() @ twins.float() > 0
         hidden[torch.arange(len(positives)), positives] = False
         ids = [torch.tensor(query) for query in queries]
         tokens, places = torch.cat(ids).unique(return_inverse=True)
         lexical = [torch.tensor(query) for query in sparse]
-        return cls(tokens, lexical, list(places.split([len(query) for query in ids])), candidates, hidden)
+        return cls(tokens, lexical, list(places.split([len(query) for query in ids])), positives, hidden)
+
+
+def _numbered(texts: list[str]) -> torch.Tensor:
+    """A number for each text, (n,) int64, the same for those that training takes for the same."""
+    numbers: dict[str, int] = {}
+    return torch.tensor([numbers.setdefault(same_text(text), len(numbers)) for text in texts])
 
 
 @dataclass(frozen=True)
 class TokenWeights:
-    """What a token weighs: `idf` (V,) in sparse scores, `rows` (V,) in the mean of a dense query; None is 1."""
+    """What a token weighs, float32 (V,): `idf` in sparse scores, `rows` in the mean of a dense query; None is 1."""
 
     idf: torch.Tensor | None = None
     rows: torch.Tensor | None = None
@@ -238,15 +229,14 @@ def contrastive_objective(
     model is trained along, `full_dense` (B, H) of the whole queries. Both legs follow its scores.
     """
     device = outputs["dense"].device
-    candidates, hidden = layout.candidates.to(device), layout.hidden.to(device)
-    positives, tau_dense, tau_sparse = candidates[:, 0], stage.dense_temperature, stage.sparse_temperature
+    positives, hidden = layout.positives.to(device), layout.hidden.to(device)
+    tau_dense, tau_sparse = stage.dense_temperature, stage.sparse_temperature
     idf, states = weights.idf, outputs["tokens"].float()
     if weights.rows is not None:
         states = states * weights.rows[layout.tokens.to(device)][:, None]
     means = query_means(states, layout.places)
     ladder = matryoshka_scores(means, outputs["dense"], stage.matryoshka)
     lexical = sparse_scores(layout.queries, outputs["sparse"], idf)
-    regulariser = stage.flops.weight * quadratic_warmup(context.step, stage.flops.warmup or max(1, context.steps // 3))
 
     def prefixes(scores: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack([contrastive_loss(one, positives, hidden, tau_dense) for one in scores]).sum()
@@ -254,14 +244,15 @@ def contrastive_objective(
     losses = {
         "dense": prefixes(ladder),
         "sparse": contrastive_loss(lexical, positives, hidden, tau_sparse),
-        "flops": regulariser * flops(outputs["sparse"]),
+        "flops": flops_weight(stage.flops, context) * flops(outputs["sparse"]),
     }
     if stage.full_kl > 0:
-        full = cosine_scores(outputs["full_dense"], outputs["dense"])
+        full = matryoshka_scores(outputs["full_dense"], outputs["dense"], stage.matryoshka)
+        target = (full[-1] / tau_dense).masked_fill(hidden, torch.nan)
         losses |= {
-            "full_dense": prefixes(matryoshka_scores(outputs["full_dense"], outputs["dense"], stage.matryoshka)),
-            "kl_dense": stage.full_kl * full_alignment_loss(ladder[-1], full, hidden, tau_dense, tau_dense),
-            "kl_sparse": stage.full_kl * full_alignment_loss(lexical, full, hidden, tau_sparse, tau_dense),
+            "full_dense": prefixes(full),
+            "kl_dense": stage.full_kl * distillation_loss(ladder[-1] / tau_dense, target),
+            "kl_sparse": stage.full_kl * distillation_loss(lexical / tau_sparse, target),
         }
     hits = (ladder[-1].argmax(dim=1) == positives).float().mean()
     logged = {"dense_accuracy": float(hits), "terms": float((outputs["sparse"] > 0).float().sum(dim=1).mean())}

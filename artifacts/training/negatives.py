@@ -66,14 +66,14 @@ def pick_negatives(hits: Hits, example: Example, source: Source, settings: Negat
     """Ids of hard negatives among `hits`, which are ids and scores, best first.
 
     Never one of the query's relevant documents or one with the text of such a document, never two with the same text,
-    and none that scores above the positive's score s⁺ less (1 - margin)·|s⁺|, which is margin·s⁺ for a positive score.
-    None at all where the positive is not among the hits: then the ranking can't say how much is too much.
+    and none that scores above `margin` times the positive's score. None at all where the positive is not among the
+    hits: then the ranking can't say how much is too much.
     """
     hits = hits[: settings.depth]
     score = dict(hits).get(example.positive)
     if score is None:
         return []
-    bound = score - (1 - settings.margin) * abs(score)
+    bound = settings.margin * score
     relevant = source.relevant[same_text(example.query)]
     texts = {same_text(source.documents[name]) for name in relevant}
     picked: list[str] = []

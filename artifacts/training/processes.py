@@ -83,13 +83,9 @@ class Processes:
         """The rows of all processes, in order; they may have different numbers of them."""
         if self.count == 1:
             return rows
-        counts = [0] * self.count
-        dist.all_gather_object(counts, len(rows))
-        padded = rows.new_zeros(max(counts), *rows.shape[1:])
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        parts: list[torch.Tensor] = [rows] * self.count
+        dist.all_gather_object(parts, rows.cpu())
+        return torch.cat(parts).to(rows.device)
 
     def add_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         """Replace every gradient by its sum over the processes. A missing one counts as zero."""

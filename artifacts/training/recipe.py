@@ -16,7 +16,6 @@ __all__ = [
     "FlopsRecipe",
     "LoraRecipe",
     "NegativesRecipe",
-    "QueryLikelihoodStage",
     "RegressionStage",
     "ResidualStage",
     "SetRecipe",
@@ -68,10 +67,9 @@ class SetRecipe(Section):
 
 
 class DecontaminateRecipe(Section):
-    """Leave out training queries whose SimHash is within `distance` bits of any query of the sets `against`."""
+    """Leave out training queries whose content is that of any query of the sets `against`."""
 
     against: list[Path] = Field(min_length=1)
-    distance: int = Field(default=3, ge=0, le=16)
 
 
 class ConsistencyRecipe(Section):
@@ -127,19 +125,11 @@ class StageBase(Section):
     steps: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=2)
     chunk_tokens: int | None = Field(default=None, ge=8)
-    row_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=2e-4, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
     decay: float | None = Field(default=None, gt=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float = Field(default=1.0, gt=0)
-
-
-class QueryLikelihoodStage(StageBase):
-    """First stage: write the query from the document's last token alone."""
-
-    kind: Literal["query_likelihood"]
-    corruption: float = Field(default=0.6, ge=0, lt=1)
 
 
 class ContrastiveStage(StageBase):
@@ -213,9 +203,7 @@ class ResidualStage(StageBase):
     flops: FlopsRecipe = FlopsRecipe()
 
 
-Stage = Annotated[
-    QueryLikelihoodStage | ContrastiveStage | RegressionStage | ResidualStage, Field(discriminator="kind")
-]
+Stage = Annotated[ContrastiveStage | RegressionStage | ResidualStage, Field(discriminator="kind")]
 
 
 class DevRecipe(Section):
@@ -233,7 +221,6 @@ class TrainRecipe(Section):
     """A whole training run. The adapter is written to `output`, everything else to `work`.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
-    `queries` says what makes token vectors: the model, or, to compare with, an MLP on its embedding layer.
     `term_thresholds` is the share of texts in which a term is to be silent at first (None: no thresholds).
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `teacher` is for the stages of kind regression and residual.
@@ -245,7 +232,6 @@ class TrainRecipe(Section):
     seed: int = 0
     lowercase: bool = True
     idf_rows: bool = False
-    queries: Literal["model", "embedding"] = "model"
     term_thresholds: float | None = Field(default=None, gt=0, lt=1)
     layers: int | None = Field(default=None, ge=1)
     pooling: Literal["end", "mean"] = "end"
@@ -262,8 +248,6 @@ class TrainRecipe(Section):
     def _stages_fit(self) -> Self:
         if self.teacher is None and self.has(RegressionStage, ResidualStage):
             raise ValueError("a stage of kind regression or residual needs a teacher")
-        if self.queries == "embedding" and self.has(RegressionStage):
-            raise ValueError("a stage of kind regression needs token vectors of the model, but queries is embedding")
         sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
         if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
@@ -280,7 +264,7 @@ class TrainRecipe(Section):
     @property
     def needs_pairs(self) -> bool:
         """Whether a stage trains on queries with their documents, or all on texts alone."""
-        return self.has(QueryLikelihoodStage, ContrastiveStage, ResidualStage)
+        return self.has(ContrastiveStage, ResidualStage)
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of all sets taken from `folder`."""

@@ -9,7 +9,7 @@ e is a token's vector behind an instruction, r its fitted row. Neither labels no
 many targets as the teacher's vector has values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -65,17 +65,18 @@ class Regression:
         return self._texts.batch(self._first + step * self._stage.batch_size, self._stage.batch_size)
 
     def backward(self, batch: TextBatch, context: StepContext) -> dict[str, float]:
-        """One step's gradients (see `Objective`); returns the parts of the loss and the norm of each one's gradient."""
+        """Add one step's gradients; returns the parts of the loss and the norm of each one's gradient."""
         backbone, stage, rows = self._adapter.backbone, self._stage, self._row_tokens
         sequences = backbone.document_ids(batch.texts, self._longest)
         targets = torch.from_numpy(batch.targets).to(backbone.device)
 
-        def documents_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
+        def documents_of(part: slice) -> Tensors:
+            return {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
 
         chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
-        drawn = self._drawn(context)
-        if drawn is not None:
+        drawn, tokens = None, stage.tokens
+        if self._rows is not None and tokens is not None:
+            drawn = self._rows.drawn(tokens.count, (context.seed % 2**64, context.step))
             chunks += self._token_chunks(drawn, context)
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
@@ -84,20 +85,14 @@ class Regression:
                 "cosine": (1 - functional.cosine_similarity(documents, targets, dim=1)).mean(),
                 "similarity": stage.similarity * similarity_loss(documents, targets, stage.temperature),
             }
-            if drawn is None or self._rows is None or stage.tokens is None:
+            if drawn is None or self._rows is None or tokens is None:
                 return losses, {}
             wanted = self._rows.rows[drawn].to(backbone.device)
             direction, length = row_loss(leaves["tokens"].float(), wanted, self._rows.scale)
-            losses["rows"] = stage.tokens.weight * (direction + length)
+            losses["rows"] = tokens.weight * (direction + length)
             return losses, {"row_cosine": 1 - float(direction.detach()), "row_length": float(length.detach())}
 
         return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
-
-    def _drawn(self, context: StepContext) -> torch.Tensor | None:
-        """The tokens of a step, (n,) int64; None in a stage without them."""
-        if self._rows is None or self._stage.tokens is None:
-            return None
-        return self._rows.drawn(self._stage.tokens.count, (context.seed % 2**64, context.step))
 
     def _token_chunks(self, drawn: torch.Tensor, context: StepContext) -> Iterator[Chunk]:
         """This process' forward passes of tokens, behind an instruction drawn for the step."""
@@ -106,8 +101,8 @@ class Regression:
         prefix = instruction_prefix(backbone, self._instructions[int(random.integers(len(self._instructions)))])
         blocks = max(1, (self._row_tokens - len(prefix)) // 2)
 
-        def tokens_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
+        def tokens_of(part: slice) -> Tensors:
+            return {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
 
         return cut_chunks([2] * len(drawn), self._chunk_tokens, tokens_of, context)
 
@@ -118,13 +113,7 @@ class Regression:
         self._adapter.train(False)
         parts, targets = self._texts.held_out()
         texts = [text for part in parts.values() for text in part]
-        sequences = backbone.document_ids(texts, self._longest)
-        with torch.inference_mode():
-            found = [
-                packed_states(backbone, sequences[start : start + _EVALUATED], self._row_tokens).dense(backbone)
-                for start in range(0, len(sequences), _EVALUATED)
-            ]
-            ours = functional.normalize(torch.cat(found).float(), dim=1).cpu()
+        ours = functional.normalize(_vectors(backbone, texts, self._longest), dim=1)
         theirs = functional.normalize(torch.from_numpy(targets.astype(np.float32)), dim=1)
         cosines = (ours * theirs).sum(dim=1)
         names = [name for name, part in parts.items() for _ in part]
@@ -145,15 +134,19 @@ def fit_projection(
 
     Training begins with it: the map that fits the model as it is.
     """
-    sequences = backbone.document_ids(texts, length)
-    plain = replace(backbone, projection=None)
-    with torch.inference_mode():
-        found = [
-            packed_states(backbone, sequences[start : start + _EVALUATED], 256).dense(plain).double().cpu()
-            for start in range(0, len(sequences), _EVALUATED)
-        ]
-    states = torch.cat(found)
+    states = _vectors(replace(backbone, projection=None), texts, length).double()
     square = states.T @ states
     square += ridge * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
     solved: torch.Tensor = torch.linalg.solve(square, states.T @ torch.from_numpy(targets).double())
     return solved.T.float().contiguous()
+
+
+def _vectors(backbone: Backbone, texts: Sequence[str], length: int) -> torch.Tensor:
+    """The model's dense vectors of texts, (n, D) float32 on the CPU, without gradients."""
+    sequences = backbone.document_ids(texts, length)
+    with torch.inference_mode():
+        found = [
+            packed_states(backbone, sequences[start : start + _EVALUATED], 256).dense(backbone).float().cpu()
+            for start in range(0, len(sequences), _EVALUATED)
+        ]
+    return torch.cat(found)

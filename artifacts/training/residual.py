@@ -9,7 +9,7 @@ batch. BM25 is over the model's own tokens, with the IDF of the training documen
 impact = w + a · tf / (tf + k1 (1 - b + b · len / average)), and IDF is the weight of a query's token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +27,18 @@ from lightretriever.artifacts.training.contrastive import (
     tokenise,
 )
 from lightretriever.artifacts.training.losses import (
+    TokenWeights,
     bm25_scores,
     distillation_loss,
     ensemble,
     flops,
-    quadratic_warmup,
+    flops_weight,
     sparse_scores,
 )
 from lightretriever.artifacts.training.recipe import DataRecipe, ResidualStage
 from lightretriever.artifacts.training.types import Batch, StepContext, TrainingSet
 
-__all__ = ["PairVectors", "Residual", "mean_length"]
-
-_SAMPLE = 4096
+__all__ = ["PairVectors", "Residual"]
 
 
 class PairVectors:
@@ -62,19 +61,18 @@ class PairVectors:
                 self._vectors[f"{one.name}/{kind}"] = {key: row for row, key in enumerate(keys)}, vectors
 
     def cosines(self, batch: Batch, names: Sequence[str]) -> torch.Tensor:
-        """Of the batch's queries with the documents `names`, (B, M) float32, NaN for a document without a vector."""
-        queries, documents = (self._vectors[f"{batch.set.name}/{kind}"] for kind in ("queries", "documents"))
-        rows = queries[1][[queries[0][example.query] for example in batch.examples]].astype(np.float32)
-        scores = np.full((len(rows), len(names)), np.nan, dtype=np.float32)
-        known = [column for column, name in enumerate(names) if name in documents[0]]
-        of_names = documents[1][[documents[0][names[column]] for column in known]].astype(np.float32)
-        scores[:, known] = rows @ of_names.T
-        return torch.from_numpy(scores)
+        """Of the batch's queries with the documents `names`, (B, M) float32."""
+        keys = {"queries": [example.query for example in batch.examples], "documents": names}
+        vectors = []
+        for kind, wanted in keys.items():
+            places, kept = self._vectors[f"{batch.set.name}/{kind}"]
+            vectors.append(torch.from_numpy(kept[[places[key] for key in wanted]].astype(np.float32)))
+        return vectors[0] @ vectors[1].T
 
 
 class Residual:
-    """The objective of `ResidualStage`. `idf` (V,) float32 is that of the training documents, `average` their mean
-    number of tokens."""
+    """The objective of `ResidualStage`. `weights` have the IDF of the training documents, on the model's device,
+    `average` is their mean number of tokens."""
 
     def __init__(
         self,
@@ -82,15 +80,15 @@ class Residual:
         stage: ResidualStage,
         data: DataRecipe,
         vectors: PairVectors,
-        idf: npt.NDArray[np.float32],
+        weights: TokenWeights,
         average: float,
     ) -> None:
         self._backbone, self._stage, self._data, self._vectors = backbone, stage, data, vectors
-        self._idf, self._average = torch.tensor(idf[: backbone.embedded], device=backbone.device), average
+        self._idf, self._average = weights.idf, average
         self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
-        """One step's gradients (see `Objective`); returns the parts of the loss."""
+        """Add one step's gradients; returns the parts of the loss."""
         backbone, stage = self._backbone, self._stage
         layout, sequences, _ = tokenise(backbone, batch, self._data)
         names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
@@ -98,40 +96,22 @@ class Residual:
         plain = bm25_scores(layout.queries, [ids[frame:-1] for ids in sequences], self._idf, self._average)
         weights = torch.tensor([1 - stage.share, stage.share])
         target = ensemble(torch.stack([plain, self._vectors.cosines(batch, names)]), weights, stage.scale)
-        target, positives = target.to(backbone.device), layout.candidates[:, 0]
-        regulariser = stage.flops.weight * quadratic_warmup(
-            context.step, stage.flops.warmup or max(1, context.steps // 3)
-        )
+        target, positives = target.to(backbone.device), layout.positives
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
-            found = sparse_scores(layout.queries, leaves["sparse"], self._idf if stage.flops.idf else None)
+            found = sparse_scores(layout.queries, leaves["sparse"], self._idf)
             scores = stage.bm25 * plain.to(found.device) + found
             losses = {
                 "ensemble": distillation_loss(scores / stage.temperature, target),
-                "flops": regulariser * flops(leaves["sparse"]),
+                "flops": flops_weight(stage.flops, context) * flops(leaves["sparse"]),
             }
             logged = {"terms": float((leaves["sparse"] > 0).float().sum(dim=1).mean())}
-            for name, one in (
-                ("bm25", plain),
-                ("sparse", scores.detach().cpu()),
-                ("target", target.nan_to_num().cpu()),
-            ):
+            for name, one in (("bm25", plain), ("sparse", scores.detach().cpu()), ("target", target.cpu())):
                 logged[f"{name}_accuracy"] = float((one.argmax(dim=1) == positives).float().mean())
             return losses, logged
 
-        def run_of(part: slice) -> Callable[[], Tensors]:
-            return lambda: {"sparse": document_outputs(backbone, sequences[part], self._row_tokens)["sparse"]}
+        def documents_of(part: slice) -> Tensors:
+            return {"sparse": document_outputs(backbone, sequences[part], self._row_tokens)["sparse"]}
 
-        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, run_of, context))
+        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
         return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
-
-
-def mean_length(backbone: Backbone, sets: Sequence[TrainingSet], longest: int, seed: int) -> float:
-    """The mean number of tokens of the sets' documents, special ones left out, in a sample of each set."""
-    lengths: list[int] = []
-    for number, one in enumerate(sets):
-        texts = list(one.documents.values())
-        places = np.random.default_rng((seed % 2**64, number)).permutation(len(texts))[:_SAMPLE]
-        drawn = [texts[place] for place in places.tolist()]
-        lengths += [len(ids) - len(backbone.prefix()) - 1 for ids in backbone.document_ids(drawn, longest)]
-    return float(np.mean(lengths))

@@ -2,19 +2,21 @@
 
 WORK/plan.json               what the run was begun with
 WORK/data/, WORK/teachers/   prepared examples and teacher scores
-WORK/idf.npy                 IDF of the training documents' tokens
+WORK/tokens.json             counts of the training documents' tokens
 WORK/thresholds.npy          term thresholds, where the recipe asks for them
-WORK/checkpoint.safetensors  where the run stands
+WORK/checkpoint.pt           where the run stands
 WORK/log.jsonl               one line per step, one per development score
 WORK/best.safetensors        weights of the best development score
 """
 
 import json
+import os
 import random
 import time
 from dataclasses import asdict, replace
-from functools import cached_property
+from io import BytesIO
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -24,24 +26,31 @@ from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.workdir import check_plan, write_atomically
+from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
-from lightretriever.artifacts.tokens.idf import idf_weights, load_idf
+from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
 from lightretriever.artifacts.training.data import data_report, prepare, print_data_report, read_texts
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
+from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.processes import Processes
-from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, ResidualStage, TrainRecipe
+from lightretriever.artifacts.training.recipe import (
+    ContrastiveStage,
+    RegressionStage,
+    ResidualStage,
+    Stage,
+    TrainRecipe,
+)
 from lightretriever.artifacts.training.regression import Regression
-from lightretriever.artifacts.training.residual import mean_length
 from lightretriever.artifacts.training.types import Progress, TrainingSet
 from rich.console import Console
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
-__all__ = ["Run", "load_checkpoint", "read_progress", "save_checkpoint"]
+__all__ = ["CHECKPOINT", "Run", "read_progress"]
+
+CHECKPOINT = "checkpoint.pt"
 
 _CALIBRATION = 1024  # documents that the thresholds are measured on
 # What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
@@ -51,7 +60,7 @@ _NOT_IN_PLAN: Any = {
     "model": True,
     "checkpoint_every": True,
     "teacher": {"path"},
-    "stages": {"__all__": {"chunk_tokens", "row_tokens", "steps", "every"}},
+    "stages": {"__all__": {"chunk_tokens", "steps", "every"}},
     "data": {"sets": {"__all__": {"path"}}, "decontaminate": {"against"}},
     "dev": {"path"},
 }
@@ -68,7 +77,7 @@ class Run:
         """
         self.recipe, self.processes = recipe, processes
         self._began = time.monotonic()
-        self._checkpoint_file = recipe.work / "checkpoint.safetensors"
+        self._checkpoint_file = recipe.work / CHECKPOINT
         self._log_file = recipe.work / "log.jsonl"
         if processes.first:
             check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
@@ -91,16 +100,14 @@ class Run:
         )
         if processes.first and recipe.needs_pairs:
             print_data_report(data_report(recipe), Console(stderr=True))
-        sparse = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
-        with_idf = recipe.idf_rows or any(stage.flops.idf or isinstance(stage, ResidualStage) for stage in sparse)
-        self.idf = processes.in_turn(self.load_idf) if with_idf else None
+        counted = processes.in_turn(self._statistics) if recipe.needs_pairs or recipe.idf_rows else None
+        self.idf = None if counted is None else counted.idf(np.arange(len(counted.frequencies))).astype(np.float32)
+        self.average_length = 0.0 if counted is None else counted.mean_length
         if recipe.term_thresholds is not None:
             self.adapter.set_thresholds(processes.in_turn(self._load_thresholds))
         self.progress = Progress()
         self.resume(self.adapter.optimizer())
         self._earlier_s = self.progress.elapsed_s
-        if processes.first:
-            self._rewind_log()
 
     def minutes(self) -> float:
         """Wall-clock minutes since this slice began."""
@@ -112,39 +119,35 @@ class Run:
             raise RecipeError("a stage follows a teacher, but teacher is not set.", remedy="Set teacher.path.")
         return self._teacher
 
-    def load_idf(self) -> npt.NDArray[np.float32]:
-        """IDF over the documents of all sets (V,) float32, computed once."""
-        file, tokenizer = self.recipe.work / "idf.npy", self.adapter.backbone.tokenizer
-        if not file.is_file():
-            length = self.recipe.data.max_document_length
-            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
-            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
-            write_array(file, idf_weights(cut, tokenizer.vocab_size))
-        return load_idf(file, tokenizer.vocab_size)
-
-    def idf_of(self, stage: object) -> npt.NDArray[np.float32] | None:
-        """The IDF weights (V,) float32 that a stage scores with."""
-        return self.idf if isinstance(stage, ContrastiveStage | ResidualStage) and stage.flops.idf else None
-
-    @cached_property
-    def average_length(self) -> float:
-        """The mean number of tokens of the training documents."""
-        return mean_length(self.adapter.backbone, self.sets, self.recipe.data.max_document_length, self.recipe.seed)
-
-    def row_weights(self) -> npt.NDArray[np.float32] | None:
-        """What the rows of the token table are multiplied with, (V,) float32."""
-        return self.idf if self.recipe.idf_rows else None
+    def token_weights(self, stage: Stage) -> TokenWeights:
+        """What tokens weigh in a stage, on the model's device. On top of BM25, IDF always counts."""
+        idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
+        scored = isinstance(stage, ResidualStage) or (isinstance(stage, ContrastiveStage) and stage.flops.idf)
+        return TokenWeights(idf if scored else None, idf if self.recipe.idf_rows else None)
 
     def resume(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set weights, optimiser and progress from the checkpoint, where there is one."""
+        """Set weights, optimiser and progress from the checkpoint, where there is one, and forget what was logged after
+        it. Raises ResumeError for a checkpoint that doesn't fit."""
         if self._checkpoint_file.is_file():
-            self.progress = load_checkpoint(self._checkpoint_file, self.adapter.parameters, optimizer)
+            content = _read_checkpoint(self._checkpoint_file)
+            try:
+                self.adapter.load(content["weights"])
+                optimizer.load_state_dict(optimizer.state_dict() | {"state": content["optimizer"]})
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise _unusable(self._checkpoint_file, error) from error
+            self.progress = Progress(**content["progress"])
+        if self.processes.first and self._log_file.is_file():
+            os.truncate(self._log_file, self.progress.log_bytes)
 
     def checkpoint(self, optimizer: torch.optim.Optimizer) -> None:
         """Write the checkpoint on the first process; the others wait for it."""
         if self.processes.first:
-            now = replace(self.progress, elapsed_s=self._elapsed_s())
-            save_checkpoint(self._checkpoint_file, now, self.adapter.parameters, optimizer)
+            logged = self._log_file.stat().st_size if self._log_file.is_file() else 0
+            self.progress = replace(self.progress, elapsed_s=self._elapsed_s(), log_bytes=logged)
+            buffer = BytesIO()
+            content = {"progress": asdict(self.progress), "weights": self.adapter.state()}
+            torch.save(content | {"optimizer": optimizer.state_dict()["state"]}, buffer)
+            write_atomically(self._checkpoint_file, buffer.getvalue())
         self.processes.wait()
 
     def next_stage(self) -> None:
@@ -159,18 +162,16 @@ class Run:
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
-    def develop(self, stage: object, step: int) -> None:
+    def develop(self, stage: Stage, step: int) -> None:
         """Score the development set on the first process; the weights of the best score are kept: that of hybrid
         search, or of the sparse leg after a residual stage."""
         if self._dev is not None:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
-            residual = isinstance(stage, ResidualStage)
             bm25 = (stage.bm25, self.average_length) if isinstance(stage, ResidualStage) else None
-            idf = self.idf if residual else self.idf_of(stage)
-            scores = evaluate_dev(self.adapter.backbone, self._dev, length, idf, self.row_weights(), bm25)
+            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.token_weights(stage), bm25)
             self.log({"step": step, "dev": scores})
-            score = scores["sparse" if residual else "hybrid"]
+            score = scores["hybrid" if bm25 is None else "sparse"]
             if self.progress.best is None or score > self.progress.best:
                 self.progress.best, self.progress.best_step = score, step
                 write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))
@@ -210,64 +211,34 @@ class Run:
         thresholds: npt.NDArray[np.float32] = np.load(file)
         return thresholds
 
-    def _rewind_log(self) -> None:
-        """Forget the lines of steps after the checkpoint: they will be run again."""
-        if not self._log_file.is_file():
-            return
-        reached = (self.progress.stage, self.progress.step)
-        kept = [line for line in self._log_file.read_text(encoding="utf-8").splitlines() if _place(line) < reached]
-        write_atomically(self._log_file, "".join(line + "\n" for line in kept).encode())
+    def _statistics(self) -> TokenStatistics:
+        """Counts of the tokens in the documents of all sets, made once."""
+        file, tokenizer = self.recipe.work / "tokens.json", self.adapter.backbone.tokenizer
+        if not file.is_file():
+            length = self.recipe.data.max_document_length
+            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
+            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
+            made = asdict(count_tokens(cut, tokenizer.vocab_size))
+            write_atomically(file, json.dumps(made | {"frequencies": made["frequencies"].tolist()}).encode())
+        kept = read_json(file)
+        return TokenStatistics(**kept | {"frequencies": np.array(kept["frequencies"])})
 
 
-def _place(line: str) -> tuple[float, float]:
-    """Stage and step of a line of the log; infinity for the torn last line of a killed run."""
+def read_progress(work: Path) -> Progress:
+    """Where the run of a work directory stands. Raises ResumeError where it has no usable checkpoint."""
+    file = work / CHECKPOINT
     try:
-        entry = json.loads(line)
-        return entry["stage"], entry["step"]
-    except (ValueError, KeyError):
-        return float("inf"), 0.0
-
-
-def save_checkpoint(
-    file: Path, progress: Progress, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> None:
-    """Write weights and optimiser state, float32, so that the file is always whole."""
-    tensors = {f"weight:{name}": parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
-    for name, parameter in parameters.items():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{key}:{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, save(tensors, metadata={"progress": json.dumps(asdict(progress))}))
-
-
-def load_checkpoint(
-    file: Path, parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer
-) -> Progress:
-    """Set weights and optimiser state from a file of `save_checkpoint`. Raises ResumeError for one that doesn't fit."""
-    progress = read_progress(file)
-    try:
-        with safe_open(file, framework="pt") as content:
-            names = content.keys()
-            tensors = {name: content.get_tensor(name) for name in names}
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors.pop(f"weight:{name}"))
-        for key, tensor in tensors.items():
-            kind, _, name = key.partition(":")
-            parameter = parameters[name]
-            optimizer.state[parameter][kind] = tensor if kind == "step" else tensor.to(parameter.device)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        return Progress(**_read_checkpoint(file)["progress"])
+    except (KeyError, TypeError) as error:
         raise _unusable(file, error) from error
-    return progress
 
 
-def read_progress(file: Path) -> Progress:
-    """Where a run stands that wrote this file by `save_checkpoint`. Raises ResumeError for another file."""
+def _read_checkpoint(file: Path) -> dict[str, Any]:
     try:
-        with safe_open(file, framework="pt") as content:
-            return Progress(**json.loads(content.metadata()["progress"]))
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
         raise _unusable(file, error) from error
+    return content
 
 
 def _unusable(file: Path, error: Exception) -> ResumeError:

@@ -1,23 +1,19 @@
 """Texts with the vectors that a teacher gives them: what a regression stage learns from, drawn and encoded in blocks.
 
-WORK/texts/plan.json         what the vectors depend on
-WORK/texts/block-00000.npy   the teacher's vectors of a block of texts, (n, D) float16
-WORK/texts/held-out.npy      those of the texts that are never trained on
+WORK/texts/block-00000/   the teacher's vectors of a block of texts (see `artifacts.pipeline.fit_texts.teacher_vectors`)
+WORK/texts/held-out/      those of the texts that are never trained on
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.corpus.beir import file_sha256, find_file
-from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
-from lightretriever.artifacts.pipeline.weights import software
+from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import TextBatch, TrainingSet
 
@@ -47,18 +43,21 @@ class TaughtTexts:
     """
 
     def __init__(
-        self, backbone: Backbone, teacher: Encoder, sets: Sequence[TrainingSet], recipe: TrainRecipe, keep: bool
+        self,
+        backbone: Backbone,
+        teacher: Encoder,
+        sets: Sequence[TrainingSet],
+        recipe: TrainRecipe,
+        processes: Processes,
     ) -> None:
-        """`keep`: this process writes vectors to the work directory. Raises ResumeError when it holds others."""
+        """Raises ValueError for a recipe without a teacher. Reading raises ResumeError where the work directory holds
+        vectors of other texts or of another teacher."""
         if recipe.teacher is None:
             raise ValueError("the recipe has no teacher")
-        self._backbone, self._teacher, self._recipe, self._keep = backbone, teacher, recipe, keep
-        self._settings = recipe.teacher
-        self._folder = recipe.work / "texts"
+        self._backbone, self._teacher, self._processes = backbone, teacher, processes
+        self._settings, self._seed, self._folder = recipe.teacher, recipe.seed % 2**64, recipe.work / "texts"
         total = sum(one.weight for one in sets)
         self._pools = {one.name: self._pool(one, one.weight / total, number) for number, one in enumerate(sets)}
-        if keep:
-            check_plan(self._folder / "plan.json", self._plan())
         self._blocks: dict[int, tuple[list[str], npt.NDArray[np.float16]]] = {}
 
     @property
@@ -81,7 +80,7 @@ class TaughtTexts:
         """The texts of a block and the teacher's vectors (n, D), L2-normalised."""
         if number not in self._blocks:
             texts = self._drawn(number)
-            vectors = self._vectors(texts, self._folder / f"block-{number:05d}.npy")
+            vectors = self._vectors(texts, f"block-{number:05d}")
             # A batch may lie in two neighbouring blocks.
             self._blocks = {key: self._blocks[key] for key in (number - 1, number + 1) if key in self._blocks}
             self._blocks[number] = texts, vectors
@@ -90,15 +89,15 @@ class TaughtTexts:
     def held_out(self) -> tuple[dict[str, list[str]], npt.NDArray[np.float16]]:
         """The texts of each set that are never trained on, cut to the common length, and their vectors in order."""
         texts = {
-            name: [self._cut(text, self._settings.length) for text in pool.held_out]
+            name: [cut(self._backbone, text, self._settings.length) for text in pool.held_out]
             for name, pool in self._pools.items()
         }
         flat = [text for part in texts.values() for text in part]
-        return texts, self._vectors(flat, self._folder / "held-out.npy")
+        return texts, self._vectors(flat, "held-out")
 
     def _pool(self, one: TrainingSet, share: float, number: int) -> _Pool:
         texts = list(dict.fromkeys(one.documents.values()))
-        random = np.random.default_rng((self._recipe.seed % 2**64, _HELD_OUT, number))
+        random = np.random.default_rng((self._seed, _HELD_OUT, number))
         apart = set(random.permutation(len(texts))[: min(self._settings.held_out, len(texts) // 10)].tolist())
         return _Pool(
             share,
@@ -107,41 +106,20 @@ class TaughtTexts:
         )
 
     def _drawn(self, number: int) -> list[str]:
-        random = np.random.default_rng((self._recipe.seed % 2**64, _BLOCK_OF, number))
+        random = np.random.default_rng((self._seed, _BLOCK_OF, number))
         pools = list(self._pools.values())
         drawn = random.choice(len(pools), size=BLOCK, p=[pool.share for pool in pools]).tolist()
         places = random.random(BLOCK).tolist()
         is_long = random.random(BLOCK) < self._settings.long_share
         lengths = np.where(is_long, self._settings.long_length, self._settings.length).tolist()
         return [
-            self._cut(pools[pool].trained[int(place * len(pools[pool].trained))], length)
+            cut(self._backbone, pools[pool].trained[int(place * len(pools[pool].trained))], length)
             for pool, place, length in zip(drawn, places, lengths, strict=True)
         ]
 
-    def _cut(self, text: str, length: int) -> str:
-        return cut(self._backbone, text, length)
-
-    def _vectors(self, texts: list[str], file: Path) -> npt.NDArray[np.float16]:
-        if file.is_file():
-            return read_array(file)
-        vectors = self._teacher.encode_documents(texts).dense.astype(np.float16)
-        if self._keep:
-            write_array(file, vectors)
-        return vectors
-
-    def _plan(self) -> dict[str, object]:
-        recipe = self._recipe
-        return {
-            "teacher": self._teacher.fingerprint,
-            "tokenizer": self._backbone.tokenizer.sha256,
-            "lowercase": recipe.lowercase,
-            "sets": {one.name: file_sha256(find_file(one.path, "corpus")) for one in recipe.data.sets},
-            "drop_title": {one.name: one.drop_title for one in recipe.data.sets},
-            "shares": {name: pool.share for name, pool in self._pools.items()},
-            "settings": self._settings.model_dump(exclude={"path"}),
-            "seed": recipe.seed,
-            "software": software(),
-        }
+    def _vectors(self, texts: list[str], name: str) -> npt.NDArray[np.float16]:
+        folder = self._folder / name
+        return self._processes.in_turn(lambda: teacher_vectors(self._teacher, texts, None, folder))
 
 
 def cut(backbone: Backbone, text: str, length: int) -> str:

@@ -5,8 +5,6 @@ the bi-encoder puts the query. The texts that they are fitted on are queries of 
 documents.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit import Bags, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.training.recipe import TokenRegression
-from lightretriever.artifacts.training.texts import TaughtTexts
 from tokenizers import Tokenizer
 
 __all__ = ["TokenRows", "fit_rows", "token_texts"]
@@ -48,26 +44,29 @@ class TokenRows:
 
 
 def fit_rows(
-    backbone: Backbone, teacher: Encoder, texts: TaughtTexts, queries: list[str], settings: TokenRegression, work: Path
+    backbone: Backbone,
+    teacher: Encoder,
+    blocks: Sequence[tuple[list[str], npt.NDArray[np.float16]]],
+    queries: list[str],
+    settings: TokenRegression,
+    work: Path,
 ) -> TokenRows:
-    """Fit the rows once; a later call with the same arguments reads them from `work`.
+    """Fit the rows once, to `blocks` of texts with their vectors and to queries; a later call with the same arguments
+    reads them from `work`.
 
     Tokens are drawn by the square root of their frequency in the texts; those that are in no text have the row that
     the bi-encoder gives the token by itself. Raises RecipeError where the texts are too few, and ResumeError where
-    `work` holds rows of others.
+    `work` holds vectors of other queries.
     """
-    blocks = [texts.block(number) for number in range(settings.blocks)]
     documents = np.concatenate([vectors for _, vectors in blocks])
     read = [*(text for part, _ in blocks for text in part), *queries]
-    digest = hashlib.sha256(json.dumps(read).encode()).hexdigest()
-    plan = {"teacher": teacher.fingerprint, "tokenizer": backbone.tokenizer.sha256, "texts": digest}
-    check_plan(work / "plan.json", {**plan, "settings": settings.model_dump(mode="json", exclude={"weight"})})
     bags = backbone.tokenizer.encode_batch(read)
     statistics = count_tokens(bags, backbone.vocab_size)
+    asked = teacher_vectors(teacher, queries, "", work / "queries")
     file = work / "table.npy"
     if not file.is_file():
         singles = teacher_vectors(teacher, token_texts(backbone), "", work / "singles").astype(np.float32)
-        targets = np.concatenate([documents, teacher_vectors(teacher, queries, "", work / "queries")])
+        targets = np.concatenate([documents, asked])
         order = np.random.default_rng(settings.fit.seed).permutation([n for n, ids in enumerate(bags) if len(ids)])
         held_out = min(settings.fit.held_out, len(order) // 10)
         fitted = FitTexts(Bags.of([bags[n] for n in order]), targets[order], documents, held_out)

@@ -1,30 +1,23 @@
 """What the parts of the trainer hand to each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
     "SPARSE_SPACE",
     "Batch",
     "Example",
-    "Objective",
     "Progress",
     "StepContext",
     "TextBatch",
     "TrainingSet",
-    "query_ids",
     "same_text",
 ]
-
-
-AnyBatch = TypeVar("AnyBatch", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -54,9 +47,9 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """One homogeneous batch of B examples of one set, each with the same number C-1 of negatives drawn for this step.
+    """One homogeneous batch of B examples of one set.
 
-    `candidates[i]` are C document ids, the positive first.
+    `candidates[i]` are the ids of an example's documents in this step, the positive first, then negatives.
     """
 
     set: TrainingSet
@@ -89,20 +82,6 @@ class StepContext:
         return slice(bounds[self.rank], bounds[self.rank + 1])
 
 
-def query_ids(
-    tokenizer: TextTokenizer, name: str, examples: Sequence[Example], longest: int, before: str = ""
-) -> list[list[int]]:
-    """Token ids of the examples' queries behind the text `before`, at most `longest` each.
-
-    Raises CorpusError for a query without tokens, which belongs to the set `name`.
-    """
-    encoded = tokenizer.encode_batch([before + example.query for example in examples])
-    for example, ids in zip(examples, encoded, strict=True):
-        if not len(ids):
-            raise CorpusError(f'{name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
-    return [ids[:longest].tolist() for ids in encoded]
-
-
 #: Stands before a query of the sparse leg, so that a byte-level BPE gives its first word the id it has inside a text.
 SPARSE_SPACE: Final = " "
 
@@ -116,7 +95,7 @@ def same_text(text: str) -> str:
 class Progress:
     """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far.
 
-    `elapsed_s` is the time spent in all slices, in seconds.
+    `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is.
     """
 
     stage: int = 0
@@ -124,14 +103,4 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     elapsed_s: float = 0.0
-
-
-class Objective(Protocol[AnyBatch]):
-    """What a stage minimises."""
-
-    def backward(self, batch: AnyBatch, context: StepContext) -> dict[str, float]:
-        """Add this process' share of the gradients of the whole batch's loss; return what is logged.
-
-        Summed over the processes the gradients are those of one process with the whole batch.
-        """
-        ...
+    log_bytes: int = 0

@@ -74,23 +74,6 @@ def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, rows, atol=3e-2)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@given(ids=st.lists(st.integers(0, 299), min_size=1, max_size=50))
-def test_mean_is_the_mean_of_the_rows(
-    tmp_path_factory: pytest.TempPathFactory, dtype: TableDtype, ids: list[int]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / f"mean-{dtype}.npy"
-    if not path.exists():
-        write_table(path, rows_of(), dtype)
-    table = TokenTable.open(path)
-    token_ids = np.array(ids, dtype=np.int32)
-    expected = table.rows(token_ids).astype(np.float64).mean(axis=0)
-    found = table.mean(token_ids)
-    assert found.dtype == np.float32
-    assert found.shape == (24,)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_every_float16_is_read_as_it_is(tmp_path: Path) -> None:
     """Both signs, zeros, the smallest below the normal ones and the largest."""
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)
@@ -98,27 +81,20 @@ def test_every_float16_is_read_as_it_is(tmp_path: Path) -> None:
     write_table(tmp_path / "t.npy", rows, "float16")
     table = TokenTable.open(tmp_path / "t.npy")
     for number, row in enumerate(rows):
-        np.testing.assert_array_equal(table.mean(np.array([number], dtype=np.int32)), row)
+        np.testing.assert_array_equal(table.rows(np.array([number], dtype=np.int32))[0], row)
 
 
-def test_rows_are_not_normalised_before_the_mean(tmp_path: Path) -> None:
+def test_rows_are_not_normalised(tmp_path: Path) -> None:
     rows = np.array([[3.0, 0.0], [0.0, 1.0]], dtype=np.float32)
     write_table(tmp_path / "t.npy", rows, "float32")
-    mean = TokenTable.open(tmp_path / "t.npy").mean(np.array([0, 1]))
-    np.testing.assert_array_equal(mean, np.array([1.5, 0.5], dtype=np.float32))
-
-
-def test_the_mean_of_no_tokens_is_an_error(tmp_path: Path) -> None:
-    write_table(tmp_path / "t.npy", rows_of(), "float16")
-    with pytest.raises(ValueError, match="no tokens"):
-        TokenTable.open(tmp_path / "t.npy").mean(np.array([], dtype=np.int32))
+    np.testing.assert_array_equal(TokenTable.open(tmp_path / "t.npy").rows(np.array([0, 1])), rows)
 
 
 @pytest.mark.parametrize("token_id", [-1, 300, 2**31 - 1])
 def test_ids_outside_the_table_are_an_error(tmp_path: Path, token_id: int) -> None:
     write_table(tmp_path / "t.npy", rows_of(), "float16")
     with pytest.raises(ValueError, match=rf"token id {token_id} is outside the table's 0\.\.299"):
-        TokenTable.open(tmp_path / "t.npy").mean(np.array([3, token_id]))
+        TokenTable.open(tmp_path / "t.npy").rows(np.array([3, token_id]))
 
 
 def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) -> None:
@@ -130,7 +106,7 @@ def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) 
         )
         file.truncate(file.tell() + table_bytes)
     table = TokenTable.open(path)
-    assert not table.mean(np.array([0, 9_000])).any()
+    assert not table.rows(np.array([0, 9_000])).any()
     size, resident = mapped_bytes(path)
     assert size >= table_bytes
     assert resident < table_bytes / 8

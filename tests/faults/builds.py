@@ -55,7 +55,7 @@ def write_train_recipe(folder: Path) -> Path:
         "model": {"path": str(folder / "model"), "device": "cpu"},
         "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
         "data": {"sets": [{"path": str(folder / "pairs"), "instruction": "find"}], "max_document_length": 16},
-        "stages": [{"kind": "query_likelihood", "steps": 3, "batch_size": 8}, contrastive],
+        "stages": [{**contrastive, "steps": 3}, contrastive],
         "checkpoint_every": 2,
         "work": str(folder / "work"),
         "output": str(folder / "adapter"),

@@ -199,7 +199,7 @@ def test_a_training_in_two_processes_is_stopped_as_one(tmp_path: Path, number: i
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    while not (tmp_path / "work" / "checkpoint.safetensors").is_file():
+    while not (tmp_path / "work" / "checkpoint.pt").is_file():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(number)

@@ -37,7 +37,7 @@ def test_peft_reads_it() -> None:
 
 def test_it_says_how_it_was_trained() -> None:
     recipe, settings = load_train_recipe(RECIPE), json.loads((ADAPTER / "lightretriever.json").read_text())
-    for key in ("idf_rows", "lowercase", "queries", "term_thresholds"):
+    for key in ("idf_rows", "lowercase", "term_thresholds"):
         assert settings[key] == getattr(recipe, key), key
     assert settings["centre_head"] == recipe.model.centre_head
     assert settings["bos_token"] == recipe.model.bos_token

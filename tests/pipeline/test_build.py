@@ -69,7 +69,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path
     ids = bundle.tokenizer().encode("play music from the terminal, music")
     documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     dense, sparse = _scores_by_the_model(backbone, documents, ids)
-    mean = bundle.table("fact").mean(ids)
+    mean = bundle.table("fact").rows(ids).mean(axis=0)
     ordinals, scores = bundle.dense().search(mean / np.linalg.norm(mean), 30)
     np.testing.assert_allclose(scores, dense[ordinals], atol=2e-3)  # documents are stored with 11 bits
     index = bundle.sparse()

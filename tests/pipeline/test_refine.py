@@ -54,7 +54,8 @@ def cosine(bundle: Bundle, work: Path) -> float:
     """Mean cosine of the documents' own vectors and what the table of the default task makes of their tokens."""
     tokenizer, table = bundle.tokenizer(), bundle.table(bundle.manifest.default_task)
     documents = [json.loads(line) for line in (work.parent / "corpus.jsonl").read_text().splitlines()]
-    made = np.stack([table.mean(tokenizer.encode(f"{one['title']} {one['text']}".strip())[:32]) for one in documents])
+    texts = [f"{one['title']} {one['text']}".strip() for one in documents]
+    made = np.stack([table.rows(tokenizer.encode(text)[:32]).mean(axis=0) for text in texts])
     vectors = np.concatenate([shard.dense for shard in ShardStore(work / "encode")])[:, : made.shape[1]]
     lengths = np.linalg.norm(made, axis=1) * np.linalg.norm(vectors.astype(np.float32), axis=1)
     return float(((made * vectors).sum(axis=1) / lengths).mean())

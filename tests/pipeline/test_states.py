@@ -4,13 +4,7 @@ import pytest
 import torch
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.states import (
-    PrefixCache,
-    block_positions,
-    block_visible,
-    token_states_cached,
-    token_states_packed,
-)
+from lightretriever.artifacts.pipeline.states import SHARED, token_states, visible
 
 from tests.support.states import token_states_naive
 
@@ -22,21 +16,12 @@ def test_one_pass_under_the_block_mask_equals_token_by_token(any_backbone: Backb
     prefix = instruction_prefix(any_backbone, INSTRUCTION)
     with torch.inference_mode():
         naive = token_states_naive(any_backbone, prefix, TOKENS)
-        packed = token_states_packed(any_backbone, prefix, TOKENS)
-        rows = token_states_packed(any_backbone, prefix, TOKENS, row_blocks=2)
+        packed = token_states(any_backbone, prefix, TOKENS)
+        rows = token_states(any_backbone, prefix, TOKENS, row_blocks=2)
     torch.testing.assert_close(packed, naive, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(rows, naive, atol=2e-5, rtol=1e-4)
     assert (naive[1] == naive[2]).all()
     assert (naive[0] - naive[1]).abs().max() > 1e-2  # tokens do differ: equality above is no accident
-
-
-def test_cached_prefix_equals_token_by_token(any_backbone: Backbone) -> None:
-    prefix = instruction_prefix(any_backbone, INSTRUCTION)
-    with torch.inference_mode():
-        cache = PrefixCache(any_backbone, prefix)
-        naive = token_states_naive(any_backbone, prefix, TOKENS)
-        for _ in range(2):  # a batch leaves the cache as it was
-            torch.testing.assert_close(token_states_cached(any_backbone, cache, TOKENS), naive, atol=2e-5, rtol=1e-4)
 
 
 def test_without_the_mask_the_states_would_differ(backbone: Backbone) -> None:
@@ -49,17 +34,18 @@ def test_without_the_mask_the_states_would_differ(backbone: Backbone) -> None:
     assert (causal[1:] - naive[1:]).abs().max() > 1e-2
 
 
-def test_mask_and_positions_by_hand() -> None:
-    seen = block_visible(2, 2, torch.device("cpu")).int().tolist()
+def test_a_block_sees_the_prefix_and_itself() -> None:
+    seen = visible(torch.tensor([[SHARED, SHARED, 0, 0, 1, 1]])).int().tolist()
     assert seen == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0],
-        [1, 1, 0, 0, 1, 0],
-        [1, 1, 0, 0, 1, 1],
+        [
+            [1, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 0],
+            [1, 1, 1, 0, 0, 0],
+            [1, 1, 1, 1, 0, 0],
+            [1, 1, 0, 0, 1, 0],
+            [1, 1, 0, 0, 1, 1],
+        ]
     ]
-    assert block_positions(2, 2, torch.device("cpu")).tolist() == [[0, 1, 2, 3, 2, 3]]
 
 
 def test_prefix_is_bos_and_the_instruction(backbone: Backbone) -> None:
@@ -71,20 +57,16 @@ def test_prefix_is_bos_and_the_instruction(backbone: Backbone) -> None:
 
 def test_an_empty_prefix_is_refused(backbone: Backbone) -> None:
     with pytest.raises(ValueError, match="at least one token"):
-        PrefixCache(backbone, [])
+        token_states(backbone, [], TOKENS)
 
 
-@pytest.mark.parametrize("way", ["packed", "cached"])
-def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: Path, way: str) -> None:
+def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: Path) -> None:
     """Token ids come from the CPU, the model may lie elsewhere. The device `meta` computes shapes only, and mixes with
     the CPU as little as CUDA does, so a tensor left behind shows on a machine without a GPU."""
     backbone = load_backbone(str(model_folder), work=tmp_path, device="cpu")
     torch.nn.Module.to(backbone.model, "meta")
     prefix = instruction_prefix(backbone, INSTRUCTION)
     with torch.inference_mode():
-        if way == "packed":
-            states = token_states_packed(backbone, prefix, TOKENS)
-        else:
-            states = token_states_cached(backbone, PrefixCache(backbone, prefix), TOKENS)
+        states = token_states(backbone, prefix, TOKENS)
     assert states.device.type == "meta"
     assert states.shape == (len(TOKENS), backbone.hidden_size)

@@ -57,7 +57,7 @@ def test_lookup_mean_normalise_equals_encoding_through_the_model(backbone: Backb
         prefix = instruction_prefix(backbone, INSTRUCTION)
         states = token_states_naive(backbone, prefix, torch.from_numpy(ids).long())
     expected = torch.nn.functional.normalize(states.mean(dim=0), dim=0).numpy()
-    mean = TokenTable.open(tmp_path / "task.npy").mean(ids)
+    mean = TokenTable.open(tmp_path / "task.npy").rows(ids).mean(axis=0)
     np.testing.assert_allclose(mean / np.linalg.norm(mean), expected, atol=1e-5)
 
 

@@ -17,10 +17,10 @@ from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.losses import (
+    TokenWeights,
     contrastive_loss,
     cosine_scores,
     flops,
-    quadratic_warmup,
     sparse_scores,
 )
 from lightretriever.artifacts.training.recipe import (
@@ -66,32 +66,28 @@ def batch() -> Batch:
     return Batch(TrainingSet("set", INSTRUCTION, 1.0, examples, documents), examples, candidates)
 
 
-def stage(chunk_tokens: int = 100_000, row_tokens: int = 128, *, full_kl: float = 0.5) -> ContrastiveStage:
+def stage(chunk_tokens: int = 100_000, *, full_kl: float = 0.5) -> ContrastiveStage:
     return ContrastiveStage(
         kind="contrastive",
         steps=9,
         matryoshka=[8],
         chunk_tokens=chunk_tokens,
-        row_tokens=row_tokens,
         flops=FlopsRecipe(weight=0.01, warmup=6),
         full_kl=full_kl,
         negatives=2,
     )
 
 
-def idf_of(backbone: Backbone, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def idf_of(backbone: Backbone, batch: Batch) -> torch.Tensor:
     texts = list(batch.set.documents.values())
-    weights: np.ndarray[tuple[int], np.dtype[np.float32]] = idf_weights(
-        backbone.tokenizer.encode_batch(texts), backbone.vocab_size
-    )
-    return weights
+    return torch.from_numpy(idf_weights(backbone.tokenizer.encode_batch(texts), backbone.vocab_size))
 
 
 def gradients(
     backbone: Backbone, batch: Batch, stage: ContrastiveStage, context: StepContext = CONTEXT
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     backbone.model.zero_grad()
-    logged = Contrastive(backbone, stage, DATA, idf_of(backbone, batch)).backward(batch, context)
+    logged = Contrastive(backbone, stage, DATA, TokenWeights(idf_of(backbone, batch))).backward(batch, context)
     found = {
         name: parameter.grad.clone()
         for name, parameter in backbone.decoder.named_parameters()
@@ -129,7 +125,7 @@ def test_packing_fills_rows_and_breaks_no_text() -> None:
 
 def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch) -> None:
     plain, logged = gradients(backbone, batch, stage())
-    cached, again = gradients(backbone, batch, stage(chunk_tokens=40, row_tokens=48))
+    cached, again = gradients(backbone, batch, stage(chunk_tokens=40))
     assert_same(plain, cached)
     assert again == pytest.approx(logged, rel=1e-4)
 
@@ -146,7 +142,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path
     for chunk_tokens in (100_000, 40):
         for parameter in adapter.parameters.values():
             parameter.grad = None
-        objective = Contrastive(adapter.backbone, stage(chunk_tokens, 64), DATA, idf_of(loaded, batch))
+        objective = Contrastive(adapter.backbone, stage(chunk_tokens), DATA, TokenWeights(idf_of(loaded, batch)))
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             objective.backward(batch, CONTEXT)
         found.append({name: parameter.grad for name, parameter in adapter.parameters.items()})
@@ -159,7 +155,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path
 
 def test_more_dimensions_than_the_model_has_are_refused(backbone: Backbone) -> None:
     with pytest.raises(RecipeError, match="matryoshka asks for 33 dimensions"):
-        Contrastive(backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA)
+        Contrastive(backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, TokenWeights())
 
 
 def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch: Batch) -> None:
@@ -183,7 +179,7 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
     """Dense, sparse and FLOPS parts against token-by-token states and one document at a time."""
     _, logged = gradients(backbone, batch, stage(full_kl=0.0))
     names = list(dict.fromkeys(name for row in batch.candidates for name in row))
-    prefix, idf = instruction_prefix(backbone, INSTRUCTION), torch.tensor(idf_of(backbone, batch))[: backbone.embedded]
+    prefix, idf = instruction_prefix(backbone, INSTRUCTION), idf_of(backbone, batch)
     dense, sparse = [], []
     with torch.inference_mode():
         for name in names:
@@ -207,7 +203,7 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
         expected = {
             "dense": float(sum(both)),
             "sparse": float(contrastive_loss(lexical, positives, hidden_columns, 1.0)),
-            "flops": 0.01 * quadratic_warmup(2, 6) * float(flops(torch.stack(sparse))),
+            "flops": 0.01 * (3 / 6) ** 2 * float(flops(torch.stack(sparse))),
         }
     assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert logged["loss"] == pytest.approx(sum(expected.values()), rel=1e-3)

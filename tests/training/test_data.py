@@ -49,7 +49,7 @@ def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **settings: Any) ->
             "model": {"path": "none"},
             "seed": seed,
             "data": {"sets": [{"instruction": "find it", **one} for one in sets], **settings},
-            "stages": [{"kind": "query_likelihood", "steps": 1}],
+            "stages": [{"kind": "contrastive", "steps": 1, "negatives": 0}],
             "work": work,
             "output": work / "output",
         }
@@ -130,12 +130,10 @@ def test_decontamination_finds_what_was_planted(tmp_path: Path) -> None:
     assert gone == {"qviolin-Amati", "qpiano-Cavaille", "qtrumpet-Bach"}
     [report] = data_report(settings)
     assert report["near_duplicates"] == 3
-    assert report["near_duplicates_of"] == {"first": 3, "second": 1}
     console = Console(record=True, width=200, file=(tmp_path / "table.txt").open("w"))
     print_data_report([report], console)
     text = console.export_text()
-    assert "near-duplicates" in text
-    assert "second" in text
+    assert "near duplicates" in text
     console.file.close()
 
 
@@ -204,8 +202,6 @@ def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
     assert pick_negatives(hits, example, given, NegativesRecipe(margin=0.95, count=1)) == ["at"]
     assert pick_negatives(hits, example, given, NegativesRecipe(margin=1.5, depth=4)) == ["above", "close", "at"]
     assert pick_negatives(hits, example, given, NegativesRecipe(depth=1)) == []
-    cosines = [("good", -0.2), ("close", -0.205), ("below", -0.3)]
-    assert pick_negatives(cosines, example, given, NegativesRecipe(margin=0.95)) == ["below"]
 
 
 def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
@@ -238,7 +234,7 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -
             r"limit: None there, 5 now; seed: None there, 0",
         ),
         (recipe(work, {"path": folder}, negatives=BM25, consistency={"top": 3}), "consistency: None there"),
-        (recipe(work, {"path": folder}, negatives=BM25, decontaminate={"against": [folder]}), "distance: None there"),
+        (recipe(work, {"path": folder}, negatives=BM25, decontaminate={"against": [folder]}), "against: None there"),
     ):
         with pytest.raises(ResumeError, match=message):
             prepare(changed)
@@ -260,9 +256,6 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
     prepare(settings)
     examples = tmp_path / "work" / "data" / "music" / "examples.jsonl"
     lines = examples.read_text().splitlines(keepends=True)
-    examples.write_text("".join(lines[:-1]))
-    with pytest.raises(ResumeError, match=r"has 99 examples; report\.json says 100"):
-        prepare(settings)
     examples.write_text("".join(lines[:-1]) + "{")
     with pytest.raises(ResumeError, match="can't be read"):
         prepare(settings)

@@ -5,15 +5,17 @@ import math
 import pytest
 import torch
 from lightretriever.artifacts.training.losses import (
+    BatchLayout,
     contrastive_loss,
     cosine_scores,
     flops,
-    full_alignment_loss,
+    flops_weight,
     matryoshka_scores,
-    quadratic_warmup,
     query_means,
     sparse_scores,
 )
+from lightretriever.artifacts.training.recipe import FlopsRecipe
+from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 NONE_HIDDEN = torch.zeros(2, 3, dtype=torch.bool)
 
@@ -76,26 +78,17 @@ def test_flops_of_idf_training_leaves_idf_out() -> None:
 
 
 def test_the_regulariser_grows_quadratically_to_its_weight() -> None:
-    assert [quadratic_warmup(step, 4) for step in (0, 1, 3, 9)] == [1 / 16, 1 / 4, 1.0, 1.0]
+    settings = FlopsRecipe(weight=1.0, warmup=4)
+    found = [flops_weight(settings, StepContext(step, 12, seed=0)) for step in (0, 1, 3, 9)]
+    assert found == [1 / 16, 1 / 4, 1.0, 1.0]
+    assert flops_weight(FlopsRecipe(weight=2.0), StepContext(1, 12, seed=0)) == 2.0 / 4  # a third of the stage
 
 
-def test_alignment_is_the_divergence_of_the_softmaxes() -> None:
-    scores, full = torch.tensor([[0.0, 0.0]], requires_grad=True), torch.tensor([[math.log(3.0), 0.0]]).requires_grad_()
-    loss = full_alignment_loss(scores, full, torch.zeros(1, 2, dtype=torch.bool), 1.0, 1.0)
-    assert loss.item() == pytest.approx(0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5), rel=1e-5)
-    loss.backward()
-    assert full.grad is None
-    assert scores.grad is not None
-    torch.testing.assert_close(scores.grad, torch.tensor([[-0.25, 0.25]]))
-
-
-@pytest.mark.parametrize("temperature", [0.02, 1.0])
-def test_alignment_leaves_hidden_documents_out(temperature: float) -> None:
-    scores, full = torch.tensor([[0.3, 5.0, 0.1]]), torch.tensor([[0.3, -5.0, 0.1]])
-    hidden = torch.tensor([[False, True, False]])
-    assert full_alignment_loss(scores, full, hidden, temperature, temperature).item() == pytest.approx(0.0, abs=1e-6)
-
-
-def test_alignment_has_a_temperature_for_each_side() -> None:
-    full, none = torch.tensor([[0.5, 0.1]]), torch.zeros(1, 2, dtype=torch.bool)
-    assert full_alignment_loss(10 * full, full, none, 1.0, 0.1).item() == pytest.approx(0.0, abs=1e-6)
+def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:
+    examples = [Example(0, "a", "Who is it?", "d0"), Example(1, "b", " who is IT? ", "d1"), Example(2, "c", "x", "d2")]
+    documents = {"d0": "first", "d1": "second", "d2": "third", "d3": "Second ", "d4": "fourth"}
+    names = list(documents)
+    batch = Batch(TrainingSet("s", "i", 1.0, examples, documents), examples, [["d0", "d3"], ["d1", "d4"], ["d2", "d0"]])
+    layout = BatchLayout.of(batch, names, list(documents.values()), [[1], [1], [2]], [[1], [1], [2]])
+    assert layout.positives.tolist() == [0, 1, 2]
+    assert layout.hidden.int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 0, 0, 0, 0]]

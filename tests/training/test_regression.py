@@ -22,6 +22,7 @@ from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.data import read_texts
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
+from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.texts import TaughtTexts, cut
 from lightretriever.artifacts.training.token_rows import token_texts
@@ -133,7 +134,7 @@ def test_a_run_that_was_killed_ends_with_the_very_result_of_one_run(toy: Path, t
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path)))
     command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(file)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    checkpoint = tmp_path / "work" / "checkpoint.safetensors"
+    checkpoint = tmp_path / "work" / "checkpoint.pt"
     while not checkpoint.is_file() and process.poll() is None:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
@@ -156,7 +157,7 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     sets = read_texts(recipe)
-    first, second = (TaughtTexts(backbone, teacher, sets, recipe, keep) for keep in (True, False))
+    first, second = (TaughtTexts(backbone, teacher, sets, recipe, Processes()) for _ in range(2))
     straddling = first.batch(2040, 16)
     assert straddling.texts == second.batch(2040, 16).texts
     np.testing.assert_array_equal(straddling.targets, second.batch(2040, 16).targets)

@@ -1,7 +1,6 @@
 """Sparse weights on top of BM25: its scores, its step, and a whole run."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +93,13 @@ def test_a_run_in_slices_ends_with_the_result_of_one_run(toy: Path, tmp_path: Pa
 
 def test_cosines_are_the_teachers(toy: Path, tmp_path: Path) -> None:
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
-    documents = {"a": "music player", "b": "text editor", "c": "never drawn"}
+    documents = {"a": "music player", "b": "text editor"}
     one = TrainingSet("set", "find", 1.0, [Example(0, "q", "plays music", "a", ("b",))], documents)
     vectors = PairVectors(teacher, [one], tmp_path)
-    found = vectors.cosines(Batch(one, one.examples, [["a", "b", "c"]]), ["b", "c", "a"])
+    found = vectors.cosines(Batch(one, one.examples, [["a", "b"]]), ["b", "a"])
     query = teacher.encode_queries(["plays music"]).dense
     texts = teacher.encode_documents(["text editor", "music player"]).dense
-    np.testing.assert_allclose(found[0, [0, 2]].numpy(), (query @ texts.T)[0], atol=2e-3)
-    assert math.isnan(float(found[0, 1]))
+    np.testing.assert_allclose(found.numpy(), query @ texts.T, atol=2e-3)
     other = TrainingSet("set", "find", 1.0, [Example(0, "q", "another", "a")], documents)
     with pytest.raises(ResumeError):
         PairVectors(teacher, [other], tmp_path)
