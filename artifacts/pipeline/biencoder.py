@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
-from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.model import ModelDtype, check_vocabulary, choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, fingerprint, local_folder
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -147,6 +147,8 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
             f"{path}: this bi-encoder has no fast tokenizer ({type(model.tokenizer).__name__}).",
             remedy="Convert it to a tokenizer.json first; the query path runs on it.",
         )
+    rows = _embedding(model)
+    _check_vocabulary(theirs, backend, len(rows), path)
     content = backend.to_str(pretty=True).encode()
     try:
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
@@ -162,7 +164,7 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
         tokenizer_json=content,
         device=model.device,
         hidden_size=int(model.get_embedding_dimension() or 0),
-        embedded=min(tokenizer.vocab_size, len(_embedding(model))),
+        embedded=min(tokenizer.vocab_size, len(rows)),
         longest=None if longest is None or math.isinf(longest) else int(longest),
         model=model,
     )
@@ -174,6 +176,18 @@ def _embedding(model: SentenceTransformer) -> torch.Tensor:
     layer = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
     weight: torch.Tensor = layer.weight
     return weight
+
+
+def _check_vocabulary(theirs: Any, backend: Tokenizer, rows: int, path: str) -> None:
+    """Compare the ids of its tokenizer with the rows of its embedding. Raises ModelError.
+
+    The encoder takes the spelling of a special token for that token; not so where one has no row.
+    """
+    if theirs is backend:
+        backend.encode_special_tokens = check_vocabulary(rows, backend, (), path)
+    else:
+        framing = {*theirs("")["input_ids"], theirs.pad_token_id, theirs.unk_token_id}
+        theirs.split_special_tokens = check_vocabulary(rows, backend, framing, path) or theirs.split_special_tokens
 
 
 def _folders(folder: Path) -> list[Path]:

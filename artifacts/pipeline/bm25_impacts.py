@@ -3,8 +3,8 @@
     impact_d[t] = round(100 · idf(t) · tf / (tf + k1 (1 - b + b · |d| / avgdl)))
     idf(t) = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
-with the tokenizer's tokens as terms and |d| their number: Lucene's BM25Similarity, but for Lucene's rounding of |d| to
-a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
+with the tokenizer's known tokens as terms and |d| their number: Lucene's BM25Similarity, but for Lucene's rounding of
+|d| to a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,8 +57,8 @@ class Bm25Encoder:
 
     @classmethod
     def of(cls, corpus: Iterable[str], tokenizer: TextTokenizer, quantization: int, top_k: int | None) -> Self:
-        """Count the texts of a corpus. Raises CorpusError for one without a single token."""
-        statistics = count_tokens(tokenizer.encode_all(corpus), tokenizer.vocab_size)
+        """Count the known tokens of a corpus' texts. Raises CorpusError for one without a single one."""
+        statistics = count_tokens(map(tokenizer.known, tokenizer.encode_all(corpus)), tokenizer.vocab_size)
         if not statistics.mean_length:
             raise CorpusError(
                 f"The {statistics.documents} documents have no token.",
@@ -70,5 +70,5 @@ class Bm25Encoder:
         """Terms and impacts of each document."""
         return [
             bm25_impacts(ids, self.statistics, quantization=self.quantization, top_k=self.top_k)
-            for ids in self.tokenizer.encode_batch(texts)
+            for ids in map(self.tokenizer.known, self.tokenizer.encode_batch(texts))
         ]

@@ -108,10 +108,12 @@ def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) 
     """Rows to begin with: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), scaled by the tokens of the corpus.
 
     `states` s (V, H) float32 are those of single tokens, p(t) a token's share of the corpus' postings. What all texts
-    have in common says nothing of any of them, so it is taken off; rare tokens say most.
+    have in common says nothing of any of them, so it is taken off; rare tokens say most. A row of zeros, of an id
+    without an embedding, stays.
     """
     share = statistics.frequencies / statistics.frequencies.sum()
     rows = (states - share @ states) * statistics.idf(np.arange(len(states)))[:, None]
+    rows[~states.any(axis=1)] = 0
     return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
 
 

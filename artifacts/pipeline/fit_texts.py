@@ -149,8 +149,8 @@ def teacher_vectors(
 
 
 def _tokens(tokenizer: TextTokenizer, texts: list[str], longest: int | None) -> list[npt.NDArray[np.int32]]:
-    """Token ids (n,) of every text, at most the first `longest`."""
-    return [ids[:longest] for ids in tokenizer.encode_batch(texts)]
+    """The known token ids (n,) among the first `longest` of every text."""
+    return [tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts)]
 
 
 def _draw(texts: list[str], limit: int | None, seed: tuple[int, ...]) -> list[str]:

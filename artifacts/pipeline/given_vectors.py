@@ -15,9 +15,12 @@ from lightretriever.artifacts.pipeline.encoder import Encoder
 
 __all__ = ["GivenVectors"]
 
-_PROBES = 16
+_PROBES = 64
+"""Drawn rows that are compared with the encoder's own, beside the first and the last."""
 _LEAST_COSINE = 0.9
-"""Given vectors are checked against the encoder's own of a few documents; rounding and cutting cost far less."""
+"""Below it, a row is another document's or another encoder's; rounding and cutting cost far less."""
+_MOST_BAD = 0.05
+"""The share of the compared rows that may be: some documents may have changed since they were encoded."""
 
 _CHUNK = 65_536
 
@@ -33,7 +36,8 @@ class GivenVectors:
         """Map the vectors of the corpus' `count` documents, checked against corpus and encoder.
 
         Raises RecipeError for another shape or number type, for `ids` in another order than the corpus', and when they
-        are not what the encoder makes of the corpus' first documents; CorpusError for one that is zero or not finite.
+        are not what the encoder makes of the first, the last and drawn documents; CorpusError for one that is zero or
+        not finite.
         """
         try:
             vectors: npt.NDArray[np.floating] = np.load(str(path), mmap_mode="r", allow_pickle=False)
@@ -50,14 +54,7 @@ class GivenVectors:
             _check_ids(ids, corpus)
         _check_norms(vectors, corpus)
         given = cls(vectors)
-        probes = [document.full_text for document in islice(corpus, _PROBES)]
-        cosines = (given.of_documents(0, len(probes)) * encoder.encode_documents(probes).dense).sum(axis=1)
-        if np.median(cosines) < _LEAST_COSINE:
-            raise RecipeError(
-                f"distil.vectors: the first {len(probes)} have a median cosine of {np.median(cosines):.2f} with what "
-                f"{encoder.name} makes of the corpus' first documents.",
-                remedy="Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order.",
-            )
+        given._compare(encoder, corpus)
         return given
 
     def of_documents(self, first: int, count: int) -> npt.NDArray[np.float32]:
@@ -65,6 +62,25 @@ class GivenVectors:
         rows = np.asarray(self.vectors[first : first + count], dtype=np.float32)
         unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit
+
+    def _compare(self, encoder: Encoder, corpus: Corpus) -> None:
+        """Compare some rows with the encoder's own. Raises RecipeError, which names the first bad one."""
+        last = len(self.vectors) - 1
+        drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
+        rows = np.unique([0, last, *drawn])
+        wanted = set(rows.tolist())
+        documents = [document for row, document in enumerate(corpus) if row in wanted]
+        given = np.concatenate([self.of_documents(row, 1) for row in rows.tolist()])
+        made = encoder.encode_documents([document.full_text for document in documents]).dense
+        cosines = (given * made).sum(axis=1)
+        bad = np.flatnonzero(cosines < _LEAST_COSINE)
+        if len(bad) > _MOST_BAD * len(rows):
+            raise RecipeError(
+                f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the "
+                f"corpus' documents. The first of them is row {rows[bad[0]]}, document "
+                f'"{documents[bad[0]].id}", with a cosine of {cosines[bad[0]]:.2f} (at least {_LEAST_COSINE}).',
+                remedy="Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order.",
+            )
 
 
 def _check_ids(path: Path, corpus: Corpus) -> None:

@@ -1,7 +1,7 @@
 """Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it, or a GGUF file."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -27,6 +27,7 @@ from lightretriever.artifacts.pipeline.weights import (
     merge_adapter,
 )
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Backbone",
     "ModelDtype",
     "Pooling",
+    "check_vocabulary",
     "choose_device",
     "choose_dtype",
     "load_backbone",
@@ -182,17 +184,17 @@ def load_backbone(
     theirs = _load_tokenizer([str(folder) for folder in reversed(folders)])
     content = theirs.backend_tokenizer.to_str(pretty=True).encode()
     tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
-    _check_vocabulary(model, tokenizer, theirs, path)
-    centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
-    if centred:
-        centre_head_rows(model, tokenizer.vocab_size)
-    torch.nn.Module.to(model, device=target, dtype=weights)
-    model.eval().requires_grad_(False)
     first = theirs.bos_token if theirs.bos_token_id in theirs.encode("", add_special_tokens=True) else None
     bos_id = _token_id(tokenizer, bos_token or brought.get("bos_token") or first, path)
     eos_id = _token_id(tokenizer, eos_token or brought.get("eos_token") or theirs.eos_token, path)
     if eos_id is None:
         raise ModelError(f"{path}: the tokenizer names no end token.", remedy="Set model.eos_token in the recipe.")
+    check_vocabulary(_embedding_rows(model), theirs.backend_tokenizer, {bos_id, eos_id}, path)
+    centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
+    if centred:
+        centre_head_rows(model, tokenizer.vocab_size)
+    torch.nn.Module.to(model, device=target, dtype=weights)
+    model.eval().requires_grad_(False)
     parts = {} if adapter is None else _adapter_parts(adapter, brought, model, tokenizer.vocab_size)
     frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
     frame += ["centred head"] if centred else []
@@ -238,16 +240,23 @@ def _load_tokenizer(folders: list[str]) -> Any:
     return tokenizer
 
 
-def _check_vocabulary(model: PreTrainedModel, tokenizer: TextTokenizer, theirs: Any, path: str) -> None:
-    """Ids beyond the embedding are fine for special tokens, which are never read as such from a text."""
-    rows = _embedding_rows(model)
-    special = {token_id for token_id, token in theirs.added_tokens_decoder.items() if token.special}
-    surplus = set(range(rows, tokenizer.vocab_size)) - special
-    if surplus:
+def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | None], path: str) -> bool:
+    """Whether special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text.
+
+    Raises ModelError where an ordinary token has such an id, or a special one that the model reads with every text
+    (`framing`).
+    """
+    special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    beyond = sorted((token_id, token) for token, token_id in vocabulary.items() if token_id >= rows)
+    read = [entry for entry in beyond if entry[0] not in special or entry[0] in framing]
+    if read:
         raise ModelError(
-            f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model's embedding only {rows} rows.",
+            f"{path}: the tokenizer has {len(read)} tokens beyond the {rows} rows of the model's embedding, such as "
+            f"{read[0][1]!r} with the id {read[0][0]}.",
             remedy="Use the tokenizer the model was trained with.",
         )
+    return bool(beyond)
 
 
 def _token_id(tokenizer: TextTokenizer, token: str | None, path: str) -> int | None:

@@ -82,6 +82,10 @@ class TextTokenizer:
         ids: list[int] = self._encoding(self._prepare(text)).ids
         return [token_id for token_id in ids if token_id != self.unknown_id] if self.unknown_id in ids else ids
 
+    def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Token ids (n,) without `unknown_id`."""
+        return ids if self.unknown_id is None else ids[ids != self.unknown_id]
+
     def known_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """The `known_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
         ids, lengths = array("i"), []

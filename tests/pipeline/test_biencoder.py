@@ -11,7 +11,9 @@ from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencode
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer, normalizers
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import AddedToken, Tokenizer, normalizers
+from transformers import AutoTokenizer
 
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import tiny_documents
@@ -89,6 +91,41 @@ def test_the_fingerprint_sees_a_module_of_its_own_folder(encoder: BiEncoder, fol
     assert content["pooling_mode"] == "mean"
     pooling.write_text(json.dumps({**content, "pooling_mode": "cls"}))
     assert load_biencoder(str(other), device="cpu").fingerprint != encoder.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["bert", "static"])
+def test_a_vocabulary_is_compared_with_the_embedding(folder: Path, tmp_path: Path, kind: str) -> None:
+    """Two tokens more than rows: refused where a text may have them, and no text has them where they are special."""
+    for special in (False, True):
+        place = tmp_path / f"{kind}-{special}"
+        if kind == "static":
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            rows = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), 8)).astype(np.float32)
+            tokenizer.add_tokens([AddedToken("zyx", special=special), AddedToken("zyz", special=special)])
+            SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)]).save(str(place))
+        else:
+            shutil.copytree(folder, place)
+            fast = AutoTokenizer.from_pretrained(place)
+            fast.add_tokens([AddedToken("zyx", special=special), AddedToken("zyz", special=special)])
+            fast.save_pretrained(place)
+        if not special:
+            with pytest.raises(ModelError, match=r"has 2 tokens beyond the \d+ rows .*, such as 'zyx' with the id \d+"):
+                load_biencoder(str(place), device="cpu")
+            continue
+        encoder = load_biencoder(str(place), device="cpu")
+        assert encoder.vocab_size == encoder.embedded + 2
+        assert np.isfinite(encoder.encode_documents(["music zyx player", "zyz"]).dense).all()
+        rows = token_rows(encoder, "", tmp_path / "rows")
+        assert not rows[-2:].any()
+
+
+def test_a_frame_beyond_the_embedding_is_refused(folder: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(folder, tmp_path / "frame"))
+    fast = AutoTokenizer.from_pretrained(place)
+    fast.add_special_tokens({"pad_token": "<padding>"})
+    fast.save_pretrained(place)
+    with pytest.raises(ModelError, match="such as '<padding>' with the id"):
+        load_biencoder(str(place), device="cpu")
 
 
 def test_what_is_no_bi_encoder_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, bm25_imp
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.tiny import train_tokenizer
 
@@ -90,6 +91,22 @@ def test_a_cut_keeps_the_strongest(texts: list[list[int]], top_k: int) -> None:
         dict(zip(kept.tolist(), strongest.tolist(), strict=True)).items()
         <= dict(zip(terms.tolist(), impacts.tolist(), strict=True)).items()
     )
+
+
+def test_unknown_tokens_are_no_evidence() -> None:
+    """An emoji and a word of another script neither count, nor make their document longer."""
+    words = ["[UNK]", "music", "player", "text", "editor"]
+    pieces = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = TextTokenizer.from_bytes(pieces.to_str().encode(), name="pieces")
+    plain, odd = ["music player", "text editor music"], ["music 🎉 player 党 🎉", "text editor music"]
+    assert tokenizer.unknown_id in tokenizer.encode(odd[0])
+    encoders = [Bm25Encoder.of(texts, tokenizer, 100, None) for texts in (plain, odd)]
+    assert encoders[0].statistics.mean_length == encoders[1].statistics.mean_length
+    for ours, theirs in zip(encoders[1].impacts(odd), encoders[0].impacts(plain), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(CorpusError, match="The 1 documents have no token"):
+        Bm25Encoder.of(["🎉"], tokenizer, 100, None)
 
 
 def test_a_corpus_without_tokens_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from lightretriever.artifacts.pipeline.fit import (
     fit_table,
     table_queries,
 )
-from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
+from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
@@ -187,7 +189,9 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encode
     [
         ("short", r"is float32 of shape \(119, 32\), expected float16 or float32 of shape \(120, 32\)"),
         ("double", r"is float64 of shape"),
-        ("shuffled", r"have a median cosine of .* with what tiny-bi makes of the corpus' first documents"),
+        ("random", r'\d+ of \d+ compared rows .* The first of them is row 0, document "music", with a cosine of'),
+        ("shifted", r"The first of them is row [234]\d, document"),
+        ("end", r"The first of them is row 11\d, document"),
         ("zero", r'the vector of document "editor" has the norm 0'),
         ("text", r"can't be read as \.npy"),
     ],
@@ -199,8 +203,9 @@ def test_vectors_that_do_not_fit_are_refused(
     zero = vectors.copy()
     zero[1] = 0
     random = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
-    double = vectors.astype(np.float64)
-    made: dict[str, npt.NDArray[Any]] = {"short": vectors[1:], "double": double, "shuffled": random, "zero": zero}
+    made: dict[str, npt.NDArray[Any]] = {"short": vectors[1:], "double": vectors.astype(np.float64), "zero": zero}
+    made |= {"random": random, "shifted": np.concatenate([vectors[:20], vectors[-1:], vectors[20:-1]])}
+    made["end"] = np.concatenate([vectors[:-10], -vectors[-10:]])
     if name == "text":
         (tmp_path / "vectors.npy").write_text("no vectors")
     else:
@@ -208,6 +213,14 @@ def test_vectors_that_do_not_fit_are_refused(
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
     with pytest.raises(LightRetrieverError, match=message):
         run("encode", recipe)
+
+
+def test_a_few_changed_documents_are_no_obstacle(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
+    vectors[[0, COUNT - 1]] *= -1
+    np.save(tmp_path / "vectors.npy", vectors)
+    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
+    run("encode", recipe)
 
 
 def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
@@ -333,6 +346,28 @@ def test_distinct_rows_lack_what_all_have_in_common_and_weigh_by_idf() -> None:
     expected = (states - common) * np.log1p((2 - np.array([2, 1, 0]) + 0.5) / (np.array([2, 1, 0]) + 0.5))[:, None]
     expected /= np.linalg.norm(expected[:2], axis=1).mean()
     np.testing.assert_allclose(rows, expected, rtol=1e-5)
+
+
+def test_an_id_without_a_state_has_a_row_of_zeros() -> None:
+    states = np.array([[1, 1], [1, 3], [0, 0]], dtype=np.float32)
+    rows = distinct_rows(states, count_tokens([np.array([0, 1]), np.array([0])], vocab_size=3))
+    np.testing.assert_array_equal(rows[2], 0)
+    assert rows[:2].any(axis=1).all()
+
+
+def test_unknown_tokens_are_no_part_of_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    settings = DistilTableRecipe(sentences=False, held_out=2)
+    loaded = load_recipe(recipe)
+    unknown = encoder.tokenizer.unknown_id
+    with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"_id": "odd", "text": "music 🎉 player 党"}) + "\n")
+    run_encode(loaded, encoder)
+    texts = DistilTexts.of(loaded, settings, encoder)
+    assert unknown in encoder.tokenizer.encode("music 🎉")
+    assert texts.documents[-1].tolist() == encoder.tokenizer.encode("music player").tolist()
+    assert texts.statistics.frequencies[unknown] == 0
+    bags = replace(texts, texts=["music 🎉", *QUERIES]).of_task("", tmp_path / "teacher").bags
+    assert unknown not in bags.tokens
 
 
 def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], FitTexts]:
