@@ -69,7 +69,7 @@ InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, AfterValidator(_task_name)]
 LegWeight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
-ImpactKind = Literal["learned", "bm25"]
+ImpactKind = Literal["learned", "bm25", "both"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
@@ -129,7 +129,7 @@ class DenseInfo(_Part):
 class SparseInfo(_Part):
     """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
 
-    `impacts` says where w comes from: learned by the model, or BM25 over the same tokens. Only the latter is written.
+    `impacts` says what w is: learned by the model, BM25 over the same tokens, or the sum of both.
     `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
     the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. With
     `accelerate`, the file `impacts.plain` in the directory holds the posting lists again, for the compiled backend.

@@ -113,7 +113,7 @@ def write_bundle(
             sample = QuerySample()
             ids, names = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
         table = TokenTable.open(folder / tasks[default_task].file)
-        given = query_vectors(table, tokenizer.encode_batch(_spaced(queries)))
+        given = query_vectors(table, list(tokenizer.as_queries(_sampled(queries))))
         dense = _write_dense(folder, len(ids), dimension, factory, given, sample.queries(table))
         manifest = Manifest(
             name=name,
@@ -235,7 +235,7 @@ def _write_documents(
     return list(ids), sorted(names)
 
 
-def _spaced(texts: Sequence[str]) -> list[str]:
+def _sampled(texts: Sequence[str]) -> list[str]:
     """At most 1,024 of the texts, from all over."""
     return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
+from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import ModelDtype, check_vocabulary, choose_device, choose_dtype
@@ -30,7 +31,11 @@ class BiEncoder(Encoder):
     """A bi-encoder ready to encode, with its own pooling, longest length and prompts."""
 
     model: SentenceTransformer
-    has_sparse: ClassVar[bool] = False
+
+    @property
+    def impacts(self) -> ImpactKind:
+        """BM25: it has no sparse side."""
+        return "bm25"
 
     def count_cut(self, texts: Sequence[str]) -> int:
         """How many texts have more tokens than it reads, special ones included."""
@@ -155,11 +160,10 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
     except BundleError as error:
         raise ModelError(error.message) from error
     settings = (tokenizer.sha256, model.max_seq_length, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
-    identity = fingerprint(_folders(local_folder(path)), *settings)
     longest = model.max_seq_length
     return BiEncoder(
         name=Path(path).name,
-        fingerprint=identity,
+        fingerprint=fingerprint(_folders(local_folder(path)), *settings),
         tokenizer=tokenizer,
         tokenizer_json=content,
         device=model.device,

@@ -1,15 +1,21 @@
-"""BM25 as impacts: the sparse leg of a bundle whose documents were read by an encoder without a sparse side.
+"""BM25 as impacts: the sparse leg of documents that an encoder without a sparse side read, or a part of a learned one.
 
     impact_d[t] = round(100 · idf(t) · tf / (tf + k1 (1 - b + b · |d| / avgdl)))
     idf(t) = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
 with the tokenizer's known tokens as terms and |d| their number: Lucene's BM25Similarity, but for Lucene's rounding of
 |d| to a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
+
+Where the model's learned weights w are added, a query weighs each token by its count times IDF, and
+
+    impact_d[t] = round(100 · (w + a · tf / (tf + k1 (1 - b + b · |d| / avgdl))))
+
+so the sum of impacts is Σ count · IDF · w + a · BM25, in hundredths.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +24,10 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bm25Encoder", "bm25_impacts"]
+__all__ = ["Bm25Encoder", "ImpactRow", "add_impacts", "bm25_impacts"]
+
+ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
+"""Terms (n,), ascending, and impacts (n,) of a document."""
 
 
 def bm25_impacts(
@@ -27,48 +36,72 @@ def bm25_impacts(
     *,
     k1: float = 0.9,
     b: float = 0.4,
+    factor: float | None = None,
     quantization: int = 100,
     top_k: int | None = None,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
-    """Terms (n,) int32, ascending, and impacts (n,) uint16 of a document with the token ids `ids`; zeros are left out.
+) -> ImpactRow:
+    """Terms and impacts of a document with the token ids `ids`; zeros are left out.
 
     k1 >= 0 is the saturation of the term frequency, b in [0, 1] the weight of the document's length, `quantization`
-    impacts per unit of BM25. Only the `top_k` highest impacts are kept (None: all), of equal ones the lower token id.
+    impacts per unit of BM25. With a `factor`, that is a, and the IDF is left to the query. Only the `top_k` highest
+    impacts are kept (None: all), of equal ones the lower token id.
     """
     terms, counts = np.unique(ids, return_counts=True)
-    saturation = k1 * (1 - b + b * len(ids) / statistics.mean_length)
-    weights = statistics.idf(terms) * counts / (counts + saturation)
-    impacts = np.minimum(np.round(quantization * weights), MAX_IMPACT).astype(np.uint16)
-    kept = np.flatnonzero(impacts > 0)
+    saturation = counts / (counts + k1 * (1 - b + b * len(ids) / statistics.mean_length))
+    weights = saturation * (statistics.idf(terms) if factor is None else factor)
+    return _strongest(terms, np.round(quantization * weights), top_k)
+
+
+def add_impacts(one: ImpactRow, other: ImpactRow, top_k: int | None = None) -> ImpactRow:
+    """The sum of two rows of a document, of which the `top_k` highest impacts are kept (None: all)."""
+    terms, places = np.unique(np.concatenate([one[0], other[0]]), return_inverse=True)
+    sums = np.zeros(len(terms))
+    np.add.at(sums, places, np.concatenate([one[1], other[1]]))
+    return _strongest(terms, sums, top_k)
+
+
+def _strongest(terms: npt.NDArray[np.integer], impacts: npt.NDArray[np.floating], top_k: int | None) -> ImpactRow:
+    whole = np.minimum(impacts, MAX_IMPACT).astype(np.uint16)
+    kept = np.flatnonzero(whole > 0)
     if top_k is not None and len(kept) > top_k:
-        strongest = np.argsort(-impacts[kept].astype(np.int64), kind="stable")[:top_k]
+        strongest = np.argsort(-whole[kept].astype(np.int64), kind="stable")[:top_k]
         kept = np.sort(kept[strongest])
-    return terms[kept].astype(np.int32), impacts[kept]
+    return terms[kept].astype(np.int32), whole[kept]
 
 
 @dataclass(frozen=True)
 class Bm25Encoder:
-    """The sparse side of documents by BM25 over the tokens of `tokenizer`; see `bm25_impacts`."""
+    """The BM25 of documents over the tokens of `tokenizer`, read as queries are; see `bm25_impacts`."""
 
     tokenizer: TextTokenizer
     statistics: TokenStatistics
     quantization: int
     top_k: int | None
+    factor: float | None
 
     @classmethod
-    def of(cls, corpus: Iterable[str], tokenizer: TextTokenizer, quantization: int, top_k: int | None) -> Self:
+    def of(
+        cls,
+        corpus: Iterable[str],
+        tokenizer: TextTokenizer,
+        quantization: int,
+        top_k: int | None,
+        factor: float | None = None,
+    ) -> Self:
         """Count the known tokens of a corpus' texts. Raises CorpusError for one without a single one."""
-        statistics = count_tokens(map(tokenizer.known, tokenizer.encode_all(corpus)), tokenizer.vocab_size)
+        statistics = count_tokens(tokenizer.as_queries(corpus), tokenizer.vocab_size)
         if not statistics.mean_length:
             raise CorpusError(
                 f"The {statistics.documents} documents have no token.",
                 remedy="Give a corpus with text, or the tokenizer.",
             )
-        return cls(tokenizer, statistics, quantization, top_k)
+        return cls(tokenizer, statistics, quantization, top_k, factor)
 
-    def impacts(self, texts: Sequence[str]) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]]:
-        """Terms and impacts of each document."""
-        return [
-            bm25_impacts(ids, self.statistics, quantization=self.quantization, top_k=self.top_k)
-            for ids in map(self.tokenizer.known, self.tokenizer.encode_batch(texts))
+    def impacts(self, texts: Sequence[str], learned: Sequence[ImpactRow] | None = None) -> list[ImpactRow]:
+        """Terms and impacts of each document, those that a model `learned` added."""
+        cut = self.top_k if learned is None else None
+        rows = [
+            bm25_impacts(one, self.statistics, factor=self.factor, quantization=self.quantization, top_k=cut)
+            for one in self.tokenizer.as_queries(texts)
         ]
+        return rows if learned is None else [add_impacts(*pair, self.top_k) for pair in zip(rows, learned, strict=True)]

@@ -55,7 +55,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     totals = store.totals()
     _check_same(recipe, facts, plan, corpus)
     tables = {task: _table(recipe, task) for task in recipe.tasks}
-    idf = _idf(recipe, facts, len(tables[recipe.default_task].rows))
+    idf = _idf(recipe, facts, plan, len(tables[recipe.default_task].rows))
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
@@ -91,6 +91,8 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
     """Every stage must have been run with the model, the corpus and the settings that the recipe has now."""
     made = {"model of the encoded corpus": plan["model"], "corpus": plan["corpus_sha256"]}
     made |= {f"encode.{key}": plan[key] for key in ("max_length", "top_k")} | {"encode.lowercase": facts["lowercase"]}
+    if "impacts" in plan and "top_k" not in recipe.encode.model_fields_set:
+        del made["encode.top_k"]  # all terms of BM25 are kept by default
     now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"], "corpus": corpus.sha256()}
     now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
     for task, instruction in recipe.tasks.items():
@@ -105,15 +107,20 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
         )
 
 
-def _idf(recipe: Recipe, facts: dict[str, Any], vocab_size: int) -> npt.NDArray[np.float32] | None:
-    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none."""
+def _idf(
+    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], vocab_size: int
+) -> npt.NDArray[np.float32] | None:
+    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none. BM25
+    beside learned impacts has the corpus' own by default."""
     wanted, begun = recipe.model.idf, facts.get("idf")
+    if wanted == "auto" and plan.get("impacts") == "both":
+        wanted = "corpus"
     if wanted is None:
         return None
     if wanted == "corpus":
         tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
         texts = (document.full_text for document in recipe.corpus.open())
-        return idf_weights(tokenizer.encode_all(texts), vocab_size)
+        return idf_weights(tokenizer.as_queries(texts), vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
     if now != begun:
         raise ResumeError(

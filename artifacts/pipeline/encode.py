@@ -37,8 +37,9 @@ def encode_corpus(
     """Encode every document of `corpus` into the shards of `work`; shards that are there are kept.
 
     Dense vectors are the encoder's, or those of the file `vectors`, in the order of `ids` (see `GivenVectors`).
-    Impacts are the encoder's, or BM25 over its tokens where it has none. Killed at any point and called again, it loses
-    at most one shard and ends with byte-identical files: a shard is a fixed run of documents, batched by itself.
+    Impacts are the encoder's, BM25 over its tokens, or both, as `encoder.impacts` says. Killed at any point and called
+    again, it loses at most one shard and ends with byte-identical files: a shard is a fixed run of documents, batched
+    by itself.
 
     Raises ResumeError when `work` was begun with another corpus, model or setting, CorpusError for a corpus without
     documents or tokens, and RecipeError when the given vectors don't fit corpus or encoder.
@@ -47,9 +48,9 @@ def encode_corpus(
     total = corpus.count()
     given = None if vectors is None else GivenVectors.open(vectors, ids, encoder, corpus, total)
     bm25 = None
-    if not encoder.has_sparse:
+    if encoder.impacts != "learned":
         texts = (document.full_text for document in corpus)
-        bm25 = Bm25Encoder.of(texts, encoder.tokenizer, QUANTIZATION, settings.top_k)
+        bm25 = Bm25Encoder.of(texts, encoder.tokenizer, QUANTIZATION, settings.top_k, encoder.bm25_factor)
     with ProgressBar("encode", total=total, unit="documents") as progress:
 
         def encode_part(first: int, part: list[Document]) -> EncodedShard:
@@ -60,7 +61,7 @@ def encode_corpus(
                 made = Encoded(given.of_documents(first, len(part)))
                 progress.advance(len(part))
             if bm25 is not None:
-                made = replace(made, sparse=bm25.impacts(texts))
+                made = replace(made, sparse=bm25.impacts(texts, made.sparse))
             return encoded_shard([document.id for document in part], made, cut=encoder.count_cut(texts))
 
         write_shards(store, corpus, settings.shard_size, encode_part, progress)
@@ -129,6 +130,8 @@ def _plan(encoder: Encoder, corpus: Corpus, settings: EncodeRecipe, vectors: Pat
         "quantization": QUANTIZATION,
         **settings.model_dump(include={"max_length", "top_k", "shard_size"}),
     }
-    if encoder.has_sparse:
-        return plan | {"batch_tokens": settings.batch_tokens}
-    return plan | {"impacts": "bm25", "vectors_sha256": None if vectors is None else file_sha256(vectors)}
+    if encoder.impacts != "learned":
+        plan |= {"impacts": encoder.impacts, "vectors_sha256": None if vectors is None else file_sha256(vectors)}
+    if encoder.impacts == "learned" or settings.batch_tokens is not None:
+        plan["batch_tokens"] = settings.batch_tokens
+    return plan if encoder.bm25_factor is None else plan | {"bm25_factor": encoder.bm25_factor}

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
@@ -60,8 +61,20 @@ class Encoder(ABC):
     embedded: int
     longest: int | None
 
-    has_sparse: ClassVar[bool]
-    """Whether it gives sparse rows too."""
+    @property
+    @abstractmethod
+    def impacts(self) -> ImpactKind:
+        """What the sparse side of its documents is made of."""
+
+    @property
+    def bm25_factor(self) -> float | None:
+        """The factor a of BM25 where `impacts` is "both" (see `pipeline.bm25_impacts`)."""
+        return None
+
+    @property
+    def has_sparse(self) -> bool:
+        """Whether it gives sparse rows itself."""
+        return self.impacts != "bm25"
 
     @property
     def vocab_size(self) -> int:
@@ -99,7 +112,19 @@ def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, bien
     from lightretriever.artifacts.pipeline.language_model import LanguageModel
     from lightretriever.artifacts.pipeline.model import load_model
 
-    return LanguageModel.of(load_model(model, work, lowercase=settings.lowercase), settings)
+    return LanguageModel.of(load_model(model, work, lowercase=settings.lowercase), resolved(settings, model.adapter))
+
+
+def resolved(settings: EncodeRecipe, adapter: str | None) -> EncodeRecipe:
+    """Settings whose kind of impacts is what the `adapter` was trained for, unless they name one, and which keep all
+    terms where BM25 is among them, unless they name a number. Raises ModelError."""
+    from lightretriever.artifacts.pipeline.adapter_files import adapter_settings  # imports torch
+
+    trained = {} if adapter is None else adapter_settings(adapter)
+    own = "both" if trained.get("bm25") else "bm25" if trained.get("projection") else "learned"
+    kind, factor = settings.impacts or own, settings.bm25_factor or (trained.get("bm25") or {}).get("factor", 2.0)
+    cut = settings.top_k if kind == "learned" or "top_k" in settings.model_fields_set else None
+    return settings.model_copy(update={"impacts": kind, "bm25_factor": factor, "top_k": cut})
 
 
 def rows_per_pass(encoder: Encoder) -> int:

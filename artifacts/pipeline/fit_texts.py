@@ -63,7 +63,7 @@ class DistilTexts:
         The encoder's vectors of the latter are kept below `teacher`.
         """
         targets = teacher_vectors(self.encoder, self.texts, instruction, teacher)
-        bags = _tokens(self.encoder.tokenizer, self.texts, self.encoder.longest)
+        bags = [ids[: self.encoder.longest] for ids in self.encoder.tokenizer.as_queries(self.texts)]
         random = np.random.default_rng(self.settings.seed)  # what is held out is the end of these
         read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
         order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)

@@ -8,10 +8,12 @@ little likely. Whole queries are what the token table is fitted to and compared 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
+from lightretriever.artifacts.bundle.manifest import ImpactKind
+from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.encode import QUANTIZATION, length_sorted_batches
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
@@ -40,7 +42,16 @@ class LanguageModel(Encoder):
 
     backbone: Backbone
     settings: EncodeRecipe
-    has_sparse: ClassVar[bool] = True
+
+    @property
+    def impacts(self) -> ImpactKind:
+        """What the settings say, or learned."""
+        return self.settings.impacts or "learned"
+
+    @property
+    def bm25_factor(self) -> float | None:
+        """That of the settings, where BM25 is added."""
+        return self.settings.bm25_factor if self.impacts == "both" else None
 
     @classmethod
     def of(cls, backbone: Backbone, settings: EncodeRecipe | None = None) -> Self:
@@ -56,21 +67,19 @@ class LanguageModel(Encoder):
         backbone, settings = self.backbone, self.settings
         sequences = backbone.document_ids(texts, settings.max_length)
         dense = np.empty((len(texts), self.hidden_size), dtype=np.float32)
-        sparse: list[Any] = [None] * len(texts)
+        sparse: dict[int, ImpactRow] = {}
         batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 2_048)
         with torch.inference_mode():
             for batch in length_sorted_batches(sequences, batch_tokens):
                 states = _last_hidden_states(backbone, [sequences[index] for index in batch])
                 dense[batch] = normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
-                weights = sparse_weights(
-                    states.hidden, backbone.head, backbone.sparse_spans(states.spans), backbone.thresholds
-                )
-                rows = quantise_top_k(weights, settings.top_k, QUANTIZATION)
-                for index, row in zip(batch, rows, strict=True):
-                    sparse[index] = row
+                if self.has_sparse:
+                    spans = backbone.sparse_spans(states.spans)
+                    weights = sparse_weights(states.hidden, backbone.head, spans, backbone.thresholds)
+                    sparse |= zip(batch, quantise_top_k(weights, settings.top_k, QUANTIZATION), strict=True)
                 if progress is not None:
                     progress.advance(len(batch))
-        return Encoded(dense, sparse)
+        return Encoded(dense, [sparse[index] for index in range(len(texts))] if self.has_sparse else None)
 
     def count_cut(self, texts: Sequence[str]) -> int:
         """How many documents have more tokens than it reads, special ones included."""
@@ -83,7 +92,8 @@ class LanguageModel(Encoder):
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
     ) -> Encoded:
-        """Dense vectors (n, H) and the weights of the strongest terms, as documents have them before quantisation."""
+        """Dense vectors (n, H) and, where documents have learned impacts, the weights of the strongest terms, as
+        documents have them before quantisation."""
         prefix = instruction_prefix(self.backbone, instruction)
         encoded = [ids.tolist() for ids in self.tokenizer.encode_batch(texts)]
         dense = np.empty((len(texts), self.hidden_size), dtype=np.float32)
@@ -98,7 +108,7 @@ class LanguageModel(Encoder):
                     sparse.append((terms.cpu().numpy().astype(np.int32), row[terms].cpu().numpy()))
                 if progress is not None:
                     progress.advance(len(part))
-        return Encoded(dense, sparse)
+        return Encoded(dense, sparse if self.has_sparse else None)
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """e(t) behind the instruction."""

@@ -80,11 +80,16 @@ class CorpusRecipe(Section):
 class EncodeRecipe(Section):
     """How documents are encoded, and how the work is cut.
 
+    `impacts` says what the sparse leg is made of: what a language model `learned`, `bm25` over the model's tokens, or
+    the sum of `both`, in which `bm25_factor` is that of BM25 (None: what the adapter was trained with). None takes what
+    the adapter was trained for, or else `learned`; a bi-encoder has only `bm25`.
     `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
     `batch_tokens` positions per forward pass, padding included (None: 2,048 on a CPU, 32,768 on CUDA); `shard_size`
     documents per shard file.
     """
 
+    impacts: Literal["learned", "bm25", "both"] | None = None
+    bm25_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
     batch_tokens: int | None = Field(default=None, ge=8)
@@ -204,6 +209,8 @@ class Recipe(Section):
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
         given += [key for key in ("refine", "tables") if getattr(self, key)]
+        if self.distil is not None and self.encode.impacts not in (None, "bm25"):
+            given += ["encode.impacts"]
         if self.distil is not None and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
         return self

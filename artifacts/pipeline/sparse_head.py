@@ -1,16 +1,13 @@
 """The fused sparse head: max-pooled LM-head logits without ever building a (B, T, V) tensor."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 
-__all__ = ["ImpactRow", "MaxPooledHead", "pooled_logits", "quantise_top_k", "sparse_weights"]
-
-ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
-"""Token ids (n,), ascending, and impacts (n,) of a document."""
+__all__ = ["MaxPooledHead", "pooled_logits", "quantise_top_k", "sparse_weights"]
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20

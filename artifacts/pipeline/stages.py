@@ -61,7 +61,7 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",
             remedy="Lower encode.max_length.",
         )
-    idf = _recipe_idf(recipe, encoder.vocab_size)
+    idf = _recipe_idf(recipe, encoder)
     facts = {
         "name": encoder.name,
         "adapter": None if recipe.model.adapter is None else Path(recipe.model.adapter).name,
@@ -77,9 +77,17 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
     return encoder
 
 
-def _recipe_idf(recipe: Recipe, vocab_size: int) -> npt.NDArray[np.float32] | None:
+def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
-    wanted, adapter = recipe.model.idf, recipe.model.adapter
+    wanted, adapter, vocab_size = recipe.model.idf, recipe.model.adapter, encoder.vocab_size
+    if encoder.impacts == "bm25" and wanted not in ("auto", None):
+        raise RecipeError(
+            f"model.idf is {wanted}, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
+        )
+    if encoder.impacts == "both" and wanted is None:
+        raise RecipeError("model.idf is null, but encode.impacts is both.", remedy="Set model.idf to corpus.")
+    if wanted == "auto" and encoder.impacts != "learned":
+        return None
     if wanted in ("auto", "corpus"):
         counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
         if adapter is None or counts or not (file := adapter_file(adapter, IDF_FILE)).is_file():
@@ -97,7 +105,8 @@ def run_encode(recipe: Recipe, encoder: Encoder) -> tuple[ShardStore, Skipped]:
     """Encode the recipe's corpus into shards. Also returns the corpus lines that were skipped."""
     corpus, folder = recipe.corpus.open(), recipe.work / "encode"
     vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
-    return encode_corpus(encoder, corpus, recipe.encode, folder, vectors=vectors, ids=ids), corpus.skipped
+    settings = encoder.settings if isinstance(encoder, LanguageModel) else recipe.encode
+    return encode_corpus(encoder, corpus, settings, folder, vectors=vectors, ids=ids), corpus.skipped
 
 
 def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
@@ -125,7 +134,12 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
     plans = {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}
     if missing := [f"tables.{task}: {file}" for task, file in recipe.tables.items() if not file.is_file()]:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
-    plans |= {task: {"model": encoder.fingerprint, "file": file_sha256(file)} for task, file in recipe.tables.items()}
+    for task, file in recipe.tables.items():
+        plans[task] = {
+            "model": encoder.fingerprint,
+            "instruction": recipe.tasks[task],
+            "file": file_sha256(file),
+        }
     return _make(folders, plans, make)
 
 

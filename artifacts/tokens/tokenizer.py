@@ -50,6 +50,7 @@ class TextTokenizer:
         """The id that stands for whatever the vocabulary lacks: an emoji, a word of another script, a word that is too
         long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self._space = self._found_space()
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":
@@ -77,23 +78,41 @@ class TextTokenizer:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
         return np.array(self._encoding(self._prepare(text)).ids, dtype=np.int32)
 
-    def known_ids(self, text: str) -> list[int]:
-        """Token ids of a text as Python integers, `unknown_id` left out."""
-        ids: list[int] = self._encoding(self._prepare(text)).ids
+    def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
+        """Token ids of a query as Python integers, `unknown_id` left out.
+
+        Byte-level BPEs have another token for a word behind a space than for one at the start of a text. The first word
+        of a query has the ids that it has inside a text; a text that is `appended` to a query keeps a space that is a
+        token by itself.
+        """
+        if self._space is None:
+            ids = self._encoding(self._prepare(text)).ids
+        else:
+            ids = self._encoding(self._prepare(f" {text.lstrip()}")).ids
+            if ids[:1] == [self._space] and not appended:  # a space that is no part of the word
+                del ids[0]
         return [token_id for token_id in ids if token_id != self.unknown_id] if self.unknown_id in ids else ids
+
+    def query_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
+        ids, lengths = array("i"), []
+        for text in texts:
+            found = self.query_ids(text)
+            ids.fromlist(found)  # a list of the lists would keep Python's garbage collector busy
+            lengths.append(len(found))
+        return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
+
+    def as_queries(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
+        """The `query_ids` of every text, each int32 (n_i,); uses all cores, and memory for some thousand texts."""
+        if self._space is None:
+            yield from map(self.known, self.encode_all(texts))
+            return
+        for ids in self.encode_all(f" {text.lstrip()}" for text in texts):
+            yield self.known(ids[1:] if ids[:1].tolist() == [self._space] else ids)
 
     def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Token ids (n,) without `unknown_id`."""
         return ids if self.unknown_id is None else ids[ids != self.unknown_id]
-
-    def known_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """The `known_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
-        ids, lengths = array("i"), []
-        for text in texts:
-            found = self.known_ids(text)
-            ids.fromlist(found)  # a list of the lists would keep Python's garbage collector busy
-            lengths.append(len(found))
-        return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each int32 (n_i,); uses all cores."""
@@ -136,6 +155,14 @@ class TextTokenizer:
     def token_id(self, token: str) -> int | None:
         """The id of a vocabulary entry, or None."""
         return self._tokenizer.token_to_id(token)
+
+    def _found_space(self) -> int | None:
+        """The token of a space, where a word behind a space has another token than one at the start; else None."""
+        try:
+            once, twice, space = (self._encoding(text).ids for text in ("a", "a a", " "))
+        except TokenizerError:
+            return None
+        return space[0] if len(space) == 1 and twice[-len(once) :] != once else None
 
     def _prepare(self, text: str) -> str:
         return text.lower() if self.lowercase else text

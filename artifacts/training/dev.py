@@ -10,11 +10,11 @@ import torch
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
+from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.encode import QUANTIZATION
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.sparse_head import ImpactRow
 from lightretriever.artifacts.pipeline.states import token_states
 from lightretriever.artifacts.training.losses import TokenWeights, bm25_scores, cosine_scores, query_means
 from lightretriever.artifacts.training.recipe import DevRecipe

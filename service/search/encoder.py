@@ -3,7 +3,8 @@
 dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
 
-The token that stands for what the vocabulary lacks is no evidence: it is left out.
+The token that stands for what the vocabulary lacks is no evidence: it is left out. A query is read behind a space where
+the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
 A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 """
 
@@ -72,10 +73,6 @@ class QueryEncoder:
         self.tokenizer = tokenizer
         self.tables = tables
         self._idf = idf
-        # Many tokenizers have two tokens for a word: one with the space before it, one for the start of a text. Those
-        # that prepend a space to each text need none here.
-        once, twice = tokenizer.encode("a").tolist(), tokenizer.encode("a a").tolist()
-        self._space = "" if once and twice[-len(once) :] == once else " "
 
     def encode(
         self,
@@ -115,7 +112,7 @@ class QueryEncoder:
     def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
         """Encode many texts, each as `encode` does. An error names the first bad text, as `queries.N`."""
         started = perf_counter()
-        ids, lengths = self.tokenizer.known_ids_of(texts)
+        ids, lengths = self.tokenizer.query_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
             _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
         if dense:
@@ -137,10 +134,10 @@ class QueryEncoder:
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
-    def _token_ids(self, text: str, field: str) -> list[int]:
+    def _token_ids(self, text: str, field: str, *, appended: bool = False) -> list[int]:
         """Give the token ids of a text, at least one. NoTokensError names the request's `field` with the text."""
         try:
-            ids = self.tokenizer.known_ids(text)
+            ids = self.tokenizer.query_ids(text, appended=appended)
         except TokenizerError as error:
             raise NoTokensError.of(FieldError(field, "the tokenizer fails on this text", shortened(text))) from error
         _require_tokens(ids, field, text)
@@ -151,7 +148,7 @@ class QueryEncoder:
         counts = Counter(ids)
         term_weights = {token_id: float(count) for token_id, count in counts.items()}
         for position, (text, weight) in enumerate(extra_terms):
-            found = self._token_ids(f"{self._space}{text.strip()}", f"terms.{position}.text")
+            found = self._token_ids(text.strip(), f"terms.{position}.text", appended=True)
             counts.update(found)
             for token_id in found:
                 term_weights[token_id] = term_weights.get(token_id, 0.0) + weight

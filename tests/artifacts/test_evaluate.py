@@ -109,7 +109,7 @@ def brute_force(bundle: Bundle, system: str) -> dict[str, list[str]]:
             row += 1
     rankings = {}
     for query, text in QUERIES.items():
-        ids = tokenizer.encode(text)
+        ids = tokenizer.query_ids(text)
         scores: npt.NDArray[np.float64]
         scores = vectors @ table[ids].mean(axis=0) if system == "dense" else impacts[:, ids].sum(axis=1)
         order = np.lexsort((np.arange(len(scores)), -scores))
@@ -267,7 +267,9 @@ def test_given_vectors_are_searched_as_the_service_searches_a_text(
         for text in QUERIES.values():
             sparse = searcher.terms(text, "default")
             assert sparse is not None
-            dense = tiny_bundle.table("default").rows(tokenizer.encode(text)).mean(axis=0, dtype=np.float64)
+            dense = (
+                tiny_bundle.table("default").rows(np.array(tokenizer.query_ids(text))).mean(axis=0, dtype=np.float64)
+            )
             query = replace(sparse, dense=(dense / np.linalg.norm(dense)).astype(np.float32))
             asked: Any = {"task": "default", "mode": mode, "k": 20, "candidates": 30, "fusion": fusion}
             found = searcher.with_vectors({text: query}).search(text, **asked)

@@ -27,19 +27,24 @@ def test_equals_the_library_on_lowercased_text(file: Path) -> None:
     assert TextTokenizer.from_file(file, lowercase=False).encode(text).tolist() != expected
 
 
-def test_ids_as_numbers_are_the_same(file: Path) -> None:
+def test_a_query_has_the_tokens_that_it_has_inside_a_text(file: Path) -> None:
     tokenizer = TextTokenizer.from_file(file)
-    for text in ("", "music player", "Übergröße 🎵"):
-        assert tokenizer.known_ids(text) == tokenizer.encode(text).tolist()
+    for text in ("", "music player", "  music", "Übergröße 🎵", "🎵 music", "日本語", "a"):
+        inside = tokenizer.encode(f"a {text.strip()}")[len(tokenizer.encode("a")) :].tolist()
+        space = tokenizer.encode(" ").tolist()
+        assert tokenizer.query_ids(text) == (inside[1:] if inside[:1] == space else inside)
+    assert tokenizer.query_ids("music") != tokenizer.encode("music").tolist()
+    several = ["music player", "", "日本語"]
+    assert [ids.tolist() for ids in tokenizer.as_queries(several)] == [tokenizer.query_ids(text) for text in several]
 
 
 def test_ids_of_many_stand_one_behind_the_other(file: Path) -> None:
     tokenizer = TextTokenizer.from_file(file)
-    ids, lengths = tokenizer.known_ids_of(["music player", "", "Übergröße 🎵"])
-    assert ids.tolist() == tokenizer.known_ids("music player") + tokenizer.known_ids("Übergröße 🎵")
-    assert lengths.tolist() == [len(tokenizer.known_ids(text)) for text in ("music player", "", "Übergröße 🎵")]
+    ids, lengths = tokenizer.query_ids_of(["music player", "", "Übergröße 🎵"])
+    assert ids.tolist() == tokenizer.query_ids("music player") + tokenizer.query_ids("Übergröße 🎵")
+    assert lengths.tolist() == [len(tokenizer.query_ids(text)) for text in ("music player", "", "Übergröße 🎵")]
     assert [array.dtype.name for array in (ids, lengths)] == ["int32", "int64"]
-    assert [array.size for array in tokenizer.known_ids_of([])] == [0, 0]
+    assert [array.size for array in tokenizer.query_ids_of([])] == [0, 0]
 
 
 UNIGRAM = models.Unigram([("a", -1.0), ("b", -1.5), ("<unk>", -9.0)], unk_id=2)
@@ -64,9 +69,9 @@ def test_the_unknown_token_is_left_out(model: Any, unknown: int | None, known: l
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = TextTokenizer.from_bytes(raw.to_str().encode(), name="here")
     assert tokenizer.unknown_id == unknown
-    assert tokenizer.known_ids("a 🎉 b") == known
-    assert tokenizer.known_ids_of(["🎉 b", "a"])[0].tolist() == [*known[1:], known[0]]
-    assert tokenizer.known_ids("a " + "x" * 150)[:1] == known[:1]
+    assert tokenizer.query_ids("a 🎉 b") == known
+    assert tokenizer.query_ids_of(["🎉 b", "a"])[0].tolist() == [*known[1:], known[0]]
+    assert tokenizer.query_ids("a " + "x" * 150)[:1] == known[:1]
 
 
 def test_batches_equal_single_texts_and_nothing_is_padded_or_cut(file: Path) -> None:
@@ -153,8 +158,8 @@ def description(**parts: Any) -> bytes:
 )
 def test_a_text_that_the_tokenizer_fails_on(parts: dict[str, Any], text: str, reason: str) -> None:
     tokenizer = TextTokenizer.from_bytes(description(**parts), name="strange")
-    calls = (tokenizer.encode, tokenizer.known_ids, tokenizer.spans)
-    for call in (*calls, lambda one: tokenizer.encode_batch([one]), lambda one: tokenizer.known_ids_of([one])):
+    calls = (tokenizer.encode, tokenizer.query_ids, tokenizer.spans)
+    for call in (*calls, lambda one: tokenizer.encode_batch([one]), lambda one: tokenizer.query_ids_of([one])):
         with pytest.raises(TokenizerError, match=f"the tokenizer fails on this text: .*{reason}"):
             call(text)
 

@@ -5,8 +5,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, bm25_impacts
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, add_impacts, bm25_impacts
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -114,3 +115,29 @@ def test_a_corpus_without_tokens_is_refused(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
     with pytest.raises(CorpusError, match="The 2 documents have no token"):
         Bm25Encoder.of(["", ""], tokenizer, 100, None)
+
+
+def test_learned_impacts_and_bm25_add_up() -> None:
+    """score = Σ count · IDF · (w + a · saturation), the IDF being the query's."""
+    statistics = count_tokens(arrays([[5, 7, 5], [5]]), vocab_size=10)
+    ids = np.array([5, 7, 5], dtype=np.int32)
+    plain = bm25_impacts(ids, statistics, factor=2.0)
+    saturation = 0.9 * (1 - 0.4 + 0.4 * 3 / 2)
+    assert plain[1].tolist() == [round(200 * 2 / (2 + saturation)), round(200 / (1 + saturation))]
+    learned = np.array([3, 7, 9], np.int32), np.array([10, 20, 30], np.uint16)
+    terms, impacts = add_impacts(plain, learned)
+    assert terms.tolist() == [3, 5, 7, 9]
+    assert impacts.tolist() == [10, plain[1][0], plain[1][1] + 20, 30]
+    assert add_impacts(plain, learned, top_k=2)[0].tolist() == [5, 7]
+    high = np.array([5], np.int32), np.array([MAX_IMPACT], np.uint16)
+    assert add_impacts(plain, high)[1].tolist() == [MAX_IMPACT, plain[1][1]]
+
+
+def test_the_first_word_of_a_document_has_the_token_that_a_query_has(tmp_path: Path) -> None:
+    train_tokenizer(tmp_path / "tokenizer.json", ["a music player for a music file", "music for a player"] * 5)
+    tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
+    encoder = Bm25Encoder.of(["music files", "a file of music"], tokenizer, 100, None)
+    (first, _), (second, _) = encoder.impacts(["music files", "a file of music"])
+    query = tokenizer.query_ids("music")
+    assert query != tokenizer.encode("music").tolist()
+    assert set(query) <= set(first.tolist()) & set(second.tolist())

@@ -18,6 +18,7 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
@@ -66,7 +67,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path
     assert bundle.manifest.documents == 30
     assert bundle.manifest.model.name == "tiny-llama"
     backbone = load_backbone(yaml.safe_load(recipe.read_text())["model"]["path"], work=tmp_path / "w", device="cpu")
-    ids = bundle.tokenizer().encode("play music from the terminal, music")
+    ids = bundle.tokenizer().encode(" play music from the terminal, music")
     documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     dense, sparse = _scores_by_the_model(backbone, documents, ids)
     mean = bundle.table("fact").rows(ids).mean(axis=0)
@@ -81,6 +82,27 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path
         assert [json.loads(raw) for raw in index.documents(np.arange(30))] == documents
     finally:
         index.close()
+
+
+def test_bm25_beside_learned_impacts_has_the_idf_of_the_corpus(recipe: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    content["encode"] = {**content["encode"], "impacts": "both"}
+    recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
+    run("build", recipe)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (bundle.manifest.sparse.impacts, bundle.manifest.sparse.query_weights) == ("both", "idf_count")
+    tokenizer = bundle.tokenizer()
+    texts = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    ids = list(tokenizer.as_queries(f"{one['title']} {one['text']}".strip() for one in texts))
+    np.testing.assert_array_equal(bundle.idf(), idf_weights(ids, tokenizer.vocab_size))
+    content["model"] = {**content["model"], "idf": None}
+    recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
+    failed = CliRunner().invoke(app, ["build", str(recipe), "--work", str(tmp_path / "w2"), "--overwrite"])
+    assert "model.idf is null, but encode.impacts is both. Set model.idf to corpus." in str(failed.exception)
+    content |= {"encode": {**content["encode"], "impacts": "bm25"}, "model": {**content["model"], "idf": "corpus"}}
+    recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
+    failed = CliRunner().invoke(app, ["build", str(recipe), "--work", str(tmp_path / "w3"), "--overwrite"])
+    assert "model.idf is corpus, but BM25 impacts have the IDF in themselves." in str(failed.exception)
 
 
 def _scores_by_the_model(

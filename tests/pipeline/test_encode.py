@@ -1,3 +1,4 @@
+import json
 import signal
 import subprocess
 import sys
@@ -8,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.pipeline.encode import encode_corpus, encoded_shard
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encode_corpus, encoded_shard
+from lightretriever.artifacts.pipeline.encoder import resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
@@ -139,3 +143,45 @@ def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path
     (tmp_path / "work" / "done.json").unlink()
     with pytest.raises(ResumeError, match="not encoded to its end"):
         list(store)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "both"])
+def test_impacts_of_bm25_alone_and_beside_the_learned(backbone: Backbone, tmp_path: Path, kind: ImpactKind) -> None:
+    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
+    texts = [document.full_text for document in corpus]
+    settings = SETTINGS.model_copy(update={"impacts": kind, "bm25_factor": 3.0, "top_k": None})
+    encoder = LanguageModel.of(backbone, settings)
+    (made, *_) = shards = list(encode_corpus(encoder, corpus, settings, tmp_path / "work"))
+    assert sum(len(shard.ids) for shard in shards) == 20
+    factor = None if kind == "bm25" else 3.0
+    expected = Bm25Encoder.of(texts, backbone.tokenizer, QUANTIZATION, None, factor).impacts(texts)
+    learned = LanguageModel.of(backbone, settings.model_copy(update={"impacts": "learned"})).encode_documents(texts)
+    np.testing.assert_allclose(made.dense, learned.dense[: len(made.ids)], atol=1e-3)
+    for row in range(len(made.ids)):
+        part, found = slice(made.indptr[row], made.indptr[row + 1]), np.zeros(backbone.tokenizer.vocab_size)
+        found[made.terms[part]] = made.impacts[part]
+        wanted = np.zeros_like(found)
+        wanted[expected[row][0]] = expected[row][1]
+        if kind == "both":
+            terms, impacts = (learned.sparse or [])[row]
+            np.add.at(wanted, terms, impacts)
+        np.testing.assert_array_equal(found, wanted)
+    assert encoder.has_sparse == (kind == "both")
+    assert (encoder.encode_queries(["music"]).sparse is None) == (kind == "bm25")
+
+
+def test_an_adapter_says_what_the_sparse_leg_is_made_of(tmp_path: Path) -> None:
+    """Weights on top of BM25 are added to it, as they were trained; vectors that follow a teacher come with BM25."""
+    (tmp_path / "adapter").mkdir()
+    file = tmp_path / "adapter" / "lightretriever.json"
+    for settings, kind, factor in (
+        ({}, "learned", 2.0),
+        ({"bm25": {"factor": 1.5}}, "both", 1.5),
+        ({"projection": True}, "bm25", 2.0),
+    ):
+        file.write_text(json.dumps(settings), encoding="utf-8")
+        found = resolved(EncodeRecipe(), str(tmp_path / "adapter"))
+        assert (found.impacts, found.bm25_factor) == (kind, factor)
+        assert found.top_k == (128 if kind == "learned" else None)
+        asked = resolved(EncodeRecipe(impacts="both", bm25_factor=1.0, top_k=64), str(tmp_path / "adapter"))
+        assert (asked.impacts, asked.bm25_factor, asked.top_k) == ("both", 1.0, 64)

@@ -40,12 +40,12 @@ class Corpus:
         self.tables = {task: bundle.table(task).rows(everything) for task in bundle.manifest.tasks}
 
     def dense_scores(self, query: str, task: str = "default") -> Scores:
-        mean = self.tables[task][self.tokenizer.encode(query)].astype(np.float64).mean(axis=0)
+        mean = self.tables[task][self.tokenizer.query_ids(query)].astype(np.float64).mean(axis=0)
         return np.asarray(self.dense.astype(np.float64) @ (mean / np.linalg.norm(mean)))
 
     def sparse_scores(self, query: str) -> Scores:
         """Each product is a float32, the sum of them is rounded to one; with counts nothing needs rounding."""
-        counts = np.bincount(self.tokenizer.encode(query), minlength=self.tokenizer.vocab_size)
+        counts = np.bincount(self.tokenizer.query_ids(query), minlength=self.tokenizer.vocab_size)
         weights = counts.astype(np.float32) * (1 if self.idf is None else self.idf)
         products = self.impacts.astype(np.float32) * weights.astype(np.float32)
         return np.asarray(products.sum(axis=1, dtype=np.float64).astype(np.float32), np.float64)

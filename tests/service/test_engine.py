@@ -122,7 +122,7 @@ def test_documents_come_whole_by_id(engine: SearchEngine, corpus: Corpus) -> Non
 
 def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) -> None:
     answer = engine.encode(EncodeRequest(text="play music music music", task="fact"))
-    ids = corpus.tokenizer.encode("play music music music")
+    ids = corpus.tokenizer.query_ids("play music music music")
     mean = corpus.tables["fact"][ids].mean(axis=0)
     assert answer.dense == pytest.approx((mean / (mean @ mean) ** 0.5).tolist(), abs=1e-6)
     assert answer.dimension == 16

@@ -88,7 +88,7 @@ def test_shares_sum_to_the_scores(
 
 def test_shares_are_those_of_brute_force(engine: SearchEngine, corpus: Corpus) -> None:
     query = "play music music terminal"
-    ids = corpus.tokenizer.encode(query)
+    ids = np.array(corpus.tokenizer.query_ids(query))
     rows = corpus.tables["default"].astype(np.float64)
     length = np.linalg.norm(rows[ids].mean(axis=0))
     ordinals = {document.id: ordinal for ordinal, document in enumerate(corpus.documents)}

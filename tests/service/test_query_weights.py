@@ -47,12 +47,12 @@ def test_sparse_scores_over_http_are_those_of_numpy(idf_client: TestClient, idf_
     expected = idf_corpus.rank(scores, 50, positive=True)
     assert [hit["id"] for hit in answer["hits"]] == [idf_corpus.documents[ordinal].id for ordinal in expected]
     unrounded = _unrounded(idf_corpus, query)[expected]
-    tokens = len(set(idf_corpus.tokenizer.encode(query).tolist()))
+    tokens = len(set(idf_corpus.tokenizer.query_ids(query)))
     np.testing.assert_allclose([hit["score"] for hit in answer["hits"]], unrounded, rtol=(tokens + 1) * 2**-24)
 
 
 def _unrounded(corpus: Corpus, query: str) -> Scores:
-    counts = np.bincount(corpus.tokenizer.encode(query), minlength=corpus.tokenizer.vocab_size)
+    counts = np.bincount(corpus.tokenizer.query_ids(query), minlength=corpus.tokenizer.vocab_size)
     return np.asarray(corpus.impacts @ (counts * tiny_idf(corpus.tokenizer).astype(np.float64)))
 
 

@@ -30,9 +30,9 @@ TERMS = st.lists(
 
 def factors(corpus: Corpus, query: str, terms: list[tuple[str, float]]) -> Scores:
     """How often each token of the vocabulary counts, (V,)."""
-    counted = np.bincount(corpus.tokenizer.encode(query), minlength=corpus.tokenizer.vocab_size).astype(float)
+    counted = np.bincount(corpus.tokenizer.query_ids(query), minlength=corpus.tokenizer.vocab_size).astype(float)
     for text, weight in terms:
-        np.add.at(counted, corpus.tokenizer.encode(f" {text}"), weight)
+        np.add.at(counted, corpus.tokenizer.query_ids(text, appended=True), weight)
     return counted
 
 
