@@ -1,7 +1,7 @@
 """Training data: BEIR sets read, cleaned and given hard negatives, once; a second call takes what the first one kept.
 
     work/data/NAME/plan.json        what went in: files by SHA-256, and every setting that counts
-    work/data/NAME/examples.jsonl   the examples, in the order of the qrels
+    work/data/NAME/examples.json    the examples, in the order of the qrels
     work/data/NAME/report.json      how many pairs each step left out; written last
 
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
@@ -28,6 +28,7 @@ from lightretriever.artifacts.training.duplicates import content
 from lightretriever.artifacts.training.negatives import SCRATCH, Source, filter_and_mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -40,8 +41,9 @@ MOST_POSITIVES: Final = 4
 More would let a few queries with very many relevant documents fill the batches.
 """
 
+_FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 2  # to be raised when the same inputs give other examples
-_PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.jsonl", "report.json"
+_PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.json", "report.json"
 
 
 def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
@@ -134,9 +136,8 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder
     }
     if not kept:
         raise RecipeError(f"data.sets: nothing is left of the set {one.name} ({report}).", remedy="Leave it out.")
-    fields = ("query_id", "query", "positive", "negatives")
-    lines = [json.dumps({name: getattr(example, name) for name in fields}, ensure_ascii=False) for example in kept]
-    write_atomically(folder / _EXAMPLES, "".join(f"{line}\n" for line in lines).encode())
+    renumbered = [replace(example, row=row) for row, example in enumerate(kept)]
+    write_atomically(folder / _EXAMPLES, _FILE.dump_json(renumbered))
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
@@ -225,12 +226,6 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
 def _read_examples(folder: Path) -> list[Example]:
     file = folder / _EXAMPLES
     try:
-        with file.open(encoding="utf-8", newline="\n") as lines:  # a text may hold other signs of a line's end
-            records = [json.loads(line) for line in lines]
-        examples = [
-            Example(row, one["query_id"], one["query"], one["positive"], tuple(one["negatives"]))
-            for row, one in enumerate(records)
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _FILE.validate_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {folder}.") from error
-    return examples
