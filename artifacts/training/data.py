@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report", "read_texts", "train_queries"]
+__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report", "train_queries"]
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
@@ -48,26 +48,18 @@ _PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.json", "report.json"
 
 def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
+    Where the recipe trains on texts alone, they have no examples.
 
     The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
     can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
     the differences, where the work directory holds the same set made from other files or settings.
     """
-    for one in recipe.data.sets:
+    for one in recipe.data.sets if recipe.needs_pairs else []:
         folder = _folder(recipe, one)
         if not (folder / _REPORT).is_file():
             (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
         check_plan(folder / _PLAN, _plan(recipe, one))
     return [_prepared(recipe, one) for one in recipe.data.sets]
-
-
-def read_texts(recipe: TrainRecipe) -> list[TrainingSet]:
-    """The sets of a recipe that trains on texts alone, without pairs. Raises CorpusError."""
-    found = [(one, _documents(one)) for one in recipe.data.sets]
-    return [
-        TrainingSet(one.name, one.instruction, one.weight or float(len(documents)), [], documents)
-        for one, documents in found
-    ]
 
 
 def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
@@ -108,12 +100,12 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
 
 
 def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
-    folder = _folder(recipe, one)
-    documents = _documents(one)
-    if not (folder / _REPORT).is_file():
+    folder, documents = _folder(recipe, one), _documents(one)
+    if recipe.needs_pairs and not (folder / _REPORT).is_file():
         _make(recipe, one, documents, folder)
-    examples = _read_examples(folder)
-    return TrainingSet(one.name, one.instruction, one.weight or float(len(examples)), examples, documents)
+    examples = _read_examples(folder) if recipe.needs_pairs else []
+    weight = one.weight or float(len(examples) or len(documents))
+    return TrainingSet(one.name, one.instruction, weight, examples, documents)
 
 
 def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
