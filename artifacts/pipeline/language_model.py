@@ -19,11 +19,7 @@ from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
-from lightretriever.artifacts.pipeline.states import (
-    PackedStates,
-    packed_states,
-    token_states,
-)
+from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
 from lightretriever.artifacts.progress import ProgressBar
 from torch.nn.functional import normalize
 

@@ -160,12 +160,12 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     }
 
 
-def load_for_training(recipe: TrainRecipe, dimension: int | None = None) -> Adapter:
-    """Load the recipe's model, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
+def load_for_training(recipe: TrainRecipe, device: str, dimension: int | None = None) -> Adapter:
+    """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
     `dimension` is that of a linear map of dense vectors, None for none.
     """
-    model = recipe.model
+    model = recipe.model.model_copy(update={"device": device})
     if model.adapter is not None:
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",

@@ -1,7 +1,7 @@
 """Training data: BEIR sets read, cleaned and given hard negatives, once; a second call takes what the first one kept.
 
     work/data/NAME/plan.json        what went in: files by SHA-256, and every setting that counts
-    work/data/NAME/examples.jsonl   the examples, in the order of the qrels
+    work/data/NAME/examples.json    the examples, in the order of the qrels
     work/data/NAME/report.json      how many pairs each step left out; written last
 
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
@@ -28,11 +28,12 @@ from lightretriever.artifacts.training.duplicates import content
 from lightretriever.artifacts.training.negatives import SCRATCH, Source, filter_and_mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report", "read_texts", "train_queries"]
+__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report", "train_queries"]
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
@@ -40,32 +41,25 @@ MOST_POSITIVES: Final = 4
 More would let a few queries with very many relevant documents fill the batches.
 """
 
+_FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 2  # to be raised when the same inputs give other examples
-_PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.jsonl", "report.json"
+_PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.json", "report.json"
 
 
 def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
+    Where the recipe trains on texts alone, they have no examples.
 
     The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
     can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
     the differences, where the work directory holds the same set made from other files or settings.
     """
-    for one in recipe.data.sets:
+    for one in recipe.data.sets if recipe.needs_pairs else []:
         folder = _folder(recipe, one)
         if not (folder / _REPORT).is_file():
             (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
         check_plan(folder / _PLAN, _plan(recipe, one))
     return [_prepared(recipe, one) for one in recipe.data.sets]
-
-
-def read_texts(recipe: TrainRecipe) -> list[TrainingSet]:
-    """The sets of a recipe that trains on texts alone, without pairs. Raises CorpusError."""
-    found = [(one, _documents(one)) for one in recipe.data.sets]
-    return [
-        TrainingSet(one.name, one.instruction, one.weight or float(len(documents)), [], documents)
-        for one, documents in found
-    ]
 
 
 def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
@@ -106,12 +100,12 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
 
 
 def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
-    folder = _folder(recipe, one)
-    documents = _documents(one)
-    if not (folder / _REPORT).is_file():
+    folder, documents = _folder(recipe, one), _documents(one)
+    if recipe.needs_pairs and not (folder / _REPORT).is_file():
         _make(recipe, one, documents, folder)
-    examples = _read_examples(folder)
-    return TrainingSet(one.name, one.instruction, one.weight or float(len(examples)), examples, documents)
+    examples = _read_examples(folder) if recipe.needs_pairs else []
+    weight = one.weight or float(len(examples) or len(documents))
+    return TrainingSet(one.name, one.instruction, weight, examples, documents)
 
 
 def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
@@ -134,9 +128,8 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder
     }
     if not kept:
         raise RecipeError(f"data.sets: nothing is left of the set {one.name} ({report}).", remedy="Leave it out.")
-    fields = ("query_id", "query", "positive", "negatives")
-    lines = [json.dumps({name: getattr(example, name) for name in fields}, ensure_ascii=False) for example in kept]
-    write_atomically(folder / _EXAMPLES, "".join(f"{line}\n" for line in lines).encode())
+    renumbered = [replace(example, row=row) for row, example in enumerate(kept)]
+    write_atomically(folder / _EXAMPLES, _FILE.dump_json(renumbered))
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
@@ -225,12 +218,6 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
 def _read_examples(folder: Path) -> list[Example]:
     file = folder / _EXAMPLES
     try:
-        with file.open(encoding="utf-8", newline="\n") as lines:  # a text may hold other signs of a line's end
-            records = [json.loads(line) for line in lines]
-        examples = [
-            Example(row, one["query_id"], one["query"], one["positive"], tuple(one["negatives"]))
-            for row, one in enumerate(records)
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _FILE.validate_json(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {folder}.") from error
-    return examples

@@ -1,7 +1,6 @@
 """Periodic evaluation while training: a sample of a development set, ranked by brute force."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +9,17 @@ import torch
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.encode import QUANTIZATION
-from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import token_states
-from lightretriever.artifacts.training.losses import TokenWeights, bm25_scores, cosine_scores, query_means
+from lightretriever.artifacts.training.contrastive import document_outputs
+from lightretriever.artifacts.training.losses import (
+    TokenWeights,
+    bm25_scores,
+    cosine_scores,
+    query_means,
+    sparse_scores,
+)
 from lightretriever.artifacts.training.recipe import DevRecipe
 from lightretriever.artifacts.training.types import SPARSE_SPACE
 
@@ -25,6 +28,8 @@ __all__ = ["DevSet", "evaluate_dev"]
 _DEPTH = 100
 _TOP_K = 128  # as an index would cut; an untrained model gives every document most of the vocabulary
 _WEIGHTS = (0.7, 0.3)
+_BATCH = 32
+_ROW_TOKENS = 256
 
 Scores = npt.NDArray[np.float32]
 
@@ -70,19 +75,8 @@ def evaluate_dev(
     With `bm25`, a factor and the mean length of documents, sparse scores are added to so much BM25 over the same
     tokens, and `bm25` is nDCG@10 of BM25 alone.
     """
-    texts = [document.full_text for document in dev.documents]
-    made = LanguageModel.of(backbone, EncodeRecipe(max_length=max_length, top_k=_TOP_K)).encode_documents(texts)
-    queries = [torch.from_numpy(ids).long() for ids in backbone.tokenizer.encode_batch(list(dev.queries.values()))]
-    spaced = backbone.tokenizer.encode_batch([SPARSE_SPACE + query for query in dev.queries.values()])
-    legs = {
-        "dense": _dense(backbone, dev.instruction, queries, made.dense, weights.rows),
-        "sparse": _sparse(spaced, made.sparse or [], weights.idf, backbone.vocab_size),
-    }
-    if bm25 is not None:
-        documents = [ids[len(backbone.prefix()) : -1] for ids in backbone.document_ids(texts, max_length)]
-        asked = [torch.from_numpy(ids).long() for ids in spaced]
-        legs["bm25"] = bm25_scores(asked, documents, weights.idf, bm25[1]).numpy()
-        legs["sparse"] += QUANTIZATION * bm25[0] * legs["bm25"]
+    with torch.inference_mode():
+        legs = _legs(backbone, dev, max_length, weights, bm25)
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in (*legs, "hybrid")}
     for number, name in enumerate(dev.queries):
         found = {leg: _best(scores[number]) for leg, scores in legs.items()}
@@ -93,36 +87,33 @@ def evaluate_dev(
     return {system: measure(dev.qrels, run)["nDCG@10"] for system, run in runs.items()}
 
 
-def _dense(
-    backbone: Backbone,
-    instruction: str,
-    queries: list[torch.Tensor],
-    documents: Scores,
-    row_weights: torch.Tensor | None,
-) -> Scores:
-    """Cosine of the mean of each query's token vectors with every document (N, H): (queries, N)."""
-    tokens, places = torch.cat(queries).unique(return_inverse=True)
-    with torch.inference_mode():
-        states = token_states(backbone, instruction_prefix(backbone, instruction), tokens).float().cpu()
-    if row_weights is not None:
-        states = states * row_weights.cpu()[tokens][:, None]
-    means = query_means(states, places.split([len(query) for query in queries]))
-    scores: Scores = cosine_scores(means, torch.from_numpy(documents)).numpy()
-    return scores
-
-
-def _sparse(
-    queries: Sequence[npt.NDArray[np.int32]], rows: Sequence[ImpactRow], idf: torch.Tensor | None, vocab_size: int
-) -> Scores:
-    """Σ_t count(t) · IDF_t · impact(t) for every query and document, (queries, N)."""
-    owners = np.repeat(np.arange(len(rows)), [len(terms) for terms, _ in rows])
-    terms, impacts = (np.concatenate(part) for part in zip(*rows, strict=True))
-    factors = np.ones(vocab_size) if idf is None else idf.cpu().numpy()
-    scores = [
-        np.bincount(owners, (np.bincount(query, minlength=vocab_size) * factors)[terms] * impacts, len(rows))
-        for query in queries
-    ]
-    return np.stack(scores).astype(np.float32)
+def _legs(
+    backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights, bm25: tuple[float, float] | None
+) -> dict[str, Scores]:
+    """The scores of every query with every document by leg, (queries, N)."""
+    plain, spaced = (
+        [torch.from_numpy(ids).long() for ids in backbone.tokenizer.encode_batch(texts)]
+        for texts in ([*dev.queries.values()], [SPARSE_SPACE + query for query in dev.queries.values()])
+    )
+    tokens, places = torch.cat(plain).unique(return_inverse=True)
+    states = token_states(backbone, instruction_prefix(backbone, dev.instruction), tokens).float()
+    if weights.rows is not None:
+        states = states * weights.rows[tokens.to(backbone.device)][:, None]
+    means = query_means(states, places.split([len(query) for query in plain]))
+    sequences = backbone.document_ids([document.full_text for document in dev.documents], max_length)
+    parts = []
+    for start in range(0, len(sequences), _BATCH):
+        part = sequences[start : start + _BATCH]
+        made = document_outputs(backbone, part, _ROW_TOKENS)
+        strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
+        kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
+        legs = {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(spaced, kept, weights.idf)}
+        if bm25 is not None:
+            texts = [ids[len(backbone.prefix()) : -1] for ids in part]
+            legs["bm25"] = bm25_scores(spaced, texts, weights.idf, bm25[1]).to(backbone.device)
+            legs["sparse"] += bm25[0] * legs["bm25"]
+        parts.append(legs)
+    return {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
 
 
 def _hybrid(legs: Scores) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:

@@ -67,12 +67,15 @@ def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes
     from_step = 0 if isinstance(stage, ResidualStage) else 1  # what BM25 alone is worth
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
-        for step in range(run.progress.step, stage.steps):
-            if dev is not None and step >= from_step and step % dev.every == 0:
+        for step in range(run.progress.step, stage.steps + 1):
+            last = step == stage.steps
+            if dev is not None and step >= from_step and (last or step % dev.every == 0):
                 run.develop(stage, step)
                 run.checkpoint(optimizer)
-            if isinstance(objective, Regression) and step % objective.every == 0:
+            if isinstance(objective, Regression) and (last or step % objective.every == 0):
                 run.held_out(objective, step)
+            if last:
+                break
             _step(run, stage, optimizer, objective, batch_of(step), step)
             run.progress.step = step + 1
             bar.advance(1)
@@ -81,10 +84,6 @@ def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes
                 run.checkpoint(optimizer)
             if out_of_time:
                 return False
-    if dev is not None:
-        run.develop(stage, stage.steps)
-    if isinstance(objective, Regression):
-        run.held_out(objective, stage.steps)
     return True
 
 

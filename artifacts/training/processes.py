@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from lightretriever.artifacts.training.recipe import TrainRecipe
 
 __all__ = ["Processes"]
 
@@ -51,12 +50,6 @@ class Processes:
     def first(self) -> bool:
         """Whether this process writes files."""
         return self.rank == 0
-
-    def placed(self, recipe: TrainRecipe) -> TrainRecipe:
-        """The recipe with this process' own device."""
-        if self.device is None:
-            return recipe
-        return recipe.model_copy(update={"model": recipe.model.model_copy(update={"device": self.device})})
 
     def wait(self) -> None:
         """Wait for all processes."""

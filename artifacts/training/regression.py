@@ -19,13 +19,7 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import (
-    Chunk,
-    Tensors,
-    backward_in_chunks,
-    cut_chunks,
-    piece_sizes,
-)
+from lightretriever.artifacts.training.contrastive import Chunk, Tensors, backward_in_chunks, cut_chunks, piece_sizes
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.recipe import RegressionStage
 from lightretriever.artifacts.training.texts import TaughtTexts

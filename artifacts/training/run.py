@@ -32,7 +32,7 @@ from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
-from lightretriever.artifacts.training.data import data_report, prepare, print_data_report, read_texts
+from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.processes import Processes
@@ -81,23 +81,21 @@ class Run:
         self._log_file = recipe.work / "log.jsonl"
         if processes.first:
             check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
-        placed = processes.placed(recipe)
+        device = processes.device or recipe.model.device
         self._teacher = None
         if recipe.teacher is not None:
             from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
 
-            self._teacher = load_biencoder(recipe.teacher.path, device=placed.model.device)
+            self._teacher = load_biencoder(recipe.teacher.path, device=device)
         dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
-        self.adapter: Adapter = processes.in_turn(lambda: load_for_training(placed, dimension))
+        self.adapter: Adapter = processes.in_turn(lambda: load_for_training(recipe, device, dimension))
         if processes.first:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
             check_plan(recipe.work / "plan.json", plan)
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
-        self.sets: list[TrainingSet] = processes.in_turn(
-            lambda: prepare(recipe) if recipe.needs_pairs else read_texts(recipe)
-        )
+        self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
         if processes.first and recipe.needs_pairs:
             print_data_report(data_report(recipe), Console(stderr=True))
         counted = processes.in_turn(self._statistics) if recipe.needs_pairs or recipe.idf_rows else None

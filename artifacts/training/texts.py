@@ -5,7 +5,7 @@ WORK/texts/held-out/      those of the texts that are never trained on
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -24,15 +24,6 @@ BLOCK: Final = 2048
 
 # What a random number is for.
 _HELD_OUT, _BLOCK_OF = range(2)
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """The texts of a set that are trained on, and those that are held out."""
-
-    share: float
-    trained: list[str]
-    held_out: list[str]
 
 
 class TaughtTexts:
@@ -56,9 +47,16 @@ class TaughtTexts:
             raise ValueError("the recipe has no teacher")
         self._backbone, self._teacher, self._processes = backbone, teacher, processes
         self._settings, self._seed, self._folder = recipe.teacher, recipe.seed % 2**64, recipe.work / "texts"
-        total = sum(one.weight for one in sets)
-        self._pools = {one.name: self._pool(one, one.weight / total, number) for number, one in enumerate(sets)}
-        self._blocks: dict[int, tuple[list[str], npt.NDArray[np.float16]]] = {}
+        self._shares = np.array([one.weight for one in sets]) / sum(one.weight for one in sets)
+        self._trained: list[list[str]] = []
+        self._apart: dict[str, list[str]] = {}
+        for number, one in enumerate(sets):
+            texts = list(dict.fromkeys(one.documents.values()))
+            random = np.random.default_rng((self._seed, _HELD_OUT, number))
+            apart = set(random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist())
+            self._trained.append([text for place, text in enumerate(texts) if place not in apart])
+            self._apart[one.name] = [texts[place] for place in sorted(apart)]
+        self.block = lru_cache(maxsize=2)(self._block)  # a batch may lie in two neighbouring blocks
 
     @property
     def longest(self) -> int:
@@ -67,59 +65,36 @@ class TaughtTexts:
 
     def batch(self, first: int, size: int) -> TextBatch:
         """`size` texts from number `first` on."""
-        texts: list[str] = []
-        vectors: list[npt.NDArray[np.float16]] = []
-        for index in range(first, first + size):
-            block, place = divmod(index, BLOCK)
-            of_block = self.block(block)
-            texts.append(of_block[0][place])
-            vectors.append(of_block[1][place])
+        places = [divmod(index, BLOCK) for index in range(first, first + size)]
+        texts = [self.block(block)[0][place] for block, place in places]
+        vectors = [self.block(block)[1][place] for block, place in places]
         return TextBatch(texts, np.stack(vectors).astype(np.float32))
 
-    def block(self, number: int) -> tuple[list[str], npt.NDArray[np.float16]]:
+    def _block(self, number: int) -> tuple[list[str], npt.NDArray[np.float16]]:
         """The texts of a block and the teacher's vectors (n, D), L2-normalised."""
-        if number not in self._blocks:
-            texts = self._drawn(number)
-            vectors = self._vectors(texts, f"block-{number:05d}")
-            # A batch may lie in two neighbouring blocks.
-            self._blocks = {key: self._blocks[key] for key in (number - 1, number + 1) if key in self._blocks}
-            self._blocks[number] = texts, vectors
-        return self._blocks[number]
+        texts, folder = self._drawn(number), self._folder / f"block-{number:05d}"
+        return texts, self._processes.in_turn(lambda: teacher_vectors(self._teacher, texts, None, folder))
 
     def held_out(self) -> tuple[dict[str, list[str]], npt.NDArray[np.float16]]:
-        """The texts of each set that are never trained on, cut to the common length, and their vectors in order."""
-        texts = {
-            name: [cut(self._backbone, text, self._settings.length) for text in pool.held_out]
-            for name, pool in self._pools.items()
-        }
-        flat = [text for part in texts.values() for text in part]
-        return texts, self._vectors(flat, "held-out")
+        """The texts of each set that are never trained on, cut to the common length, and their vectors in order.
 
-    def _pool(self, one: TrainingSet, share: float, number: int) -> _Pool:
-        texts = list(dict.fromkeys(one.documents.values()))
-        random = np.random.default_rng((self._seed, _HELD_OUT, number))
-        apart = set(random.permutation(len(texts))[: min(self._settings.held_out, len(texts) // 10)].tolist())
-        return _Pool(
-            share,
-            [text for place, text in enumerate(texts) if place not in apart],
-            [texts[place] for place in sorted(apart)],
-        )
+        For one process alone.
+        """
+        longest = self._settings.length
+        texts = {name: [cut(self._backbone, text, longest) for text in part] for name, part in self._apart.items()}
+        flat = [text for part in texts.values() for text in part]
+        return texts, teacher_vectors(self._teacher, flat, None, self._folder / "held-out")
 
     def _drawn(self, number: int) -> list[str]:
         random = np.random.default_rng((self._seed, _BLOCK_OF, number))
-        pools = list(self._pools.values())
-        drawn = random.choice(len(pools), size=BLOCK, p=[pool.share for pool in pools]).tolist()
+        drawn = random.choice(len(self._shares), size=BLOCK, p=self._shares).tolist()
         places = random.random(BLOCK).tolist()
         is_long = random.random(BLOCK) < self._settings.long_share
         lengths = np.where(is_long, self._settings.long_length, self._settings.length).tolist()
         return [
-            cut(self._backbone, pools[pool].trained[int(place * len(pools[pool].trained))], length)
-            for pool, place, length in zip(drawn, places, lengths, strict=True)
+            cut(self._backbone, self._trained[number][int(place * len(self._trained[number]))], length)
+            for number, place, length in zip(drawn, places, lengths, strict=True)
         ]
-
-    def _vectors(self, texts: list[str], name: str) -> npt.NDArray[np.float16]:
-        folder = self._folder / name
-        return self._processes.in_turn(lambda: teacher_vectors(self._teacher, texts, None, folder))
 
 
 def cut(backbone: Backbone, text: str, length: int) -> str:

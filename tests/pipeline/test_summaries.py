@@ -150,7 +150,7 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
     write_recipe(tmp_path / "train.yaml", content)
     begun = summary("train", tmp_path / "train.yaml", "--minutes", 0)
     assert (begun["finished"], begun["steps_done"], begun["steps"]) == (False, 1, 2)
-    assert begun["pairs"] == len((tmp_path / "work" / "data" / "pairs" / "examples.jsonl").read_text().splitlines())
+    assert begun["pairs"] == len(json.loads((tmp_path / "work" / "data" / "pairs" / "examples.json").read_text()))
     assert begun["next"] == f"lightretriever train {tmp_path / 'train.yaml'} --minutes 0.0"
     done = summary("train", tmp_path / "train.yaml")
     assert (done["finished"], done["steps_done"], done["best"]) == (True, 2, None)

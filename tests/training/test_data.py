@@ -66,7 +66,7 @@ def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     (left / "segments_1").touch()
     prepare(wanted)
-    assert {path.name for path in left.parents[1].iterdir()} == {"plan.json", "examples.jsonl", "report.json"}
+    assert {path.name for path in left.parents[1].iterdir()} == {"plan.json", "examples.json", "report.json"}
 
 
 def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -
     folder = write_set(tmp_path / "music", train=QRELS)
     work = tmp_path / "work"
     first = prepare(recipe(work, {"path": folder}, negatives=BM25))
-    examples = work / "data" / "music" / "examples.jsonl"
-    assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.jsonl", "report.json"}
+    examples = work / "data" / "music" / "examples.json"
+    assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.json", "report.json"}
     stamp = examples.stat().st_mtime_ns
     assert prepare(recipe(work, {"path": folder, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
     assert examples.stat().st_mtime_ns == stamp
@@ -254,9 +254,8 @@ def test_a_set_that_was_not_finished_can_be_begun_with_other_settings(tmp_path: 
 def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
     settings = recipe(tmp_path / "work", {"path": write_set(tmp_path / "music", train=QRELS)})
     prepare(settings)
-    examples = tmp_path / "work" / "data" / "music" / "examples.jsonl"
-    lines = examples.read_text().splitlines(keepends=True)
-    examples.write_text("".join(lines[:-1]) + "{")
+    examples = tmp_path / "work" / "data" / "music" / "examples.json"
+    examples.write_text(examples.read_text()[:-1])
     with pytest.raises(ResumeError, match="can't be read"):
         prepare(settings)
 

@@ -20,7 +20,7 @@ from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.training import loop
-from lightretriever.artifacts.training.data import read_texts
+from lightretriever.artifacts.training.data import prepare
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import TrainRecipe
@@ -156,7 +156,7 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
     backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
-    sets = read_texts(recipe)
+    sets = prepare(recipe)
     first, second = (TaughtTexts(backbone, teacher, sets, recipe, Processes()) for _ in range(2))
     straddling = first.batch(2040, 16)
     assert straddling.texts == second.batch(2040, 16).texts
