@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import MissingExtraError, ModelError
-from safetensors import SafetensorError
+from lightretriever.artifacts.pipeline.loading import loading
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -40,26 +40,20 @@ DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
 if not sys.stderr.isatty():  # half a bar would stand in a log, before the line of an error
     disable_progress_bar()
 
-LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
-
 
 def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -> PreTrainedModel:
     """Load a decoder LLM with its LM head, with `layers` only the first so many of its layers.
 
     Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
     """
-    try:
+    remedy = "Give a Hugging Face id, a directory with config.json and weights, or a .gguf file."
+    with loading(f"{source}: the model can't be loaded", source, remedy=remedy):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if layers is not None:
             _keep_layers(config.get_text_config(), layers, source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
-    except LOAD_ERRORS as error:
-        raise ModelError(
-            f"{source}: the model can't be loaded: {error}",
-            remedy="Give a Hugging Face id, a directory with config.json and weights, or a .gguf file.",
-        ) from error
     model: PreTrainedModel = loaded[0]
     _refuse_missing(source, loaded[1]["missing_keys"])
     return model
@@ -85,25 +79,22 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
         from peft import PeftModel
     except ModuleNotFoundError as error:
         raise MissingExtraError("An adapter needs peft, which is not installed.", remedy="pip install peft") from error
-    complaint = ""
+    complaint, failed = "", f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}"
+    remedy = "It must be a PEFT directory (adapter_config.json and weights) made for this base model."
     for part, is_whole in ((model, True), (model.get_decoder(), False)):
         try:
-            with warnings.catch_warnings():
+            with loading(failed, adapter, remedy=remedy), warnings.catch_warnings():
                 # peft only warns when the file holds none or not all of the weights that the adapter should have.
                 warnings.filterwarnings("error", message="Found missing adapter keys")
                 merged = PeftModel.from_pretrained(part, adapter).merge_and_unload()
-        except UserWarning as warning:
-            complaint = str(warning)
+        except ModelError as error:
+            if not isinstance(error.__cause__, UserWarning):
+                raise
+            complaint = str(error.__cause__)
             _remove_adapter(part)
-        except LOAD_ERRORS as error:
-            complaint = str(error)
-            break
         else:
             return merged if is_whole else model  # the decoder is changed in place, inside the model
-    raise ModelError(
-        f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}: {complaint:.500}",
-        remedy="It must be a PEFT directory (adapter_config.json and weights) made for this base model.",
-    )
+    raise ModelError(f"{failed}: {complaint:.500}", remedy=remedy)
 
 
 def local_folder(source: str) -> Path:
@@ -165,11 +156,9 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
 
 def _dequantise(gguf: Path) -> tuple[PreTrainedModel, Any]:
     """The GGUF file as an ordinary float32 model, and its tokenizer."""
-    try:
+    with loading(f"{gguf}: the GGUF file can't be read", gguf, remedy="Fetch or convert it again."):
         packed = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    except LOAD_ERRORS as error:
-        raise ModelError(f"{gguf}: the GGUF file can't be read: {error}") from error
     settings = packed.config.to_dict()
     settings.pop("quantization_config", None)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)

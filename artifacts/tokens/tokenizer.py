@@ -12,7 +12,7 @@ import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
 
-__all__ = ["TextTokenizer", "document_text"]
+__all__ = ["TextTokenizer", "document_text", "is_of_library"]
 
 _BATCH = 4096
 
@@ -57,7 +57,7 @@ class TextTokenizer:
         try:
             tokenizer = cls(Tokenizer.from_buffer(content), content=content, lowercase=lowercase)
         except BaseException as error:
-            if not _is_of_library(error):
+            if not is_of_library(error):
                 raise
             raise BundleError(f"{name}: not a tokenizer.json: {error}.") from error
         if not tokenizer.vocab_size:
@@ -92,7 +92,7 @@ class TextTokenizer:
         try:
             encodings = self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)
         except BaseException as error:
-            if not _is_of_library(error):
+            if not is_of_library(error):
                 raise
             raise _failure(error) from error
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
@@ -135,7 +135,7 @@ class TextTokenizer:
         try:
             return self._tokenizer.encode(prepared, add_special_tokens=False)
         except BaseException as error:
-            if not _is_of_library(error):
+            if not is_of_library(error):
                 raise
             raise _failure(error) from error
 
@@ -148,9 +148,9 @@ def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
     return found
 
 
-def _is_of_library(error: BaseException) -> bool:
-    """Whether `tokenizers` failed. It raises bare Exception, and PanicException, which derives from BaseException and
-    can't be imported; KeyboardInterrupt and its like come from elsewhere."""
+def is_of_library(error: BaseException) -> bool:
+    """Whether a library failed. `tokenizers` raises bare Exception, and PanicException, which derives from
+    BaseException and can't be imported; KeyboardInterrupt and its like come from elsewhere."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
