@@ -12,7 +12,7 @@ LightRetrieverError
     ├── BodyTimeoutError          408  the body did not arrive within the deadline
     ├── BundleRefusedError        409  the bundle in the served folder can't be served
     ├── BodyTooLargeError         413  the body is over the limit
-    ├── MediaTypeError            415  the body is not declared as plain JSON
+    ├── MediaTypeError            415  the body is not declared as JSON, plain or gzipped
     ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
     ├── NoTokensError             422  the tokenizer finds no token in the query
     ├── NoDirectionError          422  the query's vector is zero, so no document is nearer than another
@@ -164,7 +164,7 @@ class BodyTooLargeError(ServiceError):
 
 
 class MediaTypeError(ServiceError):
-    """The body is not declared as plain JSON."""
+    """The body is not declared as JSON, plain or gzipped."""
 
     kind, status, title = "unsupported_media_type", 415, "The body must be application/json"
 

@@ -9,13 +9,13 @@ A document that lacks a field, or has null there, has no value in it.
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Literal
 
 from lightretriever.artifacts.corpus.bounds import MAX_FIELD_CHARS, MAX_KEYWORD_BYTES
 from pydantic import Field
 
-__all__ = ["FieldKind", "FieldName", "indexed_values", "keyword", "milliseconds", "number"]
+__all__ = ["FieldKind", "FieldName", "indexed_values", "keyword", "last_millisecond", "milliseconds", "number"]
 
 FieldKind = Literal["keyword", "number", "date"]
 FieldName = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS, pattern=r"^[^\x00-\x1f]+$")]
@@ -76,6 +76,16 @@ def milliseconds(value: object) -> int:
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     difference = zoned - datetime(1970, 1, 1, tzinfo=UTC)
     return (difference.days * 86_400 + difference.seconds) * 1000 + difference.microseconds // 1000
+
+
+def last_millisecond(value: object) -> int:
+    """The last millisecond that an ISO 8601 date or time names: of a date without a time, that of the whole day."""
+    first = milliseconds(value)
+    try:
+        date.fromisoformat(str(value))
+    except ValueError:
+        return first
+    return first + 86_400_000 - 1
 
 
 _AS_TEXT: Final[Mapping[FieldKind, Callable[[object], str]]] = {

@@ -84,7 +84,9 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{file}: not JSON: {error}.", remedy="Fetch or train the adapter again.") from error
-    return settings if isinstance(settings, dict) else {}
+    if not isinstance(settings, dict):
+        raise ModelError(f"{file}: not a JSON object.", remedy="Fetch or train the adapter again.")
+    return settings
 
 
 def save_projection(file: Path, projection: torch.nn.Linear) -> None:

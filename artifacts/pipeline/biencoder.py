@@ -13,8 +13,9 @@ import torch
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
-from lightretriever.artifacts.pipeline.model import ModelDtype, check_vocabulary, choose_device, choose_dtype
-from lightretriever.artifacts.pipeline.weights import LOAD_ERRORS, fingerprint, local_folder
+from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
+from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
@@ -134,16 +135,17 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
     """
     target = choose_device(device)
     weights = choose_dtype(dtype, target)
-    try:
+    remedy = "Give a sentence-transformers directory or a Hugging Face id."
+    with loading(f"{path}: the bi-encoder can't be loaded", path, remedy=remedy):
         model = SentenceTransformer(
             path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": weights}
         ).eval()
-    except LOAD_ERRORS as error:
-        raise ModelError(
-            f"{path}: the bi-encoder can't be loaded: {error}",
-            remedy="Give a sentence-transformers directory or a Hugging Face id.",
-        ) from error
-    model.requires_grad_(False)
+        model.requires_grad_(False)
+        return _ready(path, model, weights, lowercase)
+
+
+def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercase: bool) -> BiEncoder:
+    """The loaded model as an encoder that has read one text."""
     # Static embeddings have the fast tokenizer alone.
     theirs: Any = model.tokenizer
     backend = theirs if isinstance(theirs, Tokenizer) else getattr(theirs, "backend_tokenizer", None)
@@ -161,7 +163,7 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
         raise ModelError(error.message) from error
     settings = (tokenizer.sha256, model.max_seq_length, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
     longest = model.max_seq_length
-    return BiEncoder(
+    encoder = BiEncoder(
         name=Path(path).name,
         fingerprint=fingerprint(_folders(local_folder(path)), *settings),
         tokenizer=tokenizer,
@@ -172,6 +174,8 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
         longest=None if longest is None or math.isinf(longest) else int(longest),
         model=model,
     )
+    encoder.encode_documents(["a"])
+    return encoder
 
 
 def _embedding(model: SentenceTransformer) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it, or a GGUF file."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -16,9 +16,9 @@ from lightretriever.artifacts.pipeline.adapter_files import (
     load_projection,
     load_thresholds,
 )
+from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.pipeline.weights import (
-    LOAD_ERRORS,
     centre_head_rows,
     convert_gguf,
     fingerprint,
@@ -27,7 +27,6 @@ from lightretriever.artifacts.pipeline.weights import (
     merge_adapter,
 )
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "Backbone",
     "ModelDtype",
     "Pooling",
-    "check_vocabulary",
     "choose_device",
     "choose_dtype",
     "load_backbone",
@@ -161,48 +159,60 @@ def load_backbone(
     centre_head: bool | None = None,
     layers: int | None = None,
 ) -> Backbone:
-    """Load model, adapter and tokenizer, merged and in evaluation mode.
+    """Load model, adapter and tokenizer, merged and in evaluation mode. Raises ModelError.
 
     `path` is a Hugging Face id, a local directory, or a `.gguf` file (converted once into `work/model`). The tokenizer
     is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says, and
     what an adapter of our own says it was trained with. Without them, texts begin with the tokenizer's `bos_token` only
     where the tokenizer itself puts it before a text. `dtype` "auto" is bfloat16 on CUDA and float32 on CPU.
     `centre_head` takes the mean row off the LM head (see `centre_head_rows`); None does so for an adapter that was
-    trained this way. `layers` keeps only the model's first so many layers; None keeps as many as the adapter was
-    trained on. Raises ModelError.
+    trained this way. `layers` keeps only the model's first so many; None keeps as many as the adapter was trained on.
     """
     target = choose_device(device)
     weights = choose_dtype(dtype, target)
-    source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
-    brought = {} if adapter is None else adapter_settings(adapter)
-    layers = brought.get("layers") if layers is None else layers
-    model = load_causal_lm(source, weights, layers)
-    folders = [local_folder(source)]
-    if adapter is not None:
-        model = merge_adapter(model, adapter)
-        folders.append(local_folder(adapter))
-    theirs = _load_tokenizer([str(folder) for folder in reversed(folders)])
-    content = theirs.backend_tokenizer.to_str(pretty=True).encode()
-    tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
+    sources = [path] if adapter is None else [path, adapter]
+    with loading(f"{path}: the model can't be used", *sources):
+        source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
+        brought = {} if adapter is None else adapter_settings(adapter)
+        layers = brought.get("layers") if layers is None else layers
+        model = load_causal_lm(source, weights, layers)
+        folders = [local_folder(source)]
+        if adapter is not None:
+            model = merge_adapter(model, adapter)
+            folders.append(local_folder(adapter))
+        theirs = _load_tokenizer([str(folder) for folder in reversed(folders)])
+        content = theirs.backend_tokenizer.to_str(pretty=True).encode()
+        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
+        wanted = bos_token or brought.get("bos_token"), eos_token or brought.get("eos_token")
+        bos_id, eos_id = _ends(theirs, tokenizer, *wanted, path)
+        check_vocabulary(_embedding_rows(model), theirs.backend_tokenizer, {bos_id, eos_id}, path)
+        centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
+        if centred:
+            centre_head_rows(model, tokenizer.vocab_size)
+        torch.nn.Module.to(model, device=target, dtype=weights)
+        model.eval().requires_grad_(False)
+        model.get_decoder()(input_ids=torch.tensor([[eos_id]], device=target))  # that it reads is seen now
+        parts = {} if adapter is None else _adapter_parts(adapter, brought, model, tokenizer.vocab_size)
+        frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
+        frame += ["centred head"] if centred else []
+        if "thresholds" in parts:
+            frame.append(hashlib.sha256(parts["thresholds"].cpu().numpy().tobytes()).hexdigest())
+        identity = fingerprint(folders, tokenizer.sha256, *frame)
+        name = Path(path).name.removesuffix(".gguf")
+        return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
+
+
+def _ends(
+    theirs: Any, tokenizer: TextTokenizer, bos_token: str | None, eos_token: str | None, path: str
+) -> tuple[int | None, int]:
+    """The ids before and after a text, by default the tokenizer's own."""
     first = theirs.bos_token if theirs.bos_token_id in theirs.encode("", add_special_tokens=True) else None
-    bos_id = _token_id(tokenizer, bos_token or brought.get("bos_token") or first, path)
-    eos_id = _token_id(tokenizer, eos_token or brought.get("eos_token") or theirs.eos_token, path)
+    bos_id, eos_id = (
+        _token_id(tokenizer, token, path) for token in (bos_token or first, eos_token or theirs.eos_token)
+    )
     if eos_id is None:
         raise ModelError(f"{path}: the tokenizer names no end token.", remedy="Set model.eos_token in the recipe.")
-    check_vocabulary(_embedding_rows(model), theirs.backend_tokenizer, {bos_id, eos_id}, path)
-    centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
-    if centred:
-        centre_head_rows(model, tokenizer.vocab_size)
-    torch.nn.Module.to(model, device=target, dtype=weights)
-    model.eval().requires_grad_(False)
-    parts = {} if adapter is None else _adapter_parts(adapter, brought, model, tokenizer.vocab_size)
-    frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
-    frame += ["centred head"] if centred else []
-    if "thresholds" in parts:
-        frame.append(hashlib.sha256(parts["thresholds"].cpu().numpy().tobytes()).hexdigest())
-    identity = fingerprint(folders, tokenizer.sha256, *frame)
-    name = Path(path).name.removesuffix(".gguf")
-    return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
+    return bos_id, eos_id
 
 
 def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel, vocab_size: int) -> dict[str, Any]:
@@ -228,35 +238,14 @@ def _load_tokenizer(folders: list[str]) -> Any:
     """The fast tokenizer of the first folder that has one."""
     with_tokenizer = [folder for folder in folders if (Path(folder) / "tokenizer_config.json").is_file()]
     source = with_tokenizer[0] if with_tokenizer else folders[-1]
-    try:
+    with loading(f"{source}: the tokenizer can't be loaded", source):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except LOAD_ERRORS as error:
-        raise ModelError(f"{source}: the tokenizer can't be loaded: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(
             f"{source}: this model has no fast tokenizer ({type(tokenizer).__name__}).",
             remedy="Convert it to a tokenizer.json first; the query path runs on it.",
         )
     return tokenizer
-
-
-def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | None], path: str) -> bool:
-    """Whether special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text.
-
-    Raises ModelError where an ordinary token has such an id, or a special one that the model reads with every text
-    (`framing`).
-    """
-    special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    beyond = sorted((token_id, token) for token, token_id in vocabulary.items() if token_id >= rows)
-    read = [entry for entry in beyond if entry[0] not in special or entry[0] in framing]
-    if read:
-        raise ModelError(
-            f"{path}: the tokenizer has {len(read)} tokens beyond the {rows} rows of the model's embedding, such as "
-            f"{read[0][1]!r} with the id {read[0][0]}.",
-            remedy="Use the tokenizer the model was trained with.",
-        )
-    return bool(beyond)
 
 
 def _token_id(tokenizer: TextTokenizer, token: str | None, path: str) -> int | None:

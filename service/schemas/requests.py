@@ -119,7 +119,9 @@ class SearchRequest(Model):
         description="Extra words of the query, with weights that may be negative. BM25 reads only `query`.",
         json_schema_extra=_EMPTY,
     )
-    k: int = Field(default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`.")
+    k: int = Field(
+        default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`, if that is given."
+    )
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
     mode: Mode = Field(
         default="hybrid",
@@ -135,7 +137,7 @@ class SearchRequest(Model):
         default=None,
         ge=1,
         description="Number of documents that each leg proposes. The order of hits depends on it, but not on `k` or "
-        "`offset`. Null: the service's default, see `/info`.",
+        "`offset`. Null: the service's default, see `/info`, or as many times that as `offset + k` needs.",
     )
     fields: list[str] | None = Field(
         default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."

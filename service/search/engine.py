@@ -37,7 +37,7 @@ from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.plan import REQUESTS, Parts, Plan, fusion_weights, modes_of
-from lightretriever.service.search.request import RequestLimits
+from lightretriever.service.search.request import RequestLimits, candidates_of
 from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
 
@@ -269,7 +269,7 @@ class SearchEngine:
             task=manifest.default_task if request.task is None else request.task,
             weights=request.fusion.weights or self.fusion_weights,
             condition=None if request.filter is None else read_filter(request.filter, manifest.fields)[0],
-            candidates=settings.candidates if request.candidates is None else request.candidates,
+            candidates=candidates_of(request, settings),
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
             max_explained=settings.max_explained // max(1, explained),
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Final
 
-from lightretriever.artifacts.corpus.fields import FieldKind, keyword, milliseconds, number
+from lightretriever.artifacts.corpus.fields import FieldKind, keyword, last_millisecond, milliseconds, number
 from lightretriever.service.backends.base import DocumentFilter, DocumentStore
 from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
@@ -123,10 +123,10 @@ def _condition(given: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
     if kind == "keyword":
         return _keywords(given)
     if given.in_ is not None:
-        each = [_range(given.field, kind, "in", value, value) for value in given.in_]
+        each = [_range(given.field, kind, "in", value) for value in given.in_]
         return ["or", str(len(each)), *(text for one in each for text in one)]
     if given.eq is not None:
-        return _range(given.field, kind, "eq", given.eq, given.eq)
+        return _range(given.field, kind, "eq", given.eq)
     low, high = (_bound(given, kind, *names) for names in (("gte", "gt"), ("lte", "lt")))
     return [kind, given.field, _text(kind, low, -math.inf), _text(kind, high, math.inf)]
 
@@ -139,19 +139,19 @@ def _keywords(given: Condition) -> list[str]:
     return ["keyword", given.field, str(len(values)), *(_parsed("keyword", name, value) for value in values)]
 
 
-def _range(field: str, kind: FieldKind, name: str, low: Any, high: Any) -> list[str]:
-    return [kind, field, str(_parsed(kind, name, low)), str(_parsed(kind, name, high))]
+def _range(field: str, kind: FieldKind, name: str, value: Any) -> list[str]:
+    return [kind, field, str(_parsed(kind, name, value)), str(_parsed(kind, name, value, last=True))]
 
 
 def _bound(given: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
     """Give the lowest or highest allowed value; None for no bound."""
     if (value := getattr(given, closed)) is not None:
-        found: float | int = _parsed(kind, closed, value)
+        found: float | int = _parsed(kind, closed, value, last=closed == "lte")
         return found
     if (value := getattr(given, opened)) is None:
         return None
-    beyond: float | int = _parsed(kind, opened, value)
     up = opened == "gt"
+    beyond: float | int = _parsed(kind, opened, value, last=up)
     return beyond + (1 if up else -1) if kind == "date" else math.nextafter(beyond, math.inf if up else -math.inf)
 
 
@@ -163,8 +163,9 @@ def _text(kind: FieldKind, value: float | int | None, default: float) -> str:
     return "Infinity" if (default if value is None else value) > 0 else "-Infinity"
 
 
-def _parsed(kind: FieldKind, name: str, value: object) -> Any:
+def _parsed(kind: FieldKind, name: str, value: object, *, last: bool = False) -> Any:
+    """Read a value; of a date without a time the first, or the `last`, millisecond."""
     try:
-        return _PARSE[kind](value)
+        return last_millisecond(value) if last and kind == "date" else _PARSE[kind](value)
     except ValueError as error:
         raise _WrongError(name, f"{error}", value) from error

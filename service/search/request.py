@@ -9,16 +9,24 @@ from lightretriever.service.schemas import EncodeRequest, Mode, SearchRequest, W
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
-__all__ = ["RequestLimits", "search_cost"]
+__all__ = ["RequestLimits", "candidates_of", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
 _NO_WORDS: Final = "the bundle has no words for BM25: build it with `index.words: true` to have them"
 
 
+def candidates_of(request: SearchRequest, settings: Settings) -> int:
+    """The candidates of each leg: those asked for, else as many times the default as `offset + k` needs."""
+    if request.candidates is not None:
+        return request.candidates
+    times = -(-(request.offset + request.k) // settings.candidates)
+    return min(times * settings.candidates, settings.max_candidates)
+
+
 def search_cost(request: SearchRequest, settings: Settings) -> int:
     """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a part."""
-    return 1 if request.candidates is None else -(-request.candidates // settings.candidates)
+    return -(-candidates_of(request, settings) // settings.candidates)
 
 
 class RequestLimits:
@@ -104,7 +112,7 @@ class RequestLimits:
 
     def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
         most = self._settings.max_candidates
-        window = self._settings.candidates if request.candidates is None else request.candidates
+        window = candidates_of(request, self._settings)
         if window > most:
             yield FieldError("candidates", f"at most {most} candidates are possible", window)
         elif request.offset + request.k > window:

@@ -1,8 +1,10 @@
 """The command `serve`: listens on an address and runs one process or several workers."""
 
+import resource
 import socket
 import sys
 from pathlib import Path
+from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.observability.logging import configure_logging
@@ -12,6 +14,8 @@ from lightretriever.service.serving.workers import run_workers
 from lightretriever.service.settings import Settings
 
 __all__ = ["EXIT_ERROR", "run"]
+
+_FEWEST_FILES: Final = 256
 
 
 def run(
@@ -25,6 +29,11 @@ def run(
     """
     chosen = settings or Settings()
     configure_logging(chosen.log_level)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= files < _FEWEST_FILES:
+        remedy = f"Allow {_FEWEST_FILES} or more: ulimit -n {4 * _FEWEST_FILES}."
+        print(f"error: this process may have {files} files and connections open, too few. {remedy}", file=sys.stderr)
+        return EXIT_ERROR
     try:
         listener = _listen(host, port)
     except OSError as error:

@@ -15,6 +15,7 @@ from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = [
     "BACKLOG",
@@ -71,6 +72,21 @@ def leave_hanging_calls(holder: EngineHolder) -> None:
         os._exit(0)
 
 
+class _Protocol(H11Protocol):
+    """Answers a client that has closed its own side of the connection after its request, as HTTP allows."""
+
+    _ended = False
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to keep the connection open
+        self._ended = True
+        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._ended:
+            self.transport.close()
+
+
 def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int = _KEEP_ALIVE_S) -> uvicorn.Server:
     """Make the server of an application, to run once with a listening socket. It closes connections that are idle for
     `keep_alive_s` seconds."""
@@ -80,7 +96,7 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
         app,
         loop="uvloop",
         # h11 parses one request at a time and bounds its head, so pipelining or endless heads can't exhaust memory.
-        http="h11",
+        http=_Protocol,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -32,6 +32,10 @@ EVERYTHING = {
     "tolerations": [{"key": "dedicated", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
     "service": {"annotations": {"note": "text"}},
+    "extraVolumes": [{"name": "keys", "secret": {"secretName": "search-keys"}}],
+    "extraVolumeMounts": [{"name": "keys", "mountPath": "/keys", "readOnly": True}],
+    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]},
+    "ingress": {"enabled": True, "className": "nginx", "host": "search.example", "tlsSecret": "cert"},
 }
 KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
 
@@ -65,6 +69,21 @@ def test_kubernetes_takes_it(values: dict[str, Any], version: str, tmp_path: Pat
     for kind, manifest in manifests.items():
         if kind != "ServiceMonitor":  # the Prometheus operator's
             kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_public_address_has_the_public_paths_alone(tmp_path: Path) -> None:
+    assert {"Ingress", "NetworkPolicy"}.isdisjoint(render(CLAIM, tmp_path))
+    manifests = render(EVERYTHING, tmp_path)
+    (rule,) = manifests["Ingress"]["spec"]["rules"]
+    paths = {path["path"]: path["pathType"] for path in rule["http"]["paths"]}
+    assert paths.pop("/") == "Exact"
+    assert set(paths) == {"/search", "/encode", "/documents", "/terms", "/info", "/docs", "/openapi.json"}
+    policy = manifests["NetworkPolicy"]["spec"]
+    assert policy["ingress"] == [{"ports": [{"port": "http"}], "from": EVERYTHING["networkPolicy"]["from"]}]  # type: ignore[index]
+    assert policy["egress"] == []
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["bundle", "keys"]
+    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == ["/bundle", "/keys"]
 
 
 def test_kubernetes_takes_an_image_volume(tmp_path: Path) -> None:

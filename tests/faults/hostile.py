@@ -136,7 +136,15 @@ def _media() -> list[Hostile]:
         body = '{"query": "é"}'.encode(charset)
         sent = request(body, content_type=f"application/json; charset={charset}")
         found.append(Hostile(f"charset {charset}", sent, (400,), "invalid_json"))
-    for encoding in ("gzip", "deflate", "br", "zstd", "gzip, identity", "x" * 5_000):
+    packed = gzip.compress(GOOD)
+    for name, body, status, kind in (
+        ("packed, but cut", packed[:-3], 400, "invalid_json"),
+        ("packed, and more", packed + b"{}", 400, "invalid_json"),
+        ("not packed, but said so", GOOD, 400, "invalid_json"),
+        ("a bomb", gzip.compress(bytes(64 << 20)), 413, "body_too_large"),
+    ):
+        found.append(Hostile(name, request(body, "Content-Encoding: gzip"), (status,), kind))
+    for encoding in ("deflate", "br", "zstd", "gzip, identity", "x" * 5_000):
         sent = request(gzip.compress(GOOD), f"Content-Encoding: {encoding}")
         found.append(Hostile(f"encoding {encoding[:20]}", sent, (415,), "unsupported_media_type"))
     found.append(Hostile("packed, but not said so", request(gzip.compress(GOOD)), (400,), "invalid_json"))

@@ -84,7 +84,7 @@ def _mistakes(key: str) -> Iterator[Ask]:
         ({}, 422),
         ({"query": ""}, 422),
         ({"query": 5}, 422),
-        ({"query": "music", "k": 101}, 422),
+        ({"query": "music", "k": 1001}, 422),
         ({"query": "music", "fields": ["nothing"]}, 422),
         ({"query": "x" * 20_000}, 422),
         ({"query": "music", "unknown": [[[]]] * 50}, 422),

@@ -67,7 +67,7 @@ LINEAR = {"method": "linear"}
         ("query", {"query": "x" * 10_001}),
         ("k", {"query": "a", "k": 0}),
         ("k", {"query": "a", "k": -1}),
-        ("k", {"query": "a", "k": 101}),
+        ("k", {"query": "a", "k": 1001}),
         ("k", {"query": "a", "k": 2**63}),
         ("k", {"query": "a", "k": 10**30}),
         ("k", {"query": "a", "k": "5"}),
@@ -131,7 +131,7 @@ def test_fields_of_a_batch_are_named_with_their_place(client: TestClient) -> Non
     assert fields({"searches": []}) == ["searches"]
     assert fields({"searches": [good] * 65}) == ["searches"]
     assert fields({"searches": [good, {"query": "", "k": 0}]}) == ["searches.1.query", "searches.1.k"]
-    assert fields({"searches": [good, {**good, "task": "nope"}, {**good, "k": 500}]}) == [
+    assert fields({"searches": [good, {**good, "task": "nope"}, {**good, "k": 1500}]}) == [
         "searches.1.task",
         "searches.2.k",
     ]
@@ -197,8 +197,8 @@ def test_media_types_of_json(client: TestClient) -> None:
     for content_type in ("application/json", "Application/JSON", "application/json; charset=utf-8"):
         answer = client.post("/search", content=b'{"query": "a"}', headers={"content-type": content_type})
         assert answer.status_code == 200
-    packed = client.post("/search", content=b"", headers={**JSON, "content-encoding": "gzip"})
-    assert "gzip" in assert_problem(packed, 415, "unsupported_media_type")["detail"]
+    packed = client.post("/search", content=b"", headers={**JSON, "content-encoding": "br"})
+    assert "plain or as gzip" in assert_problem(packed, 415, "unsupported_media_type")["detail"]
 
 
 def test_bodies_over_the_limit_announced_or_streamed(client: TestClient) -> None:

@@ -14,6 +14,7 @@ from lightretriever.service.errors import DocumentNotFoundError, InvalidRequestE
 from lightretriever.service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.request import search_cost
 from lightretriever.service.settings import Settings
 
 from tests.service.reference import Corpus
@@ -146,7 +147,7 @@ def test_concurrent_searches_answer_like_serial_ones(engine: SearchEngine) -> No
 
 
 def test_limits_name_every_field_at_fault(engine: SearchEngine) -> None:
-    request = SearchRequest(query="x" * 10_001, task="nope", k=101, fields=["title", "colour"], deadline_ms=60_001)
+    request = SearchRequest(query="x" * 10_001, task="nope", k=1001, fields=["title", "colour"], deadline_ms=60_001)
     with pytest.raises(InvalidRequestError) as caught:
         engine.search(request)
     assert [error.field for error in caught.value.errors] == ["query", "task", "k", "fields", "deadline_ms"]
@@ -168,11 +169,22 @@ def test_limits_name_every_field_at_fault(engine: SearchEngine) -> None:
 def test_the_window_bounds_pages(engine: SearchEngine) -> None:
     assert len(engine.search(SearchRequest(query="music", k=120, candidates=120, mode="dense")).hits) == 120
     assert engine.search(SearchRequest(query="music", k=1000, candidates=1000)).candidates == 120
-    for bad in ({"k": 101}, {"k": 1, "offset": 100}, {"k": 6, "candidates": 5}):
+    for bad in ({"k": 1001}, {"k": 1, "offset": 1000}, {"k": 6, "candidates": 5}):
         with pytest.raises(InvalidRequestError, match="candidates"):
             engine.search(SearchRequest.model_validate({"query": "music", **bad}))
     with pytest.raises(InvalidRequestError, match="at most 1000 candidates"):
         engine.search(SearchRequest(query="music", candidates=1001))
+
+
+def test_many_hits_raise_the_candidates(engine: SearchEngine) -> None:
+    """By whole defaults, so that the pages of one such step have one order."""
+    asked = [SearchRequest(query="music", k=10, offset=100), SearchRequest(query="music", k=20, offset=100)]
+    first, second = (engine.search(request) for request in asked)
+    assert second.hits[:10] == first.hits
+    whole = engine.search(SearchRequest(query="music", k=120, candidates=200))
+    assert whole.hits[100:] == second.hits
+    for k, cost in ((1, 1), (100, 1), (101, 2), (1000, 10)):
+        assert search_cost(SearchRequest(query="music", k=k), engine.settings) == cost
 
 
 def test_timings_are_there_for_the_stages_that_took_place(engine: SearchEngine) -> None:

@@ -97,6 +97,16 @@ LEAVES: list[tuple[Made, Holds]] = [
         {"field": "published", "lt": "2003-06-15T14:00:00+02:00"},
         lambda d: any(v < "2003" for v in values(d, "published")),
     ),
+    # A date without a time is its whole day, from the first to the last millisecond.
+    ({"field": "published", "lte": "2010-06-15"}, lambda d: any(v < "2011" for v in values(d, "published"))),
+    ({"field": "published", "gt": "2010-06-15"}, lambda d: any(v >= "2011" for v in values(d, "published"))),
+    ({"field": "published", "gte": "2010-06-15"}, lambda d: any(v >= "2010" for v in values(d, "published"))),
+    ({"field": "published", "lt": "2010-06-15"}, lambda d: any(v < "2010" for v in values(d, "published"))),
+    ({"field": "published", "eq": "20100615"}, lambda d: any(v.startswith("2010") for v in values(d, "published"))),
+    (
+        {"field": "published", "in": ["2010-06-15", "2011-06-14", "2012-06-15T12:00"]},
+        lambda d: any(v[:4] in ("2010", "2012") for v in values(d, "published")),
+    ),
 ]
 
 

@@ -1,0 +1,85 @@
+"""The edge to the libraries that read models: whatever they raise becomes one ModelError.
+
+transformers, peft, gguf and sentence-transformers document no list of errors: damaged files end in TypeError, struct
+errors, UnpicklingError, or a panic of compiled code.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lightretriever.artifacts.errors import LightRetrieverError, ModelError
+from lightretriever.artifacts.tokens.tokenizer import is_of_library
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
+__all__ = ["check_vocabulary", "loading"]
+
+_LONGEST = 600
+_LFS = b"version https://git-lfs"
+_LIST = "modules.json"
+
+
+@contextmanager
+def loading(message: str, *sources: str | Path, remedy: str = "Fetch or save the model again.") -> Iterator[None]:
+    """Raise ModelError, which begins with `message`, for an error of a library inside.
+
+    It names the first damaged file below `sources`, where one is found.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, LightRetrieverError) or not is_of_library(error):
+            raise
+        reason = " ".join(f"{error}".split())[:_LONGEST] or "no reason given"
+        damaged = next((found for source in sources for found in _damaged(Path(source))), None)
+        if damaged is not None:
+            raise ModelError(f"{message}: {damaged}", remedy="Fetch or save it again.") from error
+        raise ModelError(f"{message}: {type(error).__name__}: {reason.rstrip('.')}.", remedy=remedy) from error
+
+
+def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | None], path: str) -> bool:
+    """Whether special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text.
+
+    Raises ModelError where an ordinary token has such an id, or a special one that the model reads with every text
+    (`framing`).
+    """
+    special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    beyond = sorted((token_id, token) for token, token_id in vocabulary.items() if token_id >= rows)
+    read = [entry for entry in beyond if entry[0] not in special or entry[0] in framing]
+    if read:
+        raise ModelError(
+            f"{path}: the tokenizer has {len(read)} tokens beyond the {rows} rows of the model's embedding, such as "
+            f"{read[0][1]!r} with the id {read[0][0]}.",
+            remedy="Use the tokenizer the model was trained with.",
+        )
+    return bool(beyond)
+
+
+def _damaged(source: Path) -> Iterator[str]:
+    """What is wrong with files of a model: a file itself, or a folder and its modules' folders."""
+    for file in [source, *sorted(source.glob("*")), *sorted(source.glob("*/*"))]:
+        if file.is_file() and (reason := _reason(file)):
+            yield f"{file} {reason}."
+
+
+def _reason(file: Path) -> str:
+    with file.open("rb") as opened:
+        head = opened.read(len(_LFS))
+    if not head:
+        return "is empty"
+    if head == _LFS:
+        return "is a Git LFS pointer, not the file itself (`git lfs pull` fetches it)"
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt"):
+                return ""
+        if file.suffix != ".json":
+            return ""
+        content = json.loads(file.read_bytes())
+    except Exception as error:
+        return f"can't be read: {error}"
+    expected = list if file.name == _LIST else dict
+    return "" if isinstance(content, expected) else f"is a JSON {type(content).__name__}, not a {expected.__name__}"

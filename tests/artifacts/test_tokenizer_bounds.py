@@ -1,0 +1,72 @@
+"""Tokenizers that come with a stranger's bundle: each is bounded and tried before it reads a request."""
+
+import json
+from typing import Any
+
+import pytest
+from lightretriever.artifacts.errors import BundleError, TokenizerError
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+
+def words(count: int = 3) -> Tokenizer:
+    return Tokenizer(models.WordLevel({f"w{number}": number for number in range(count)} | {"?": count}, unk_token="?"))
+
+
+def opened(tokenizer: Tokenizer) -> TextTokenizer:
+    return TextTokenizer.from_bytes(tokenizer.to_str().encode(), name="made/tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (pre_tokenizers.Split(Regex(r"(a|aa)+\1c"), "isolated"), "retry-limit-in-match"),
+        (pre_tokenizers.FixedLength(0), "chunk size must be non-zero"),
+    ],
+)
+def test_what_makes_the_library_panic_is_refused_when_it_is_opened(part: Any, reason: str) -> None:
+    tokenizer = words()
+    tokenizer.pre_tokenizer = part
+    with pytest.raises(BundleError, match=rf"made/tokenizer\.json: not a tokenizer\.json: .*{reason}"):
+        opened(tokenizer)
+
+
+def test_a_panic_of_a_text_is_an_error_of_that_text() -> None:
+    tokenizer = words()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(z|zz)+\1c"), "isolated")
+    reader = opened(tokenizer)
+    assert reader.encode("w1").tolist() == [1]
+    for read in (reader.encode, reader.query_ids, reader.spans, lambda text: reader.encode_batch([text])):
+        with pytest.raises(TokenizerError, match="the tokenizer fails on this text"):
+            read("z" * 64)
+
+
+def test_a_tokenizer_without_an_unknown_token_is_opened() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"w": 0}, unk_token="none"))
+    with pytest.raises(TokenizerError):
+        opened(tokenizer).encode("x")
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"), [("vocab", {f"w{n}": n for n in range(1_000_001)}), ("added_tokens", [{}] * 1_000_001)]
+)
+def test_too_many_entries_are_refused(name: str, entries: Any) -> None:
+    content = json.loads(words().to_str())
+    (content["model"] if name == "vocab" else content)[name] = entries
+    with pytest.raises(BundleError, match=rf"{name} has 1,000,001 entries, at most 1,000,000 are possible"):
+        TextTokenizer.from_bytes(json.dumps(content).encode(), name="made")
+
+
+def test_replacements_that_multiply_are_refused() -> None:
+    tokenizer = words()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("a", "a" * 100) for _ in range(9)])
+    with pytest.raises(BundleError, match="its replacements make a text 1,000,000,000,000,000,000 times as long"):
+        opened(tokenizer)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("w0", "w1"), normalizers.Prepend("▁")])
+    assert opened(tokenizer).vocab_size == 4
+
+
+def test_what_is_no_tokenizer_is_refused() -> None:
+    for content in (b"", b"[]", b"{}", b'{"model": 1}', b'{"model": {"vocab": 1}}', b"\xff" * 100):
+        with pytest.raises(BundleError, match="made: not a tokenizer"):
+            TextTokenizer.from_bytes(content, name="made")

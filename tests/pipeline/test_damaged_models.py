@@ -1,0 +1,143 @@
+"""Damaged models: whatever is wrong in a folder, loading it succeeds or ends in one line that names file and remedy."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.model import load_backbone
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, for strange values
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "pointer": lambda content: LFS,
+    "list": lambda content: b"[1]",
+    "text": lambda content: b"\x00\xffno file of this kind",
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("damaged")
+    model = save_model(place / "model", "llama")
+    wanted = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model), wanted).save_pretrained(str(place / "adapter"))
+    (place / "adapter" / "lightretriever.json").write_text(
+        json.dumps({"centre_head": False, "layers": 2, "pooling": "end", "queries": "model", "bos_token": None})
+    )
+    return {"model": model, "adapter": place / "adapter", "bi-encoder": save_biencoder(place / "bi")}
+
+
+def load(folders: dict[str, Path], work: Path) -> None:
+    """What a build does with the folders first."""
+    if "bi-encoder" in folders:
+        load_biencoder(str(folders["bi-encoder"]), device="cpu").encode_queries(["music player"])
+    else:
+        adapter = str(folders["adapter"]) if "adapter" in folders else None
+        load_backbone(str(folders["model"]), work=work, adapter=adapter, device="cpu").document_ids(["music"], 20)
+
+
+def group(folders: dict[str, Path], damaged: str) -> dict[str, Path]:
+    """The folders that are read when `damaged` is."""
+    names = {"bi-encoder": ["bi-encoder"], "adapter": ["model", "adapter"], "model": ["model"]}[damaged]
+    return {name: folders[name] for name in names}
+
+
+@pytest.mark.parametrize("damaged", ["model", "adapter", "bi-encoder"])
+def test_damaged_files_end_in_one_line(folders: dict[str, Path], tmp_path: Path, damaged: str) -> None:
+    whole = group(folders, damaged)
+    load(whole, tmp_path)
+    for file in sorted(folders[damaged].rglob("*")):
+        if file.is_dir() or file.suffix == ".md":
+            continue
+        content = file.read_bytes()
+        for name, damage in DAMAGES.items():
+            file.write_bytes(damage(content))
+            told = outcome(whole, tmp_path)
+            if name in ("empty", "pointer") and told:
+                assert file.name in told, (name, told)
+        file.unlink()
+        outcome(whole, tmp_path)
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "name"),
+    [
+        ("model", "config.json"),
+        ("model", "tokenizer_config.json"),
+        ("adapter", "adapter_config.json"),
+        ("adapter", "lightretriever.json"),
+        ("bi-encoder", "config.json"),
+        ("bi-encoder", "tokenizer_config.json"),
+        ("bi-encoder", "modules.json"),
+        ("bi-encoder", "1_Pooling/config.json"),
+    ],
+)
+def test_values_of_another_type_end_in_one_line(
+    folders: dict[str, Path], tmp_path: Path, damaged: str, name: str
+) -> None:
+    file = folders[damaged] / name
+    content = file.read_text()
+    for changed in wrong(json.loads(content)):
+        file.write_text(json.dumps(changed))
+        outcome(group(folders, damaged), tmp_path)
+    file.write_text(content)
+
+
+def test_a_pickle_is_no_model(folders: dict[str, Path], tmp_path: Path) -> None:
+    place = Path(shutil.copytree(folders["model"], tmp_path / "model"))
+    (place / "model.safetensors").unlink()
+    (place / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": test_a_pickle_is_no_model}))
+    told = outcome({"model": place}, tmp_path)
+    assert told.startswith(f"{place}: the model can't be loaded: UnpicklingError: ")
+
+
+@pytest.mark.parametrize("name", ["empty", "pointer", "text"])
+def test_a_gguf_that_is_none_is_named(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(DAMAGES[name](b""))
+    assert "tiny.gguf: the GGUF file can't be read" in outcome({"model": file}, tmp_path)
+    for length in range(4, 24, 3):  # cut in its header
+        file.write_bytes((b"GGUF" + b"\x03\0\0\0" + b"\x01" * 16)[:length])
+        assert "tiny.gguf: the GGUF file can't be read" in outcome({"model": file}, tmp_path)
+
+
+def outcome(folders: dict[str, Path], work: Path) -> str:
+    """What loading says; nothing where it succeeds. Any other exception than ModelError fails the test."""
+    told = None
+    try:
+        load(folders, work)
+    except ModelError as error:
+        told = error
+    if told is None:
+        return ""
+    assert "\n" not in told.message
+    assert told.remedy
+    return str(told)
+
+
+def wrong(content: Any) -> Iterator[Any]:
+    """The JSON with one value after the other of another type."""
+    places = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in list(places):
+        changed = content.copy()
+        changed[key] = {"x": 1} if isinstance(value, str) else "x"
+        yield changed
+        if isinstance(value, dict | list) and value:
+            for inner in wrong(value):
+                changed = content.copy()
+                changed[key] = inner
+                yield changed
