@@ -33,7 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("damaged")
     model = save_model(place / "model", "llama")
     wanted = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(model), wanted).save_pretrained(place / "adapter")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model), wanted).save_pretrained(str(place / "adapter"))
     (place / "adapter" / "lightretriever.json").write_text(
         json.dumps({"centre_head": False, "layers": 2, "pooling": "end", "queries": "model", "bos_token": None})
     )
