@@ -1,27 +1,6 @@
 """All errors that the service answers with: one closed table of kinds, each with status, title and documentation.
 
-LightRetrieverError
-├── SettingsError                 a setting is wrong; the service doesn't start
-└── ServiceError                  answered as application/problem+json (RFC 9457)
-    ├── InvalidJsonError          400  the body is not JSON
-    ├── UnauthorizedError         401  no API key, or an unknown one
-    ├── ForbiddenError            403  the API key lacks the scope
-    ├── RouteNotFoundError        404  there is no such path
-    ├── DocumentNotFoundError     404  no document has this id
-    ├── MethodNotAllowedError     405  the path exists, but not for this method
-    ├── BodyTimeoutError          408  the body did not arrive within the deadline
-    ├── BundleRefusedError        409  the bundle in the served folder can't be served
-    ├── BodyTooLargeError         413  the body is over the limit
-    ├── MediaTypeError            415  the body is not declared as JSON, plain or gzipped
-    ├── InvalidRequestError       422  a field is missing, unknown, malformed or out of range
-    ├── NoTokensError             422  the tokenizer finds no token in the query
-    ├── NoDirectionError          422  the query's vector is zero, so no document is nearer than another
-    ├── RateLimitedError          429  the caller exceeded its rate limit
-    ├── SearchFailedError         500  a required leg, or every leg, failed
-    ├── InternalError             500  a bug in the service
-    ├── NotReadyError             503  the service is warming up, or its threads are stuck
-    ├── OverloadedError           503  too many requests are waiting
-    └── DeadlineError             504  the answer was not ready in time
+`SettingsError` ends the start of the service. A `ServiceError` is answered as application/problem+json (RFC 9457).
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
-from typing import Any, Generic, Literal, Self, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 __all__ = ["Call", "Executor", "Lane", "Outcome", "Reason"]
 
@@ -143,12 +143,6 @@ class Executor:
         """Close every lane."""
         for lane in self.lanes.values():
             lane.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _outcome(call: Call[T]) -> Outcome[T]:

@@ -53,15 +53,9 @@ class RequestRecord:
         return headers
 
     def begin_answer(self, status: int) -> None:
-        """Record the status and the time at which the answer begins."""
+        """Record the status and the seconds until the answer begins."""
         self.status = status
-        self.end()
-
-    def end(self) -> float:
-        """Give the seconds from arrival to the answer's start, or to the first call if no answer began."""
-        if self.seconds is None:
-            self.seconds = perf_counter() - self.arrived
-        return self.seconds
+        self.seconds = perf_counter() - self.arrived
 
     def failed(self, error: BaseException) -> InternalError:
         """Log an unexpected error; gives the error to answer with."""
@@ -71,13 +65,14 @@ class RequestRecord:
 
     def close(self, route: str, metrics: Metrics) -> None:
         """Observe the request's time under its route's pattern, and write the access line, without the query."""
-        metrics.request(route, self.status).observe(self.end())
+        seconds = perf_counter() - self.arrived if self.seconds is None else self.seconds
+        metrics.request(route, self.status).observe(seconds)
         line = {
             "request_id": self.request_id,
             "method": self._method,
             "path": shortened(self._path, _LONGEST_PATH),
             "status": self.status,
-            "ms": round(self.end() * 1e3, 3),
+            "ms": round(seconds * 1e3, 3),
         }
         _log.info("request", extra=line | self.about)
 

@@ -19,7 +19,7 @@ from lightretriever.service.errors import (
 from lightretriever.service.http.problems import field_errors, problem
 from lightretriever.service.schemas import BatchRequest, SearchRequest
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -194,15 +194,10 @@ async def _read(request: Request, limit: int) -> bytes:
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)
     body = bytearray()
-    more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += message.get("body", b"")
+    async for chunk in request.stream():
+        body += chunk
         if len(body) > limit:
             raise _too_large(limit)
-        more = message.get("more_body", False)
     return bytes(body)
 
 

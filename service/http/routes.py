@@ -5,7 +5,7 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -44,7 +44,6 @@ from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.search.request import search_cost
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 __all__ = ["router", "served"]
 
@@ -194,21 +193,10 @@ async def docs(request: Request) -> Response:
     return _DOCS.response()
 
 
-class _Endpoint:
-    """A route's function as an ASGI application, without the error handling that Starlette would wrap around it."""
-
-    def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
-        self._respond = respond
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(Request(scope, receive, send))
-        await response(scope, receive, send)
-
-
 def served() -> list[Route]:
     """Give the routes for Starlette."""
     described = (route for route in router.routes if isinstance(route, APIRoute))
-    return [Route(route.path, _Endpoint(route.endpoint), methods=list(route.methods or ())) for route in described]
+    return [Route(route.path, route.endpoint, methods=list(route.methods or ())) for route in described]
 
 
 def _engine(request: Request) -> SearchEngine:

@@ -5,9 +5,8 @@ DocumentFilter reads. `Filters` caches the sets of recent conditions.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from threading import Lock
+from functools import lru_cache
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind, keyword, last_millisecond, milliseconds, number
@@ -38,25 +37,13 @@ class Filters:
     """An LRU cache of the document sets of conditions: up to 64, within 64 MiB, but at least one. Thread-safe."""
 
     def __init__(self, store: DocumentStore) -> None:
-        self._store = store
         set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
-        self._most = max(1, min(_KEPT, _KEPT_BYTES // set_bytes))
-        self._sets: OrderedDict[tuple[str, ...], DocumentFilter] = OrderedDict()
-        self._lock = Lock()
+        self._where = lru_cache(max(1, min(_KEPT, _KEPT_BYTES // set_bytes)))(lambda condition: store.where(condition))
 
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
         """Give the set of a condition, from the cache or the index. SearchFailedError if the index fails."""
-        with self._lock:
-            if condition in self._sets:
-                self._sets.move_to_end(condition)
-                return self._sets[condition]
         with reading():
-            found = self._store.where(condition)
-        with self._lock:
-            self._sets[condition] = found
-            while len(self._sets) > self._most:
-                self._sets.popitem(last=False)
-        return found
+            return self._where(condition)
 
 
 def read_filter(given: Filter, fields: Mapping[str, FieldKind]) -> tuple[tuple[str, ...], list[FieldError]]:

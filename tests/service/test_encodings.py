@@ -3,7 +3,9 @@
 import gzip
 import http.client
 import json
+import logging
 import socket
+import struct
 
 import orjson
 import pytest
@@ -84,3 +86,23 @@ def test_a_client_that_has_closed_its_own_side_is_answered(engine: SearchEngine)
             client.sendall(head % (len(body) + 1) + body)  # one byte is missing
             client.shutdown(socket.SHUT_WR)
             assert client.recv(65_536) == b""
+
+
+@pytest.mark.parametrize("way", ["reset", "close"])
+def test_a_client_that_leaves_makes_one_quiet_line(
+    engine: SearchEngine, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    body = json.dumps({"searches": [{"query": "music", "k": 100}] * 20}).encode()
+    head = b"POST /search/batch HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    with caplog.at_level("INFO"), running(create_app(engine)) as server:
+        client = socket.create_connection((server.host, server.port), timeout=60)
+        client.sendall(head % len(body) + body)
+        if way == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        with socket.create_connection((server.host, server.port), timeout=60) as other:
+            other.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+            assert b"alive" in b"".join(iter(lambda: other.recv(65_536), b""))
+    lines = [record for record in caplog.records if record.name == "lightretriever.access"]
+    assert sorted(vars(record)["path"] for record in lines) == ["/livez", "/search/batch"]
+    assert [record for record in caplog.records if record.exc_info or record.levelno > logging.INFO] == []

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from time import perf_counter, sleep
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def executor() -> Iterator[Executor]:
-    with Executor(["one", "two"], 2, patience_s=0.2) as executor:
+    with closing(Executor(["one", "two"], 2, patience_s=0.2)) as executor:
         yield executor
 
 
@@ -79,7 +80,7 @@ def test_a_call_that_never_began_is_cancelled(executor: Executor, gate: threadin
     begun: list[int] = []
     for _ in range(2):
         call(executor, "one", gate.wait, soon())
-    with Executor(["one"], 1, patience_s=60) as single:
+    with closing(Executor(["one"], 1, patience_s=60)) as single:
         assert call(single, "one", gate.wait, soon()).reason == "late"
         assert call(single, "one", lambda: begun.append(1), soon()).reason == "late"
         gate.set()

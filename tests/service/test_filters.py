@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,12 @@ def test_a_bundle_without_declared_fields_says_so(tmp_path: Path) -> None:
         assert client.get("/info").json()["filters"] == {}
         problem = client.post("/search", json={"query": "music", "filter": {"field": "year", "eq": 1}}).json()
         assert "by these they can: none" in problem["errors"][0]["message"]
+
+
+def test_dates_of_python_are_written_as_iso_8601() -> None:
+    moment = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
+    asked = SearchRequest.model_validate(
+        {"query": "a", "filter": {"or": [{"field": "day", "lte": date(2024, 5, 1)}, {"field": "day", "in": [moment]}]}}
+    )
+    sent = json.loads(asked.model_dump_json(exclude_unset=True))["filter"]["or"]
+    assert sent == [{"field": "day", "lte": "2024-05-01"}, {"field": "day", "in": ["2024-05-01T12:30:00+00:00"]}]
