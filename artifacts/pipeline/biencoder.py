@@ -154,9 +154,9 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
             f"{path}: this bi-encoder has no fast tokenizer ({type(model.tokenizer).__name__}).",
             remedy="Convert it to a tokenizer.json first; the query path runs on it.",
         )
+    content = backend.to_str(pretty=True).encode()  # before a call leaves padding or truncation in it
     rows = _embedding(model)
     _check_vocabulary(theirs, backend, len(rows), path)
-    content = backend.to_str(pretty=True).encode()
     try:
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     except BundleError as error:

@@ -39,7 +39,7 @@ __all__ = ["Application", "create_app"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
-_LEAST_GZIPPED: Final = 4096  # bytes; less saves no packet worth the time
+_LEAST_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
 _LEAST_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to a thread and back
 
