@@ -62,11 +62,10 @@ class Snippets:
         own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
         usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
         words = [word for text in texts for word in _words(tokenizer, text)]
-        # A word with several tokenizations has the largest of their weights.
-        self._weights: dict[str, float] = {}
-        for word in words:
-            weight = sum(own.get(token, usual) for token in word.tokens)
-            self._weights[word.text] = max(weight, self._weights.get(word.text, 0.0))
+        self._weights = {
+            text: sum(own.get(token, usual) for token in tokenizer.query_ids(text))
+            for text in dict.fromkeys(word.text for word in words)
+        }
         variants = {f"{space}{text}": text for text in self._weights for space in ("", " ")}
         self._known = {word.key: word.text for word in words}
         encoded = ((tuple(tokenizer.encode(variant).tolist()), text) for variant, text in variants.items())

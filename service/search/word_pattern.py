@@ -1,4 +1,5 @@
-"""The pattern of a word: letters, digits and underscores, with the combining marks that follow them.
+"""The pattern of a word: letters, digits and underscores, with the combining marks that follow them. Names such as c++,
+c# and .net keep their signs.
 
 Python's `\\w` excludes combining marks, and would split words of Hindi or Thai, and decomposed accents, at each.
 """
@@ -35,4 +36,6 @@ _MARK: Final = rf"(?:[{_BASIC}\u200c\u200d]|(?=[\U00010000-\U0001ffff])[{_FURTHE
 # Chinese and Japanese have no spaces between words, so each character is a word.
 _ALONE: Final = "\u3040-\u3098\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
-WORD: Final = re.compile(rf"[{_ALONE}]{_MARK}*+|(?:[^\W{_ALONE}]++{_MARK}*+)++")
+WORD: Final = re.compile(
+    rf"[{_ALONE}]{_MARK}*+|(?:(?<!\S)\.(?=[^\W\d_]{{2}}))?(?:[^\W{_ALONE}]++{_MARK}*+)++(?:\+\+(?![\w+])|\#(?![\w#]))?"
+)

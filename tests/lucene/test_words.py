@@ -231,6 +231,26 @@ def test_bad_arguments_are_refused(words: WordSearch) -> None:
         words.scores("fox", np.array([COUNT]))
 
 
+def test_names_with_signs_are_words(tmp_path: Path) -> None:
+    texts = {
+        "c++": "A parser generator for C++ and more",
+        "c": "A parser generator for C and more",
+        "c#": "A parser generator for C#",
+        ".net": "Bindings for .NET",
+        "net": "A net for fish. Nothing else",
+        "node.js": "A server on Node.js",
+        "node": "A node of a graph",
+    }
+    build_word_index(tmp_path / "words", list(texts), list(texts.values()))
+    with WordIndex.open(tmp_path / "words") as words:
+        for name in ("c++", "c#", ".net", "node.js"):
+            ranked = words.search(name, 10)
+            assert ranked[0][0] == name
+            assert len(ranked) == 1 or ranked[0][1] > ranked[1][1]
+        assert [name for name, _ in words.search("cplusplus", 10)] == ["c++"]
+        assert {found for found, _ in words.search("net", 10)} == {"net", ".net"}
+
+
 UNSPACED = {
     "zh": "办公室的咖啡机每天早上七点由值班人员打开，水箱要先装满。",
     "zh-backwards": "机啡咖的室公办",

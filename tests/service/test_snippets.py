@@ -66,21 +66,18 @@ def weighing(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_no_other_part_has_more_of_the_query(
     weighing: dict[bool, SearchEngine], idf: bool, text: str, query: list[str]
 ) -> None:
-    """A word weighs as much as that of its spellings in the query that weighs most."""
+    """A word weighs as much as its tokens in the query."""
     engine = weighing[idf]
     encoder = engine.parts.encoder
     asked = encoder.encode(" ".join(query), "default", StageClock())
     weights = dict(zip(asked.terms.tolist(), asked.weights.tolist(), strict=True))
     maker = snippets(engine, " ".join(query))
     whole, length = maker.one(text, 2000), 40
-    spellings: dict[str, list[float]] = {}
-    for place, word in enumerate(query):
-        tokens = encoder.tokenizer.encode(f" {word}" if place else word).tolist()
-        spellings.setdefault(word, []).append(sum(weights[token] for token in tokens))
+    spellings = {word: sum(weights[token] for token in encoder.tokenizer.query_ids(word)) for word in query}
 
     def worth(words: list[str]) -> float:
         """What the different words weigh together."""
-        return sum(max(spellings[word]) for word in {word.lower() for word in words})
+        return sum(spellings[word] for word in {word.lower() for word in words})
 
     possible = [
         worth([whole.text[start:end] for start, end in whole.marks[first : last + 1]])
@@ -146,6 +143,14 @@ def test_words_go_on_over_combining_marks(engine: SearchEngine) -> None:
     ):
         assert marked(snippets(engine, word).one(text, 100)) == [word]
     assert marked(snippets(engine, "cafe").one("Two cafe\u0301s, one cafe\u0301.", 100)) == []
+
+
+def test_names_keep_their_signs(engine: SearchEngine) -> None:
+    text = "C and C++ and C#, .NET and a net; x+y, a+++ and c++."
+    assert marked(snippets(engine, "c++ .net").one(text, 80)) == ["C++", ".NET", "c++"]
+    assert marked(snippets(engine, "c").one(text, 80)) == ["C"]
+    words = [word.group() for word in WORD.finditer("issue#5, x+y, a++b, c+++, end.net 中文c++")]
+    assert words == ["issue", "5", "x", "y", "a", "b", "c", "end", "net", "中", "文", "c++"]
 
 
 def test_every_combining_mark_is_one_of_a_word() -> None:

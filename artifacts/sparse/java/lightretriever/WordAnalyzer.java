@@ -2,22 +2,30 @@ package lightretriever;
 
 import io.anserini.analysis.DefaultEnglishAnalyzer;
 import java.io.IOException;
+import java.io.Reader;
 import java.util.ArrayDeque;
 import java.util.Queue;
 import java.util.Set;
+import java.util.regex.Pattern;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.AnalyzerWrapper;
 import org.apache.lucene.analysis.TokenFilter;
 import org.apache.lucene.analysis.TokenStream;
+import org.apache.lucene.analysis.pattern.PatternReplaceCharFilter;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
 import org.apache.lucene.analysis.tokenattributes.OffsetAttribute;
 import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
 
 /**
- * The words of Anserini's DefaultEnglishAnalyzer and, of scripts without spaces, every two neighbouring signs beside
- * them. Nothing is left out, so an index that was written without the pairs is searched as before.
+ * The words of Anserini's DefaultEnglishAnalyzer, and beside them: of scripts without spaces, every two neighbouring
+ * signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet). Nothing is
+ * left out, so an index that was written without them is searched as before.
  */
 public final class WordAnalyzer extends AnalyzerWrapper {
+  private static final Pattern PLUS = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])");
+  private static final Pattern SHARP = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})#(?![\\p{L}\\p{N}#])");
+  private static final Pattern DOT = Pattern.compile("(?<![\\p{L}\\p{N}.)])\\.(\\p{L}{2,20})(?![\\p{L}\\p{N}])");
+
   private final Analyzer english = DefaultEnglishAnalyzer.newDefaultInstance();
 
   private WordAnalyzer() {
@@ -31,6 +39,13 @@ public final class WordAnalyzer extends AnalyzerWrapper {
   @Override
   protected Analyzer getWrappedAnalyzer(String field) {
     return english;
+  }
+
+  @Override
+  protected Reader wrapReader(String field, Reader text) {
+    Reader plus = new PatternReplaceCharFilter(PLUS, "$1++ $1plusplus", text);
+    Reader sharp = new PatternReplaceCharFilter(SHARP, "$1# $1sharp", plus);
+    return new PatternReplaceCharFilter(DOT, ".$1 dot$1", sharp);
   }
 
   @Override
