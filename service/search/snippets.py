@@ -63,7 +63,7 @@ class Snippets:
         usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
         words = [word for text in texts for word in _words(tokenizer, text)]
         self._weights = {
-            text: sum(own.get(token, usual) for token in tokenizer.query_ids(text))
+            text: sum(own.get(token, usual) for token in tokenizer.query_ids(text)) or usual
             for text in dict.fromkeys(word.text for word in words)
         }
         variants = {f"{space}{text}": text for text in self._weights for space in ("", " ")}

@@ -73,7 +73,9 @@ def test_no_other_part_has_more_of_the_query(
     weights = dict(zip(asked.terms.tolist(), asked.weights.tolist(), strict=True))
     maker = snippets(engine, " ".join(query))
     whole, length = maker.one(text, 2000), 40
-    spellings = {word: sum(weights[token] for token in encoder.tokenizer.query_ids(word)) for word in query}
+    spellings: dict[str, float] = {
+        word: sum(weights[token] for token in encoder.tokenizer.query_ids(word)) for word in query
+    }
 
     def worth(words: list[str]) -> float:
         """What the different words weigh together."""
