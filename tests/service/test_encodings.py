@@ -57,13 +57,14 @@ def test_packed_bodies_are_read(url: str) -> None:
     ("body", "status", "says"),
     [
         (gzip.compress(b'{"query": "music"}'.ljust((1 << 20) + 1)), 413, "over the limit of 1048576 bytes"),
-        (gzip.compress(bytes(1 << 28)), 413, "over the limit of 1048576 bytes"),
+        (gzip.compress(bytes(1 << 26)), 413, "over the limit of 1048576 bytes"),
         (b'{"query": "music"}', 400, "The body is not gzip, as its header Content-Encoding says"),
         (gzip.compress(b"{}")[:-1], 400, "cut off"),
         (gzip.compress(b"{}") + b"{}", 400, "something follows it"),
         (b"", 400, "cut off"),
         (gzip.compress(b"no json"), 400, "The body is not JSON"),
     ],
+    ids=["too large", "a bomb", "plain", "cut", "followed", "empty", "not JSON"],  # gzip has the time in it
 )
 def test_bodies_that_cannot_be_unpacked(url: str, body: bytes, status: int, says: str) -> None:
     answered, headers, content = ask(url, body, {"content-encoding": "gzip"})
