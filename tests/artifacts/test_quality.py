@@ -80,7 +80,7 @@ def test_postings_are_those_of_a_count_over_the_documents(evaluated: Evaluation,
     frequencies = np.zeros(tokenizer.vocab_size, dtype=int)
     for batch in tiny_batches(tiny_documents(), tokenizer):
         frequencies += np.bincount(batch.terms, minlength=tokenizer.vocab_size)
-    expected = np.mean([frequencies[np.unique(tokenizer.encode(text))].sum() for text in QUERIES.values()])
+    expected = np.mean([frequencies[np.unique(tokenizer.query_ids(text))].sum() for text in QUERIES.values()])
     assert evaluated.report["postings_per_query"]["sparse"] == pytest.approx(expected)
     assert set(evaluated.report["postings_per_query"]) == {"sparse", "hybrid", "hybrid-paper"}
 
