@@ -131,7 +131,9 @@ def _plan(encoder: Encoder, corpus: Corpus, settings: EncodeRecipe, vectors: Pat
         **settings.model_dump(include={"max_length", "top_k", "shard_size"}),
     }
     if encoder.impacts != "learned":
-        plan |= {"impacts": encoder.impacts, "vectors_sha256": None if vectors is None else file_sha256(vectors)}
+        # Earlier shards have other terms: the unknown token, and the first word as it stands at the start of a text.
+        plan |= {"impacts": encoder.impacts, "terms": "those of queries"}
+        plan |= {"vectors_sha256": None if vectors is None else file_sha256(vectors)}
     if encoder.impacts == "learned" or settings.batch_tokens is not None:
         plan["batch_tokens"] = settings.batch_tokens
     return plan if encoder.bm25_factor is None else plan | {"bm25_factor": encoder.bm25_factor}
