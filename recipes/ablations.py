@@ -52,14 +52,13 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
     "no-kl": _contrastive(full_kl=0.0),
     "no-idf": _stages(_plain_flops),
     "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
-    "no-thresholds": lambda recipe: {**recipe, "term_thresholds": None},
     "no-matryoshka": _without("matryoshka"),
 }
 
 
 def variant_of(recipe: Content, name: str) -> Content | None:
     """The recipe with one thing changed; None where that is how it is already."""
-    defaults = {"idf_rows": False, "term_thresholds": None}
+    defaults = {"idf_rows": False}
     changed = {**defaults, **VARIANTS[name](recipe)}
     return None if changed == {**defaults, **recipe} else changed
 

@@ -1,4 +1,4 @@
-"""What an adapter of our own trainer has beside PEFT's files: settings, a linear map, term thresholds.
+"""What an adapter of our own trainer has beside PEFT's files: settings, a linear map.
 
 Also the token table of an official release.
 """
@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.workdir import write_atomically
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -21,19 +20,16 @@ from safetensors.torch import load_file, save
 __all__ = [
     "ADAPTER_SETTINGS",
     "PROJECTION_FILE",
-    "THRESHOLDS_FILE",
     "adapter_file",
     "adapter_settings",
     "load_embedding_bag",
     "load_projection",
-    "load_thresholds",
     "save_projection",
 ]
 
 #: What an adapter of our own trainer says of itself.
 ADAPTER_SETTINGS = "lightretriever.json"
 PROJECTION_FILE = "projection.safetensors"
-THRESHOLDS_FILE = "thresholds.npy"
 
 
 def adapter_file(adapter: str, name: str) -> Path:
@@ -49,29 +45,10 @@ def adapter_file(adapter: str, name: str) -> Path:
         raise ModelError(f"{adapter}: the adapter can't be loaded: {error}") from error
 
 
-def load_thresholds(file: Path, terms: int) -> torch.Tensor:
-    """The thresholds of an adapter's `terms` terms, (`terms`,) float32.
-
-    Raises ModelError when the file is missing, holds something else, or fits another model.
-    """
-    try:
-        thresholds = np.load(file, allow_pickle=False)
-    except UNREADABLE as error:
-        raise ModelError(f"{file}: no term thresholds: {error}", remedy="Fetch or train the adapter again.") from error
-    if thresholds.dtype != np.float32 or not np.isfinite(thresholds).all():
-        raise ModelError(f"{file}: term thresholds are finite float32 numbers.", remedy="Fetch the adapter again.")
-    if thresholds.shape != (terms,):
-        raise ModelError(
-            f"{file}: term thresholds of shape {thresholds.shape}, but the model has {terms} terms.",
-            remedy="Use the model that the adapter was trained on.",
-        )
-    return torch.from_numpy(thresholds)
-
-
 def adapter_settings(adapter: str) -> dict[str, Any]:
     """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
-    `centre_head`, `idf_rows`, `layers`, `lowercase`, `pooling` and `term_thresholds` are as in the training
+    `centre_head`, `idf_rows`, `layers`, `lowercase` and `pooling` are as in the training
     recipe, `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and `eos_token` what the
     recipe named. `projection` says whether dense vectors go through the linear map in PROJECTION_FILE.
     `sparse_positions` is "inner" where `[bos]` and `<eos>` take no part in sparse weights, else "all", as in adapters

@@ -70,8 +70,7 @@ class LanguageModel(Encoder):
                 states = _last_hidden_states(backbone, [sequences[index] for index in batch])
                 dense[batch] = normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
                 if self.has_sparse:
-                    spans = backbone.sparse_spans(states.spans)
-                    weights = sparse_weights(states.hidden, backbone.head, spans, backbone.thresholds)
+                    weights = sparse_weights(states.hidden, backbone.head, backbone.sparse_spans(states.spans))
                     sparse |= zip(batch, quantise_top_k(weights, settings.top_k, QUANTIZATION), strict=True)
                 if progress is not None:
                     progress.advance(len(batch))
@@ -127,7 +126,7 @@ def full_query_states(
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
     packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
     spans = backbone.sparse_spans(packed.spans, len(prefix))
-    weights = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
+    weights = sparse_weights(packed.hidden, backbone.head, spans)
     strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
     return packed.dense(backbone, len(prefix)), torch.zeros_like(weights).scatter(1, terms, strongest)
 

@@ -1,6 +1,5 @@
 """Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it, or a GGUF file."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,9 @@ import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.adapter_files import (
     PROJECTION_FILE,
-    THRESHOLDS_FILE,
     adapter_file,
     adapter_settings,
     load_projection,
-    load_thresholds,
 )
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
@@ -53,7 +50,6 @@ class Backbone:
 
     A document is `[bos] d <eos>`, a query token `[bos] I t <eos>`; `bos_id` is None for models without one.
     `fingerprint` stands for weights, adapter, tokenizer, frame, number type, lowercasing and a centred head.
-    `thresholds` (`embedded`,) float32 are those of an adapter that was trained with `term_thresholds`.
     `projection` is the linear map of dense vectors, H → D, of an adapter that follows a teacher's vectors. `pooling`
     says what they are made from: the state at the `end` token, or the mean over the text's own positions. With
     `sparse_inner` the positions of `[bos]` and `<eos>` take no part in sparse weights, as in the official code.
@@ -66,7 +62,6 @@ class Backbone:
     eos_id: int
     name: str
     fingerprint: str
-    thresholds: torch.Tensor | None = None
     projection: torch.nn.Linear | None = None
     pooling: Pooling = "end"
     sparse_inner: bool = True
@@ -192,11 +187,9 @@ def load_backbone(
         torch.nn.Module.to(model, device=target, dtype=weights)
         model.eval().requires_grad_(False)
         model.get_decoder()(input_ids=torch.tensor([[eos_id]], device=target))  # that it reads is seen now
-        parts = {} if adapter is None else _adapter_parts(adapter, brought, model, tokenizer.vocab_size)
+        parts = {} if adapter is None else _adapter_parts(adapter, brought, model)
         frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
         frame += ["centred head"] if centred else []
-        if "thresholds" in parts:
-            frame.append(hashlib.sha256(parts["thresholds"].cpu().numpy().tobytes()).hexdigest())
         identity = fingerprint(folders, tokenizer.sha256, *frame)
         name = Path(path).name.removesuffix(".gguf")
         return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
@@ -215,15 +208,17 @@ def _ends(
     return bos_id, eos_id
 
 
-def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel, vocab_size: int) -> dict[str, Any]:
+def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
     """The fields of a backbone that an adapter of our own brings; nothing for one made elsewhere."""
-    size, terms = int(model.config.get_text_config().hidden_size), min(vocab_size, _embedding_rows(model))
     parts = dict[str, Any]()
     if brought:
         parts = {"pooling": brought.get("pooling", "end"), "sparse_inner": brought.get("sparse_positions") == "inner"}
     if brought.get("term_thresholds") is not None:
-        parts["thresholds"] = load_thresholds(adapter_file(adapter, THRESHOLDS_FILE), terms).to(model.device)
+        raise ModelError(
+            f"{adapter}: was trained with term_thresholds, which are no longer read.", remedy="Train it again."
+        )
     if brought.get("projection"):
+        size = int(model.config.get_text_config().hidden_size)
         parts["projection"] = load_projection(adapter_file(adapter, PROJECTION_FILE), size).to(model.device)
     return parts
 

@@ -7,31 +7,21 @@ import numpy as np
 import torch
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 
-__all__ = ["MaxPooledHead", "pooled_logits", "quantise_top_k", "sparse_weights"]
+__all__ = ["MaxPooledHead", "quantise_top_k", "sparse_weights"]
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20
 
 
-def sparse_weights(
-    hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]], thresholds: torch.Tensor | None = None
-) -> torch.Tensor:
+def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
     """Learned sparse document vectors, w_d = max over positions of ln(1 + ReLU(h·P)), as the paper gives them.
-
-    With `thresholds` (V,), ln(1 + ReLU(h·P - θ)); see `artifacts.training.adapter.term_thresholds`.
 
     `hidden` (N, H) last hidden states; text i is the positions `spans[i]`, end exclusive, so padding is never touched;
     `head` (V, H) LM head rows. Returns (n, V) in float32, differentiable in `hidden` and `head`. ReLU and ln are
     monotone, so the maximum over positions of h·P is taken first, a slice of one text's positions at a time.
     """
-    logits = pooled_logits(hidden, head, spans)
-    return torch.log1p(torch.relu(logits if thresholds is None else logits - thresholds))
-
-
-def pooled_logits(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
-    """max over the positions of each text of h·P, (n, V) float32, differentiable in `hidden` and `head`."""
-    apply: Callable[..., torch.Tensor] = MaxPooledHead.apply
-    return apply(hidden, head, spans)
+    max_pooled: Callable[..., torch.Tensor] = MaxPooledHead.apply
+    return torch.log1p(torch.relu(max_pooled(hidden, head, spans)))
 
 
 class MaxPooledHead(torch.autograd.Function):

@@ -1,8 +1,6 @@
-"""The LoRA adapter that is trained: put onto a frozen model, given term thresholds, and saved with its model card."""
+"""The LoRA adapter that is trained: put onto a frozen model, and saved with its model card."""
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,20 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import ModelError, RecipeError
-from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import (
     ADAPTER_SETTINGS,
     PROJECTION_FILE,
-    THRESHOLDS_FILE,
     save_projection,
 )
 from lightretriever.artifacts.pipeline.model import Backbone, load_model
-from lightretriever.artifacts.pipeline.sparse_head import pooled_logits
-from lightretriever.artifacts.pipeline.states import packed_states
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
-from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.losses import BM25_B, BM25_K1
 from lightretriever.artifacts.training.recipe import (
@@ -38,10 +31,8 @@ from lightretriever.artifacts.training.types import Progress, TrainingSet
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-__all__ = ["Adapter", "load_for_training", "model_card", "term_thresholds"]
+__all__ = ["Adapter", "load_for_training", "model_card"]
 
-_BATCH = 32
-_ROW_TOKENS = 512
 _PROJECTION_RATE = 0.05
 
 
@@ -80,10 +71,6 @@ class Adapter:
         }
         if projection is not None:
             (self.parameters["projection"],) = projection.parameters()
-
-    def set_thresholds(self, thresholds: npt.NDArray[np.float32]) -> None:
-        """Give the backbone term thresholds, (`embedded`,)."""
-        self.backbone = replace(self.backbone, thresholds=torch.from_numpy(thresholds).to(self.backbone.device))
 
     def optimizer(self, rate: float = 0.0, weight_decay: float = 0.0) -> torch.optim.AdamW:
         """A fresh optimiser of the trained weights; a group's rate is the step's times its `factor`.
@@ -124,8 +111,6 @@ class Adapter:
                 save_idf(new / IDF_FILE, idf)
             if self.backbone.projection is not None:
                 save_projection(new / PROJECTION_FILE, self.backbone.projection)
-            if self.backbone.thresholds is not None:
-                write_array(new / THRESHOLDS_FILE, self.backbone.thresholds.cpu().numpy())
             settings = json.dumps(_settings(recipe), indent=2)
             write_atomically(new / ADAPTER_SETTINGS, settings.encode() + b"\n")
             write_atomically(new / "README.md", card.encode())
@@ -155,7 +140,6 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
         "lowercase": recipe.lowercase,
         "projection": recipe.has(RegressionStage),
         "sparse_positions": "inner",
-        "term_thresholds": recipe.term_thresholds,
         "query_weights": "idf_count" if weighted else "count",
     }
 
@@ -183,33 +167,6 @@ def load_for_training(recipe: TrainRecipe, device: str, dimension: int | None = 
             )
     backbone = replace(backbone, pooling=recipe.pooling)
     return Adapter(backbone, recipe.lora, recipe.seed, dimension)
-
-
-def term_thresholds(
-    backbone: Backbone, texts: Sequence[str], max_length: int, silent: float
-) -> npt.NDArray[np.float32]:
-    """θ (`embedded`,) float32: what each term's pooled logit doesn't exceed in a share `silent` of `texts`.
-
-    A language model's logits are comparable at one position. Their maximum over the positions of a text is positive for
-    nearly the whole vocabulary, and higher for some terms than for others whatever the text says. So each term gets a
-    threshold, measured once before training,
-
-        θ_t = max(0, quantile_d max_i x_it),      w_t = ln(1 + ReLU(max_i x_it - θ_t)),
-
-    and sparse vectors are sparse from the first step on. `max_length` tokens of a text are read, special tokens
-    included.
-    """
-    sequences = backbone.document_ids(texts, max_length)
-    logits = torch.empty(len(sequences), backbone.embedded)
-    with torch.inference_mode(), ProgressBar("thresholds", total=len(sequences), unit="documents") as progress:
-        for start in range(0, len(sequences), _BATCH):
-            packed = packed_states(backbone, sequences[start : start + _BATCH], _ROW_TOKENS)
-            rows = pooled_logits(packed.hidden, backbone.head, backbone.sparse_spans(packed.spans))
-            logits[start : start + len(rows)] = rows.cpu()
-            progress.advance(len(rows))
-    rank = max(1, math.ceil(silent * len(sequences)))
-    quantile: npt.NDArray[np.float32] = logits.kthvalue(rank, dim=0).values.clamp_min(0).numpy()
-    return quantile
 
 
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:

@@ -98,8 +98,7 @@ def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens:
     """`dense` (n, D) and `sparse` (n, V) of framed documents."""
     packed = packed_states(backbone, sequences, row_tokens)
     spans = backbone.sparse_spans(packed.spans)
-    sparse = sparse_weights(packed.hidden, backbone.head, spans, backbone.thresholds)
-    return {"dense": packed.dense(backbone), "sparse": sparse}
+    return {"dense": packed.dense(backbone), "sparse": sparse_weights(packed.hidden, backbone.head, spans)}
 
 
 def backward_in_chunks(

@@ -221,7 +221,6 @@ class TrainRecipe(Section):
     """A whole training run. The adapter is written to `output`, everything else to `work`.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
-    `term_thresholds` is the share of texts in which a term is to be silent at first (None: no thresholds).
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `teacher` is for the stages of kind regression and residual.
     """
@@ -232,7 +231,6 @@ class TrainRecipe(Section):
     seed: int = 0
     lowercase: bool = True
     idf_rows: bool = False
-    term_thresholds: float | None = Field(default=None, gt=0, lt=1)
     layers: int | None = Field(default=None, ge=1)
     pooling: Literal["end", "mean"] = "end"
     teacher: EncoderRecipe | None = None

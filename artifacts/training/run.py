@@ -3,7 +3,6 @@
 WORK/plan.json               what the run was begun with
 WORK/data/, WORK/teachers/   prepared examples and teacher scores
 WORK/tokens.json             counts of the training documents' tokens
-WORK/thresholds.npy          term thresholds, where the recipe asks for them
 WORK/checkpoint.pt           where the run stands
 WORK/log.jsonl               one line per step, one per development score
 WORK/best.safetensors        weights of the best development score
@@ -11,7 +10,6 @@ WORK/best.safetensors        weights of the best development score
 
 import json
 import os
-import random
 import time
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -20,10 +18,8 @@ from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
@@ -31,7 +27,7 @@ from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
-from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card, term_thresholds
+from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card
 from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.losses import TokenWeights
@@ -52,7 +48,6 @@ __all__ = ["CHECKPOINT", "Run", "read_progress"]
 
 CHECKPOINT = "checkpoint.pt"
 
-_CALIBRATION = 1024  # documents that the thresholds are measured on
 # What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
 _NOT_IN_PLAN: Any = {
     "output": True,
@@ -101,8 +96,6 @@ class Run:
         counted = processes.in_turn(self._statistics) if recipe.needs_pairs or recipe.idf_rows else None
         self.idf = None if counted is None else counted.idf(np.arange(len(counted.frequencies))).astype(np.float32)
         self.average_length = 0.0 if counted is None else counted.mean_length
-        if recipe.term_thresholds is not None:
-            self.adapter.set_thresholds(processes.in_turn(self._load_thresholds))
         self.progress = Progress()
         self.resume(self.adapter.optimizer())
         self._earlier_s = self.progress.elapsed_s
@@ -194,20 +187,6 @@ class Run:
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began
-
-    def _load_thresholds(self) -> npt.NDArray[np.float32]:
-        """Thresholds of the terms in the model before training, over documents of all sets alike, computed once."""
-        file, recipe = self.recipe.work / "thresholds.npy", self.recipe
-        if not file.is_file():
-            generator = random.Random(recipe.seed)
-            each = -(-_CALIBRATION // len(self.sets))
-            pools = [sorted(one.documents.values()) for one in self.sets]
-            texts = [text for pool in pools for text in generator.sample(pool, min(each, len(pool)))]
-            self.adapter.train(False)
-            length = recipe.data.max_document_length
-            write_array(file, term_thresholds(self.adapter.backbone, texts, length, recipe.term_thresholds or 0.0))
-        thresholds: npt.NDArray[np.float32] = np.load(file)
-        return thresholds
 
     def _statistics(self) -> TokenStatistics:
         """Counts of the tokens in the documents of all sets, made once."""

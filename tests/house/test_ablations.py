@@ -17,7 +17,6 @@ RECIPE: dict[str, Any] = {
     "model": {"path": "left-to-the-command", "device": "cpu"},
     "lora": {"r": 4, "alpha": 8},
     "idf_rows": True,
-    "term_thresholds": 0.9,
     "data": {"sets": [{"path": "pairs", "instruction": "find"}], "max_document_length": 16},
     "stages": [
         {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]},
@@ -29,7 +28,6 @@ CHANGES: dict[str, Callable[[Any], bool]] = {
     "no-kl": lambda recipe: recipe.stages[0].full_kl == 0,
     "no-idf": lambda recipe: not recipe.stages[0].flops.idf,
     "no-idf-rows": lambda recipe: not recipe.idf_rows,
-    "no-thresholds": lambda recipe: recipe.term_thresholds is None,
     "no-matryoshka": lambda recipe: recipe.stages[0].matryoshka == [],
 }
 

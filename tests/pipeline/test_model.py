@@ -147,6 +147,13 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
         load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
 
 
+def test_an_adapter_with_term_thresholds_is_refused(model_folder: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(model_folder, tmp_path / "adapter")
+    (adapter / "lightretriever.json").write_text(json.dumps({"term_thresholds": 0.95}))
+    with pytest.raises(ModelError, match="adapter: was trained with term_thresholds"):
+        load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
+
+
 def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> None:
     adapter = save_adapter(model_folder, tmp_path / "adapter")
     tokenizer = AutoTokenizer.from_pretrained(model_folder)

@@ -16,9 +16,7 @@ def token_states_naive(backbone: Backbone, prefix: list[int], tokens: torch.Tens
     return states[:, -1]
 
 
-def padded_weights(
-    hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor, thresholds: torch.Tensor | None = None
-) -> torch.Tensor:
+def padded_weights(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """`sparse_weights` of right-padded states (B, T, H), of which the first `lengths` (B,) of each row count."""
     spans = [(row * hidden.shape[1], row * hidden.shape[1] + length) for row, length in enumerate(lengths.tolist())]
-    return sparse_weights(hidden.flatten(0, 1), head, spans, thresholds)
+    return sparse_weights(hidden.flatten(0, 1), head, spans)

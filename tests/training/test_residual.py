@@ -39,7 +39,6 @@ def recipe_of(toy: Path, work: Path) -> TrainRecipe:
         "model": {"path": str(toy / "model"), "device": "cpu"},
         "teacher": {"path": str(toy / "teacher"), "length": 12, "long_length": 16},
         "lora": {"r": 8, "alpha": 16, "dropout": 0.0},
-        "term_thresholds": 0.9,
         "data": {
             "sets": [{"path": str(toy / "pairs"), "instruction": "find"}],
             "max_document_length": 16,

@@ -13,7 +13,7 @@ import torch
 import yaml
 from lightretriever.artifacts.cli.summary import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.adapter_files import THRESHOLDS_FILE
+from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
 from lightretriever.service.cli import app
@@ -159,7 +159,7 @@ def test_an_adapter_appears_whole(
     """A run that fails while it writes leaves the adapter before; the same command writes it, without leftovers."""
     work = shutil.copytree(uninterrupted, tmp_path / "again")
     recipe = TrainRecipe.model_validate(recipe_of(toy, work))
-    (work / "adapter" / THRESHOLDS_FILE).touch()  # of an adapter that had them
+    (work / "adapter" / PROJECTION_FILE).touch()  # of an adapter that had one
     before = {path.name: path.read_bytes() for path in (work / "adapter").iterdir()}
 
     def fail(*_: object) -> str:
@@ -171,7 +171,7 @@ def test_an_adapter_appears_whole(
             train(recipe)
     assert {path.name: path.read_bytes() for path in (work / "adapter").iterdir()} == before
     assert train(recipe)
-    assert {path.name for path in (work / "adapter").iterdir()} == before.keys() - {THRESHOLDS_FILE}
+    assert {path.name for path in (work / "adapter").iterdir()} == before.keys() - {PROJECTION_FILE}
     assert {path.name for path in work.iterdir()} == {"adapter", "work"}
 
 
