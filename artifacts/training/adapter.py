@@ -11,11 +11,7 @@ import torch
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.pipeline.adapter_files import (
-    ADAPTER_SETTINGS,
-    PROJECTION_FILE,
-    save_projection,
-)
+from lightretriever.artifacts.pipeline.adapter_files import ADAPTER_SETTINGS, PROJECTION_FILE, save_projection
 from lightretriever.artifacts.pipeline.model import Backbone, load_model
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf

@@ -5,7 +5,7 @@
     work/data/NAME/report.json      how many pairs each step left out; written last
 
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
-decontaminate, draw the limit, filter, mine.
+decontaminate, draw the limit, mine.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json, write_
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.artifacts.training.duplicates import content
-from lightretriever.artifacts.training.negatives import SCRATCH, Source, filter_and_mine
+from lightretriever.artifacts.training.negatives import SCRATCH, mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 from pydantic import TypeAdapter
@@ -78,8 +78,7 @@ def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
     """What became of the pairs of each set, from its report.json. Raises ResumeError where a set isn't prepared.
 
-    Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent +
-    kept.
+    Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + kept.
     """
     return [read_json(_folder(recipe, one) / _REPORT) for one in recipe.data.sets]
 
@@ -109,27 +108,24 @@ def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
 
 
 def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
-    data = recipe.data
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     examples, relevant, counts = _pairs(one, documents)
     clean = _decontaminated(recipe, one, examples)
     drawn = _drawn(clean, one, recipe.seed)
-    numbered = [replace(example, row=row) for row, example in enumerate(drawn)]
-    source = Source(one.name, documents, relevant)
-    kept = filter_and_mine(numbered, source, data.consistency, data.negatives, folder)
+    kept = [replace(example, row=row) for row, example in enumerate(drawn)]
+    if recipe.data.negatives is not None:
+        kept = mine(kept, documents, relevant, recipe.data.negatives, folder)
     report: dict[str, Any] = {"set": one.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),
         "not_drawn": len(clean) - len(drawn),
-        "inconsistent": len(drawn) - len(kept),
         "kept": len(kept),
         "without_negatives": sum(not example.negatives for example in kept),
     }
     if not kept:
         raise RecipeError(f"data.sets: nothing is left of the set {one.name} ({report}).", remedy="Leave it out.")
-    renumbered = [replace(example, row=row) for row, example in enumerate(kept)]
-    write_atomically(folder / _EXAMPLES, _FILE.dump_json(renumbered))
+    write_atomically(folder / _EXAMPLES, _FILE.dump_json(kept))
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
@@ -210,7 +206,6 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
         "limit": one.limit,
         "seed": recipe.seed if one.limit is not None else None,
         "against": rule and hashlib.sha256(json.dumps(_references(rule.against, one)).encode()).hexdigest(),
-        "consistency": data.consistency and data.consistency.model_dump(),
         "negatives": data.negatives and data.negatives.model_dump(),
     }
 

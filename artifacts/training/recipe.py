@@ -7,7 +7,6 @@ from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, Table
 from pydantic import Field, model_validator
 
 __all__ = [
-    "ConsistencyRecipe",
     "ContrastiveStage",
     "DataRecipe",
     "DecontaminateRecipe",
@@ -72,12 +71,6 @@ class DecontaminateRecipe(Section):
     against: list[Path] = Field(min_length=1)
 
 
-class ConsistencyRecipe(Section):
-    """Keep a pair only where BM25 has its positive among the first `top`."""
-
-    top: int = Field(default=10, ge=1)
-
-
 class NegativesRecipe(Section):
     """Hard negatives: documents that BM25 puts high for the query.
 
@@ -95,7 +88,6 @@ class DataRecipe(Section):
 
     sets: list[SetRecipe] = Field(min_length=1)
     decontaminate: DecontaminateRecipe | None = None
-    consistency: ConsistencyRecipe | None = None
     negatives: NegativesRecipe | None = None
     max_query_length: int = Field(default=64, ge=1)
     max_document_length: int = Field(default=512, ge=8)

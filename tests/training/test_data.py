@@ -9,7 +9,7 @@ import pytest
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
-from lightretriever.artifacts.training.negatives import Source, pick_negatives
+from lightretriever.artifacts.training.negatives import pick_negatives
 from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
 from rich.console import Console
@@ -71,7 +71,7 @@ def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
 
 def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "music", train=QRELS)
-    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=BM25, consistency={"top": 3}))
+    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=BM25))
     assert (one.name, one.instruction, one.weight) == ("music", "find it", 100.0)
     assert [example.row for example in one.examples] == list(range(100))
     assert {example.query_id: example.positive for example in one.examples} == {
@@ -103,13 +103,10 @@ def test_titles_are_dropped_for_the_documents_and_for_bm25(tmp_path: Path) -> No
         corpus,
         train={"q1": {"a": 1}, "q2": {"c": 1, "nowhere": 1}, "nobody": {"a": 1}},
     )
-    whole = recipe(tmp_path / "whole", {"path": folder}, consistency={"top": 1})
+    whole = recipe(tmp_path / "whole", {"path": folder})
     [one] = prepare(whole)
     assert [example.positive for example in one.examples] == ["a", "c"]
     assert data_report(whole)[0]["without_text"] == 2
-    cut = recipe(tmp_path / "cut", {"path": folder, "drop_title": True}, consistency={"top": 10})
-    with pytest.raises(RecipeError, match=r"nothing is left of the set titles .*'without_text': 3.*'inconsistent': 1"):
-        prepare(cut)
     [one] = prepare(recipe(tmp_path / "cut", {"path": folder, "drop_title": True}))
     assert one.documents == {"a": "has strings", "b": "a zither, not a harp, lute or drum"}
 
@@ -148,16 +145,6 @@ def test_a_set_that_is_evaluated_too_is_cleaned_of_its_other_splits(tmp_path: Pa
     assert kept == [name for name in names[:50] if name != names[3]]
 
 
-def test_the_consistency_filter_drops_what_the_ranking_does_not_find(tmp_path: Path) -> None:
-    wrong = {"qviolin-Amati": {"9-9": 1}, "qpiano-Bach": {"0-5": 1}}
-    folder = write_set(tmp_path / "music", train=QRELS | wrong)
-    settings = recipe(tmp_path / "work", {"path": folder}, consistency={"top": 10})
-    [one] = prepare(settings)
-    assert QUERIES.keys() - {example.query_id for example in one.examples} == wrong.keys()
-    assert [example.row for example in one.examples] == list(range(98))
-    assert data_report(settings)[0]["inconsistent"] == 2
-
-
 def test_relevant_documents_and_twins_are_no_negatives(tmp_path: Path) -> None:
     corpus = CORPUS | {"twin": {"title": "AMATI violin", "text": CORPUS["0-0"]["text"] + " "}}
     qrels = QRELS | {"qviolin-Amati": {"0-0": 1, "0-1": 2, "0-9": 0}, "again": {"0-2": 1}}
@@ -186,22 +173,22 @@ def test_a_query_gives_at_most_a_few_examples(tmp_path: Path) -> None:
     assert not any(name.startswith("0-") for name in one.examples[0].negatives)
     [report] = data_report(settings)
     assert report["beyond_positives"] == 6
-    parts = ("without_text", "beyond_positives", "near_duplicates", "not_drawn", "inconsistent", "kept")
+    parts = ("without_text", "beyond_positives", "near_duplicates", "not_drawn", "kept")
     assert report["pairs"] == sum(report[part] for part in parts)
-
-
-def source(**documents: str) -> Source:
-    return Source("s", documents, {"query": {"good"}})
 
 
 def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
     example = Example(0, "q", "Query", "good")
     hits = [("above", 12.0), ("good", 10.0), ("close", 9.6), ("at", 9.5), ("below", 9.0), ("same", 8.0), ("low", 1.0)]
-    given = source(good="a", above="b", close="c", at="d", below="e", same="E ", low="f")
-    assert pick_negatives(hits, example, given, NegativesRecipe(margin=0.95)) == ["at", "below", "low"]
-    assert pick_negatives(hits, example, given, NegativesRecipe(margin=0.95, count=1)) == ["at"]
-    assert pick_negatives(hits, example, given, NegativesRecipe(margin=1.5, depth=4)) == ["above", "close", "at"]
-    assert pick_negatives(hits, example, given, NegativesRecipe(depth=1)) == []
+    documents = {"good": "a", "above": "b", "close": "c", "at": "d", "below": "e", "same": "E ", "low": "f"}
+
+    def picked(hits: list[tuple[str, float]], **settings: Any) -> list[str]:
+        return pick_negatives(hits, example, documents, {"good"}, NegativesRecipe(**settings))
+
+    assert picked(hits, margin=0.95) == ["at", "below", "low"]
+    assert picked(hits, margin=0.95, count=1) == ["at"]
+    assert picked(hits[:4], margin=1.5) == ["above", "close", "at"]
+    assert picked(hits[:1]) == []
 
 
 def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
@@ -233,7 +220,6 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -
             recipe(work, {"path": folder, "limit": 5}, negatives=BM25),
             r"limit: None there, 5 now; seed: None there, 0",
         ),
-        (recipe(work, {"path": folder}, negatives=BM25, consistency={"top": 3}), "consistency: None there"),
         (recipe(work, {"path": folder}, negatives=BM25, decontaminate={"against": [folder]}), "against: None there"),
     ):
         with pytest.raises(ResumeError, match=message):
