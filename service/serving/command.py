@@ -9,7 +9,7 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.reload import EngineHolder
-from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, leave_hanging_calls, ready_line, serve
+from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, ready_line, serve
 from lightretriever.service.serving.workers import run_workers
 from lightretriever.service.settings import Settings
 
@@ -44,19 +44,15 @@ def run(
         return EXIT_ERROR
     with listener:
         address = _address(host, listener)
-        if workers > 1:
-            return run_workers(bundle, chosen, listener, workers, address)
-        return _run_alone(bundle, chosen, listener, address)
-
-
-def _run_alone(bundle: Path, settings: Settings, listener: socket.socket, address: str) -> int:
-    try:
-        with EngineHolder.open(bundle, settings) as holder:
-            serve(holder, listener, on_ready=lambda: announce(f"{ready_line(holder)} at {address}"))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    leave_hanging_calls(holder)
+        try:
+            if workers > 1:
+                run_workers(bundle, chosen, listener, workers, address)
+            else:
+                with EngineHolder.open(bundle, chosen) as holder:
+                    serve(holder, listener, on_ready=lambda: announce(f"{ready_line(holder)} at {address}"))
+        except LightRetrieverError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_ERROR
     return 0
 
 

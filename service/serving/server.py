@@ -21,7 +21,6 @@ __all__ = [
     "BACKLOG",
     "EXIT_ERROR",
     "announce",
-    "leave_hanging_calls",
     "make_server",
     "ready_line",
     "serve",
@@ -30,6 +29,7 @@ __all__ = [
 BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
 _KEEP_ALIVE_S: Final = 5
+_REFRESH_S: Final = 1
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,10 @@ def announce(line: str) -> None:
 
 
 def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`."""
+    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`.
+
+    Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
+    """
 
     def begin() -> None:
         freeze_gc()
@@ -63,10 +66,6 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
         for number, handler in before.items():
             signal.signal(number, handler)
     _log.info("stopped")
-
-
-def leave_hanging_calls(holder: EngineHolder) -> None:
-    """Exit now if a call into a backend hangs, since Python would wait for its thread."""
     if holder.current.engine.parts.executor.abandoned:
         sys.stdout.flush()
         os._exit(0)
@@ -92,6 +91,10 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
     `keep_alive_s` seconds."""
     settings = app.state.settings
     _bound_writes(listener, settings)
+
+    async def refresh() -> None:
+        app.state.holder.metrics.refresh()
+
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -106,6 +109,8 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
         backlog=BACKLOG,
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_grace_s,
+        callback_notify=refresh,  # every second, for the other processes
+        timeout_notify=_REFRESH_S,
     )
     return uvicorn.Server(config)
 

@@ -11,7 +11,7 @@ from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.search.reload import EngineHolder
-from lightretriever.service.serving.server import leave_hanging_calls, serve
+from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 
 __all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
@@ -68,7 +68,6 @@ def main(bundle: Path) -> None:
             print(listener.getsockname()[1], flush=True)
 
         serve(serving, listener, on_ready)
-    leave_hanging_calls(serving)
 
 
 if __name__ == "__main__":
