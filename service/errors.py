@@ -65,6 +65,9 @@ class ServiceError(LightRetrieverError):
     headers: Mapping[str, str] = MappingProxyType({})
     """Headers that this error adds to the answer."""
 
+    def __init_subclass__(cls, *, kind: str, status: int, title: str) -> None:
+        cls.kind, cls.status, cls.title = kind, status, title
+
     def __init__(self, detail: str, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(detail)
         self.detail = detail
@@ -86,125 +89,94 @@ class ServiceError(LightRetrieverError):
         return type(self)(f"{place}{'.' if errors else ': '}{self.detail}", errors)
 
 
-class InvalidJsonError(ServiceError):
+class InvalidJsonError(ServiceError, kind="invalid_json", status=400, title="The body is not JSON"):
     """The body is not JSON."""
 
-    kind, status, title = "invalid_json", 400, "The body is not JSON"
 
-
-class UnauthorizedError(ServiceError):
+class UnauthorizedError(ServiceError, kind="unauthorized", status=401, title="An API key is needed"):
     """The request has no API key, or an unknown one."""
 
-    kind, status, title = "unauthorized", 401, "An API key is needed"
     headers = MappingProxyType({"www-authenticate": 'Bearer realm="lightretriever"'})
 
 
-class ForbiddenError(ServiceError):
+class ForbiddenError(ServiceError, kind="forbidden", status=403, title="The API key is not for this"):
     """The API key lacks the scope."""
 
-    kind, status, title = "forbidden", 403, "The API key is not for this"
 
-
-class RouteNotFoundError(ServiceError):
+class RouteNotFoundError(ServiceError, kind="route_not_found", status=404, title="There is no such path"):
     """There is no such path."""
 
-    kind, status, title = "route_not_found", 404, "There is no such path"
 
-
-class DocumentNotFoundError(ServiceError):
+class DocumentNotFoundError(ServiceError, kind="document_not_found", status=404, title="No document has this id"):
     """No document has this id."""
 
-    kind, status, title = "document_not_found", 404, "No document has this id"
 
-
-class MethodNotAllowedError(ServiceError):
+class MethodNotAllowedError(
+    ServiceError, kind="method_not_allowed", status=405, title="The method is not allowed here"
+):
     """The path exists, but not for this method."""
 
-    kind, status, title = "method_not_allowed", 405, "The method is not allowed here"
 
-
-class BodyTimeoutError(ServiceError):
+class BodyTimeoutError(ServiceError, kind="body_timeout", status=408, title="The body came too slowly"):
     """The body did not arrive within the deadline."""
 
-    kind, status, title = "body_timeout", 408, "The body came too slowly"
     headers = MappingProxyType({"connection": "close"})  # don't wait for the rest of the body
 
 
-class BundleRefusedError(ServiceError):
+class BundleRefusedError(ServiceError, kind="bundle_refused", status=409, title="The bundle was refused"):
     """The bundle in the served folder can't be served; the previous one stays in place."""
 
-    kind, status, title = "bundle_refused", 409, "The bundle was refused"
 
-
-class BodyTooLargeError(ServiceError):
+class BodyTooLargeError(ServiceError, kind="body_too_large", status=413, title="The body is too large"):
     """The body is over the limit."""
 
-    kind, status, title = "body_too_large", 413, "The body is too large"
 
-
-class MediaTypeError(ServiceError):
+class MediaTypeError(
+    ServiceError, kind="unsupported_media_type", status=415, title="The body must be application/json"
+):
     """The body is not declared as JSON, plain or gzipped."""
 
-    kind, status, title = "unsupported_media_type", 415, "The body must be application/json"
 
-
-class InvalidRequestError(ServiceError):
+class InvalidRequestError(ServiceError, kind="invalid_request", status=422, title="The request is not valid"):
     """A field is missing, unknown, malformed or out of range."""
 
-    kind, status, title = "invalid_request", 422, "The request is not valid"
 
-
-class NoTokensError(ServiceError):
+class NoTokensError(ServiceError, kind="query_without_tokens", status=422, title="The query has no tokens"):
     """The tokenizer finds no token in the query."""
 
-    kind, status, title = "query_without_tokens", 422, "The query has no tokens"
 
-
-class NoDirectionError(ServiceError):
+class NoDirectionError(ServiceError, kind="query_without_direction", status=422, title="The query's vector is zero"):
     """The query's vector is zero, so no document is nearer than another."""
 
-    kind, status, title = "query_without_direction", 422, "The query's vector is zero"
 
-
-class RateLimitedError(ServiceError):
+class RateLimitedError(ServiceError, kind="rate_limited", status=429, title="Too many requests"):
     """The caller exceeded its rate limit."""
-
-    kind, status, title = "rate_limited", 429, "Too many requests"
 
     def __init__(self, detail: str, errors: Sequence[FieldError] = (), *, retry_after_s: int = 1) -> None:
         super().__init__(detail, errors)
         self.headers = {"retry-after": str(retry_after_s)}
 
 
-class SearchFailedError(ServiceError):
+class SearchFailedError(ServiceError, kind="search_failed", status=500, title="The search failed"):
     """A required leg, or every leg, failed."""
 
-    kind, status, title = "search_failed", 500, "The search failed"
 
-
-class InternalError(ServiceError):
+class InternalError(ServiceError, kind="internal_error", status=500, title="The service made a mistake"):
     """A bug in the service."""
 
-    kind, status, title = "internal_error", 500, "The service made a mistake"
 
-
-class NotReadyError(ServiceError):
+class NotReadyError(ServiceError, kind="not_ready", status=503, title="The service is not ready"):
     """The service is warming up, or its threads are stuck."""
 
-    kind, status, title = "not_ready", 503, "The service is not ready"
 
-
-class OverloadedError(ServiceError):
+class OverloadedError(ServiceError, kind="overloaded", status=503, title="The service has too much to do"):
     """Too many requests are waiting."""
 
-    kind, status, title = "overloaded", 503, "The service has too much to do"
     headers = MappingProxyType({"retry-after": "1"})
 
 
-class DeadlineError(ServiceError):
+class DeadlineError(ServiceError, kind="deadline_exceeded", status=504, title="The deadline passed"):
     """The answer was not ready in time."""
-
-    kind, status, title = "deadline_exceeded", 504, "The deadline passed"
 
 
 KINDS: Mapping[str, type[ServiceError]] = MappingProxyType({kind.kind: kind for kind in ServiceError.__subclasses__()})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from lightretriever.service.errors import OverloadedError
 
-__all__ = ["Admission", "Places"]
+__all__ = ["Admission"]
 
 
 class Admission:
@@ -27,32 +27,19 @@ class Admission:
             )
 
     @contextmanager
-    def enter(self) -> Iterator["Places"]:
-        """Let a request in, with one place. OverloadedError if there is no room."""
-        self.check()
-        places = Places(self)
-        try:
-            yield places
-        finally:
-            self.taken -= places.count
-
-
-class Places:
-    """The places of one request, one at first."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-        self.count = 1
-        admission.taken += 1
-
-    def take(self, cost: int) -> None:
-        """Have as many places as the request costs, but at most all there are. OverloadedError if too few are free."""
-        admission = self._admission
-        more = min(cost, admission.most) - self.count
-        if admission.taken + more > admission.most:
+    def enter(self, cost: int = 1, *, inside: int = 0) -> Iterator[None]:
+        """Take the places that a request costs, but at most all there are, beside those that it has `inside` already.
+        OverloadedError if too few are free."""
+        if not inside:
+            self.check()
+        places = min(cost, self.most) - inside
+        if self.taken + places > self.most:
             raise OverloadedError(
-                f"The request counts as {cost}, and too few places are free (max_waiting is {admission.waiting}). "
+                f"The request counts as {cost}, and too few places are free (max_waiting is {self.waiting}). "
                 "Ask for less at once, or try again in a moment."
             )
-        self.count += more
-        admission.taken += more
+        self.taken += places
+        try:
+            yield
+        finally:
+            self.taken -= places

@@ -16,8 +16,7 @@ from lightretriever.service.errors import (
     ServiceError,
     SettingsError,
 )
-from lightretriever.service.http.access_log import refusal
-from lightretriever.service.http.middleware import Envelope
+from lightretriever.service.http.middleware import Envelope, refusal
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
@@ -157,7 +156,7 @@ def _tracing(endpoint: str | None) -> "Tracing | None":
 async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | None) -> None:
     while True:
         try:
-            with state.holder.current as engine:
+            with state.holder.lease() as engine:
                 await asyncio.to_thread(engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)

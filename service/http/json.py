@@ -1,7 +1,6 @@
-"""Reading requests and writing answers: JSON in, JSON or a problem out."""
+"""Reading requests and writing answers: JSON in, JSON out."""
 
 import asyncio
-import json
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -14,30 +13,24 @@ from lightretriever.service.errors import (
     InvalidJsonError,
     InvalidRequestError,
     MediaTypeError,
-    ServiceError,
 )
-from lightretriever.service.http.problems import field_errors, problem
+from lightretriever.service.http.problems import field_errors
 from lightretriever.service.schemas import BatchRequest, SearchRequest
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
 
 __all__ = [
     "JSON",
     "MOST_NESTED",
     "MOST_VALUES",
-    "PROBLEM_JSON",
-    "header",
     "json_response",
     "parse",
     "parse_batch",
-    "problem_response",
     "read_body",
 ]
 
 JSON: Final = "application/json"
-PROBLEM_JSON: Final = "application/problem+json"
 
 MOST_NESTED: Final = 64
 """Most objects and lists around a value of a request. The deepest valid filter has fewer."""
@@ -49,14 +42,6 @@ valid filter has fewer. Without the bound, validation would build an error of a 
 M = TypeVar("M", bound=BaseModel)
 
 
-def header(scope: Scope, name: bytes, default: str = "") -> str:
-    """Give the value of a request's first header of this name (lower case)."""
-    for known, value in scope["headers"]:
-        if known == name:
-            return str(value, "latin-1")
-    return default
-
-
 async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float) -> bytes:
     """Read the body of a request that is declared as JSON, plain or packed by gzip.
 
@@ -65,7 +50,7 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
     the deadline, counted from now.
     """
     encoding = _check_media_type(request)
-    if header(request.scope, b"transfer-encoding") and header(request.scope, b"content-length"):
+    if {"transfer-encoding", "content-length"} <= set(request.headers):
         # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
         raise InvalidJsonError("The request announces both a length and chunks; send one of the two.")
     try:
@@ -104,32 +89,8 @@ def parse_batch(body: bytes, most: int) -> BatchRequest:
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
-    """Give as JSON a model, or a mapping that may have models in it. InvalidRequestError if a document in it is nested
-    too deep to be written."""
-    try:
-        if isinstance(answer, BaseModel):
-            return Response(answer.model_dump_json(), media_type=JSON)
-        return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
-    except (TypeError, ValueError):  # nested deeper than 250, which documents of older bundles may be
-        return Response(_deep_json(dict(answer)), media_type=JSON)
-
-
-def problem_response(
-    error: ServiceError, *, instance: str, request_id: str, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Give an error as application/problem+json."""
-    body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
-    return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
-
-
-def _deep_json(answer: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(answer, default=BaseModel.model_dump, ensure_ascii=False, separators=(",", ":")).encode()
-    except RecursionError as error:
-        reason = (
-            "a document of the answer is nested too deep to be written; name the fields to return, without that one"
-        )
-        raise InvalidRequestError.of(FieldError("fields", reason)) from error
+    """Give as JSON a model, or a mapping that may have models in it."""
+    return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
 
 
 def _loaded(body: bytes) -> Any:
@@ -165,11 +126,11 @@ def _check_size(content: Any) -> None:
 
 def _check_media_type(request: Request) -> str:
     """Give the body's encoding, `identity` or `gzip`."""
-    declared = header(request.scope, b"content-type")
+    declared = request.headers.get("content-type", "")
     if declared.partition(";")[0].strip().lower() != JSON:
         shown = repr(declared[:100]) if declared else "missing"
         raise MediaTypeError(f"The header Content-Type is {shown}; send the body as application/json.")
-    encoding = header(request.scope, b"content-encoding", "identity").strip().lower()
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
         raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip.")
     return encoding
@@ -189,7 +150,7 @@ def _unpacked(body: bytes, limit: int) -> bytes:
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    announced = header(request.scope, b"content-length")
+    announced = request.headers.get("content-length", "")
     # The server has refused anything but digits, and cuts a body at the announced length.
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)

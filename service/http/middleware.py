@@ -1,20 +1,38 @@
-"""Middleware for every request: request id, security headers, metric, log line, and a problem for a crash."""
+"""Middleware for every request: id, headers of every answer, metric, trace, log line, and a problem for a crash."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import logging
+import random
+import re
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
+from lightretriever.service.errors import InternalError, ServiceError, shortened
 from lightretriever.service.http.access import client_address
-from lightretriever.service.http.access_log import CLIENT_CLOSED, RequestRecord, refusal
-from lightretriever.service.http.json import header
+from lightretriever.service.http.problems import problem_response
 from lightretriever.service.observability.metrics import Metrics
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from lightretriever.service.http.tracing import Trace, Tracing
+    from lightretriever.service.http.tracing import Tracing
 
-__all__ = ["Envelope"]
+__all__ = ["Envelope", "refusal"]
+
+_log = logging.getLogger("lightretriever.access")
+
+_CLIENT_CLOSED: Final = 499  # nginx's status for a client that disconnected
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+)
+_CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_LONGEST_PATH: Final = 200
 
 
 class Envelope:
@@ -22,10 +40,7 @@ class Envelope:
     the app is made."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Callable[[], Metrics],
-        tracing: "Callable[[], Tracing | None]" = lambda: None,
+        self, app: ASGIApp, metrics: Callable[[], Metrics], tracing: "Callable[[], Tracing | None]" = lambda: None
     ) -> None:
         self._app = app
         self._metrics = metrics
@@ -36,60 +51,84 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method = scope["method"]
+        metrics, method = self._metrics(), scope["method"]
         if method == "HEAD":
             # Answer as for GET. In a copy: the server's own scope tells it to send no body.
             scope = {**scope, "method": "GET"}
-        record = RequestRecord(method, scope["path"], header(scope, b"x-request-id"))
-        trace = self._begin_trace(scope, method, record)
-        record.about["client"] = client_address((scope.get("client") or (None,))[0])
+        answer = _Answer(scope, method, send)
+        trace = None
+        if (tracing := self._tracing()) is not None:
+            trace = tracing.begin(scope, method, answer.arrived, answer.request_id)
+            answer.about["trace_id"] = trace.id
         # What the engine wants to know of the time.
-        when = {"arrived": record.arrived, "marks": None if trace is None else trace.marks}
-        scope.setdefault("state", {}).update(when=when, request_id=record.request_id, about=record.about)
-        metrics = self._metrics()
+        when = {"arrived": answer.arrived, "marks": None if trace is None else trace.marks}
+        scope.setdefault("state", {}).update(when=when, request_id=answer.request_id, about=answer.about)
         metrics.in_flight.inc()
-        answer = _Answer(record, send, bodiless=method == "HEAD")
         try:
             await self._app(scope, receive, answer)
         except ClientDisconnect:
-            record.status = CLIENT_CLOSED
+            answer.status = _CLIENT_CLOSED
         except asyncio.CancelledError:
-            record.status = CLIENT_CLOSED
+            answer.status = _CLIENT_CLOSED
             raise
         except Exception as error:
-            sorry = record.failed(error)
-            if record.status:
+            about = {"request_id": answer.request_id, "error": type(error).__name__}
+            _log.error("request failed", exc_info=error, extra=about)
+            if answer.status:
                 raise  # part of the answer was sent: the server must close the connection
-            response = refusal(sorry, metrics, scope["path"], record.request_id)
-            await response(scope, receive, answer)
+            sorry = InternalError("The reason is in the log, under this request id.")
+            await refusal(sorry, metrics, scope["path"], answer.request_id)(scope, receive, answer)
         finally:
             metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "unknown")
-            record.close(route, metrics)
+            answer.close(route, metrics)
             if trace is not None:
-                trace.end(method, route, record.status)
-
-    def _begin_trace(self, scope: Scope, method: str, record: RequestRecord) -> "Trace | None":
-        tracing = self._tracing()
-        if tracing is None:
-            return None
-        trace = tracing.begin(scope, method, record.arrived, record.request_id)
-        record.about["trace_id"] = trace.id
-        return trace
+                trace.end(method, route, answer.status)
 
 
 class _Answer:
-    """Forwards messages, adds the headers to the answer's start, and drops the body if `bodiless`."""
+    """Sends the answer to a request, without the body for HEAD, and records its status and time."""
 
-    def __init__(self, record: RequestRecord, send: Send, *, bodiless: bool) -> None:
-        self._record = record
-        self._send = send
-        self._bodiless = bodiless
+    def __init__(self, scope: Scope, method: str, send: Send) -> None:
+        self.arrived = perf_counter()
+        given_id = Headers(scope=scope).get("x-request-id", "")
+        # The id only tells requests apart; it may be guessable.
+        self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"
+        self.status = 0
+        """Status of the answer; 0 before the answer begins."""
+        self.about: dict[str, Any] = {"client": client_address((scope.get("client") or (None,))[0])}
+        """Further fields of the log line, such as the legs and their backends."""
+        self._seconds: float | None = None
+        self._method, self._path, self._send = method, scope["path"], send
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._record.begin_answer(message["status"])
-            message = {**message, "headers": self._record.headers(message["headers"])}
-        elif self._bodiless:
+            self.status, self._seconds = message["status"], perf_counter() - self.arrived
+            headers = [*message["headers"], *_HEADERS, (b"x-request-id", self.request_id.encode())]
+            if not any(name == _CSP[0] for name, _ in headers):
+                headers.append(_CSP)
+            message = {**message, "headers": headers}
+        elif self._method == "HEAD":
             message = {**message, "body": b""}
         await self._send(message)
+
+    def close(self, route: str, metrics: Metrics) -> None:
+        """Observe the request's time under its route's pattern, and write the access line, without the query."""
+        seconds = perf_counter() - self.arrived if self._seconds is None else self._seconds
+        metrics.request(route, self.status).observe(seconds)
+        line = {
+            "request_id": self.request_id,
+            "method": self._method,
+            "path": shortened(self._path, _LONGEST_PATH),
+            "status": self.status,
+            "ms": round(seconds * 1e3, 3),
+        }
+        _log.info("request", extra=line | self.about)
+
+
+def refusal(
+    error: ServiceError, metrics: Metrics, path: str, request_id: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Count an error, and give its problem answer."""
+    metrics.errors.labels(error.kind).inc()
+    return problem_response(error, instance=path, request_id=request_id, headers=headers)

@@ -7,8 +7,8 @@ from typing import Any, Final
 import yaml
 from fastapi.openapi.utils import get_openapi
 from lightretriever.service import errors, schemas
-from lightretriever.service.http.json import JSON, PROBLEM_JSON
-from lightretriever.service.http.problems import problem
+from lightretriever.service.http.json import JSON
+from lightretriever.service.http.problems import PROBLEM_JSON, problem
 from lightretriever.service.settings import Settings
 from lightretriever.service.versions import package_version
 from pydantic import BaseModel

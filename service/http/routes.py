@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
 from lightretriever.service.http.info import info_of
-from lightretriever.service.http.json import header, json_response, parse, parse_batch, read_body
+from lightretriever.service.http.json import json_response, parse, parse_batch, read_body
 from lightretriever.service.http.openapi import (
     ADMIN_ERRORS,
     DOCUMENT_ERRORS,
@@ -87,21 +87,21 @@ async def search(request: Request) -> Response:
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
     body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
-    with _state(request).admission.enter() as places, _holder(request).current as engine:
+    with _state(request).admission.enter(), _holder(request).lease() as engine:
         _tell_legs(request, engine)
         # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
         asked = (await asyncio.to_thread(parse_batch, body, most)).searches
         cost = sum(search_cost(one, engine.settings) for one in asked)
-        places.take(cost)
-        _charge(request, cost)
-        searches = await _in_thread(engine, when, lambda: engine.batch(asked, **when))
-        tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
-        try:
-            results = [await task for task in tasks]
-        finally:
-            for task in tasks:
-                task.cancel()
-        return await _in_thread(engine, when, lambda: json_response({"results": results}))
+        with _state(request).admission.enter(cost, inside=1):
+            _charge(request, cost)
+            searches = await _in_thread(engine, when, lambda: engine.batch(asked, **when))
+            tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
+            try:
+                results = [await task for task in tasks]
+            finally:
+                for task in tasks:
+                    task.cancel()
+            return await _in_thread(engine, when, lambda: json_response({"results": results}))
 
 
 @router.post(
@@ -200,7 +200,7 @@ def served() -> list[Route]:
 
 
 def _engine(request: Request) -> SearchEngine:
-    return _holder(request).current.engine
+    return _holder(request).engine
 
 
 def _holder(request: Request) -> EngineHolder:
@@ -214,7 +214,7 @@ def _state(request: Request) -> AppState:
 
 def _enter(request: Request, scope: KeyScope) -> None:
     """Let the request in, and keep who asks for what is charged later."""
-    state, authorization = request.scope["state"], header(request.scope, b"authorization")
+    state, authorization = request.scope["state"], request.headers.get("authorization", "")
     about = state["about"]
     state["caller"] = _state(request).access.enter(scope, authorization, about["client"], about)
 
@@ -241,7 +241,7 @@ async def _begin(request: Request) -> bytes:
 
 async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
     """Let a thread work, which reads the body and writes the answer too: both may take long."""
-    with _state(request).admission.enter(), _holder(request).current as engine:
+    with _state(request).admission.enter(), _holder(request).lease() as engine:
         _tell_legs(request, engine)
         return await _in_thread(engine, _when(request), lambda: work(engine))
 

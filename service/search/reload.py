@@ -1,19 +1,20 @@
 """Swaps the served bundle while requests continue.
 
-A background thread opens, verifies and warms the new version beside the old one. The event loop then swaps the two
-between two requests. A request keeps the engine it began with; the old engine is closed after its last request. A
-version that can't be served is refused, and the old one stays.
+A background thread opens, verifies and warms the new version beside the old one, and swaps the two. A request keeps the
+engine it began with; the old engine is closed after its last request. A version that can't be served is refused, and
+the old one stays.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
-from types import TracebackType
+from threading import Condition, Event, Thread
 from typing import Final, Self
 
 from lightretriever.artifacts.bundle.manifest import read_manifest
@@ -25,44 +26,13 @@ from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-__all__ = ["EngineHolder", "EngineLease"]
+__all__ = ["EngineHolder"]
 
 _log = logging.getLogger(__name__)
-_TURN_S: Final = 10.0
 _JOIN_S: Final = 5.0
 _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of the serving engine
 
-_Identity = tuple[int, int]
 _Signature = tuple[tuple[str, int, int, int], ...]
-
-
-class EngineLease:
-    """Counts the requests that use an engine: `with lease as engine`. Use it in the event loop alone, where engines are
-    swapped, so that the current lease has not ended."""
-
-    def __init__(self, engine: SearchEngine) -> None:
-        self.engine = engine
-        self.drained = Event()
-        """Set when the engine has been replaced and no request uses it. Any thread may wait for it."""
-        self._users = 0
-        self._ended = False
-
-    def end(self) -> None:
-        """Mark the engine as replaced: no further request begins with it."""
-        self._ended = True
-        self._look()
-
-    def __enter__(self) -> SearchEngine:
-        self._users += 1
-        return self.engine
-
-    def __exit__(self, *error: object) -> None:
-        self._users -= 1
-        self._look()
-
-    def _look(self) -> None:
-        if self._ended and not self._users:
-            self.drained.set()
 
 
 class EngineHolder:
@@ -72,17 +42,18 @@ class EngineHolder:
         """Serve an engine, which the caller closes. Use `open` for a folder."""
         self.settings = engine.settings
         self.metrics = engine.metrics
-        self.current = EngineLease(engine)
-        """Read it once per request."""
+        self.engine = engine
+        """The serving engine. Another one may replace and close it, except in the block of `lease`."""
         self.on_reload: Callable[[], None] = lambda: None
         """Called by `reload`, to notify other processes."""
         self.on_closed: Callable[[], None] = lambda: None
         """Called after a replaced engine is closed."""
         self._folder = folder
+        self._leases = Counter[SearchEngine]()
+        self._changed = Condition()  # guards the engine, its leases and the stop
         self._asked: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
         self._thread: Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._looked: _Signature | None = None
         self._handled: _Signature | None = None
 
@@ -93,17 +64,28 @@ class EngineHolder:
         Hashes every file before it opens an index: otherwise damage that keeps the file's size would give wrong answers
         or crash Faiss.
         """
-        engine = _open(folder.resolve(), settings or Settings(), Metrics(), hashed=False)
+        engine = _open(folder.resolve(), settings or Settings(), Metrics(), verified=False)
         engine.publish()
         return cls(engine, folder)
 
+    @contextmanager
+    def lease(self) -> Iterator[SearchEngine]:
+        """Use the serving engine, which stays open until the block ends."""
+        with self._changed:
+            engine = self.engine
+            self._leases[engine] += 1
+        try:
+            yield engine
+        finally:
+            with self._changed:
+                self._leases[engine] -= 1
+                self._changed.notify_all()
+
     def start(self) -> None:
-        """Start to watch the folder, if any. Call it in the serving event loop."""
-        if self._folder is None:
-            return
-        self._loop = asyncio.get_running_loop()
-        self._thread = Thread(target=self._run, name="swap", daemon=True)
-        self._thread.start()
+        """Start to watch the folder, if any."""
+        if self._folder is not None:
+            self._thread = Thread(target=self._run, args=(self._folder,), name="swap", daemon=True)
+            self._thread.start()
 
     async def reload(self) -> bool:
         """Serve the folder's present bundle. False if it is served already; BundleRefusedError if it can't be."""
@@ -122,7 +104,9 @@ class EngineHolder:
 
     def stop(self) -> None:
         """Stop replacing engines. The serving engine stays open."""
-        self._stop.set()
+        with self._changed:
+            self._stop.set()
+            self._changed.notify_all()
         self._asked.put(None)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -131,49 +115,40 @@ class EngineHolder:
         """Stop, and close the engine if `open` opened it."""
         self.stop()
         if self._folder is not None:
-            self.current.engine.close()
+            self.engine.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _run(self) -> None:
+    def _run(self, folder: Path) -> None:
         """Check the folder every `watch_s` seconds, and on request."""
         while not self._stop.is_set():
             try:
-                self._turn()
+                try:
+                    asked = self._asked.get(timeout=self.settings.watch_s or None)
+                except Empty:
+                    asked = Future() if self._look(folder) else None
+                if asked is not None and asked.set_running_or_notify_cancel():
+                    self._replace(folder, asked)
             except Exception:  # keep watching
                 _log.exception("swapping bundles failed")
         while not self._asked.empty():
             if (left := self._asked.get()) is not None:
                 left.cancel()
 
-    def _turn(self) -> None:
-        try:
-            asked = self._asked.get(timeout=self.settings.watch_s or None)
-        except Empty:
-            self._look()
-        else:
-            if asked is not None and asked.set_running_or_notify_cancel():
-                self._replace(asked)
-
-    def _look(self) -> None:
-        """Serve the folder's bundle if it differs from the last one handled and is the same at two checks in a row, so
+    def _look(self, folder: Path) -> bool:
+        """Tell whether the folder's bundle differs from the last one handled and is the same at two checks in a row, so
         that a copy in progress is left alone."""
-        if self._folder is None:
-            return
-        before, self._looked = self._looked, _signature(self._folder)
-        if self._looked == before and self._looked != self._handled:
-            self._replace(Future())
+        before, self._looked = self._looked, _signature(folder)
+        return self._looked == before and self._looked != self._handled
 
-    def _replace(self, asked: "Future[bool]") -> None:
+    def _replace(self, folder: Path, asked: "Future[bool]") -> None:
         """Serve the folder's present bundle, complete `asked`, and close the old engine after its last request."""
         try:
-            engine = self._prepared()
+            engine = self._prepared(folder)
         except Exception as error:
             stopping = self._stop.is_set()
             asked.set_exception(NotReadyError("The service stops.") if stopping else self._refused(error))
@@ -181,35 +156,39 @@ class EngineHolder:
         if engine is None:
             asked.set_result(False)
             return
-        old = self.current
-        if not self._exchanged(engine):
+        with self._changed:
+            stopping, old = self._stop.is_set(), self.engine
+            self.engine = old if stopping else engine
+        if stopping:
             engine.close()
             asked.set_exception(NotReadyError("The service stops."))
             return
-        asked.set_result(True)
-        while not old.drained.wait(_TURN_S):
-            if self._stop.is_set():
-                break
-        old.engine.close()
-        del old  # so that it can be freed
-        self.on_closed()
-
-    def _prepared(self) -> SearchEngine | None:
-        """Verify the folder's bundle and give a warm engine over it; None if it is served already."""
-        if self._folder is None:
-            raise BundleRefusedError("There is no folder.")
-        self._handled = _signature(self._folder)
-        path = self._folder.resolve()
-        if read_manifest(path).digest == self.current.engine.bundle.manifest.digest:
-            return None
-        identity = _identity(path)
-        problems = verify_bundle(path)
-        if problems:
-            more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise BundleError(f"{path}: {problems[0]}{more}")
-        engine = _open(path, self.settings, self.metrics, hashed=True)
+        manifest = engine.bundle.manifest
+        _log.info("bundle swapped", extra={"bundle": manifest.name, "version": manifest.digest})
         try:
-            _require_same(path, identity)
+            engine.publish()
+            self.metrics.swaps.labels("swapped").inc()
+        finally:  # the engines are swapped even if the metrics' disk is full
+            asked.set_result(True)
+            self._drain(old)
+            old.close()
+            del old  # so that it can be freed
+            self.on_closed()
+
+    def _drain(self, engine: SearchEngine) -> None:
+        """Wait until no request uses a replaced engine, or the service stops."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop.is_set() or not self._leases[engine])
+            del self._leases[engine]
+
+    def _prepared(self, folder: Path) -> SearchEngine | None:
+        """Verify the folder's bundle and give a warm engine over it; None if it is served already."""
+        self._handled = _signature(folder)
+        path = folder.resolve()
+        if read_manifest(path).digest == self.engine.bundle.manifest.digest:
+            return None
+        engine = _open(path, self.settings, self.metrics, verified=True)
+        try:
             engine.warm_up(self._stop, _WARM_UP_SHARE)
             engine.require_ready()
         except BaseException:
@@ -221,59 +200,24 @@ class EngineHolder:
         if not isinstance(error, LightRetrieverError | OSError):
             _log.exception("a bundle could not be opened")
         reason = str(error) if isinstance(error, LightRetrieverError) else f"{type(error).__name__}: {error}"
-        served = self.current.engine.bundle.manifest.digest
+        served = self.engine.bundle.manifest.digest
         _log.error("bundle refused", extra={"reason": reason, "served": served})
         self.metrics.swaps.labels("refused").inc()
         return BundleRefusedError(f"{reason} Version {served} is served as before.")
 
-    def _exchanged(self, engine: SearchEngine) -> bool:
-        """Swap the engine with the current one in the event loop; False if the loop has ended."""
-        done = Event()
 
-        def exchange() -> None:
-            old, self.current = self.current, EngineLease(engine)
-            old.end()
-            try:
-                engine.publish()
-                self.metrics.swaps.labels("swapped").inc()
-            finally:  # the engines are swapped even if the metrics' disk is full
-                done.set()
-
-        if self._loop is None:
-            return False
-        try:
-            self._loop.call_soon_threadsafe(exchange)
-        except RuntimeError:  # it is closed
-            return False
-        while not done.wait(_TURN_S):
-            if self._stop.is_set():
-                return done.is_set()
-        manifest = engine.bundle.manifest
-        _log.info("bundle swapped", extra={"bundle": manifest.name, "version": manifest.digest})
-        return True
-
-
-def _open(path: Path, settings: Settings, metrics: Metrics, *, hashed: bool) -> SearchEngine:
-    """Open a bundle at a path without symbolic links. BundleError if the folder is replaced meanwhile."""
-    bundle = Bundle.open(path)
-    identity = _identity(path)
-    engine = SearchEngine.open(bundle, settings, metrics, hashed=hashed)
-    try:
-        _require_same(path, identity)
-    except BaseException:
+def _open(path: Path, settings: Settings, metrics: Metrics, *, verified: bool) -> SearchEngine:
+    """Open a bundle at a path without symbolic links, after a full check if it is to be `verified`. BundleError if the
+    folder changes meanwhile."""
+    before = _signature(path)
+    if verified and (problems := verify_bundle(path)):
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BundleError(f"{path}: {problems[0]}{more}")
+    engine = SearchEngine.open(Bundle.open(path), settings, metrics, hashed=verified)
+    if _signature(path) != before:
         engine.close()
-        raise
-    return engine
-
-
-def _identity(path: Path) -> _Identity:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _require_same(path: Path, identity: _Identity) -> None:
-    if _identity(path) != identity:
         raise BundleError(f"{path}: the folder was replaced while it was opened.", remedy="Try again.")
+    return engine
 
 
 def _signature(folder: Path) -> _Signature:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 def ready_line(holder: EngineHolder) -> str:
     """Describe the served bundle."""
-    manifest = holder.current.engine.bundle.manifest
+    manifest = holder.engine.bundle.manifest
     return f"Ready: {manifest.documents} documents of {manifest.name!r}"
 
 
@@ -66,7 +66,7 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
         for number, handler in before.items():
             signal.signal(number, handler)
     _log.info("stopped")
-    if holder.current.engine.parts.executor.abandoned:
+    if holder.engine.parts.executor.abandoned:
         sys.stdout.flush()
         os._exit(0)
 

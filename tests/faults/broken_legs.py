@@ -61,7 +61,7 @@ def main(bundle: Path) -> None:
     """Serve a bundle whose sparse leg hangs from the first request on, and print the port."""
     settings = Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=1, shutdown_grace_s=1, log_level="error")
     with create_server(("127.0.0.1", 0)) as listener, EngineHolder.open(bundle, settings) as serving:
-        engine = serving.current.engine
+        engine = serving.engine
 
         def on_ready() -> None:
             engine.parts.legs["sparse"] = Hanging(engine.bundle.sparse())

@@ -66,8 +66,8 @@ def outcome(how: str, path: Path) -> dict[str, str]:
     try:
         if how == "served":
             with EngineHolder.open(path, SETTINGS) as serving:
-                serving.current.engine.warm_up()
-                return {"answers": answers(serving.current.engine)}
+                serving.engine.warm_up()
+                return {"answers": answers(serving.engine)}
         with SearchEngine.open(Bundle.open(path), SETTINGS) as engine:
             engine.warm_up()
             return {"answers": answers(engine)}

@@ -157,19 +157,23 @@ def test_the_count_goes_down_whatever_happens() -> None:
 
 def test_a_request_has_as_many_places_as_it_costs() -> None:
     admission = Admission(2, 8)
-    with admission.enter() as batch:
-        batch.take(6)
-        batch.take(6)
-        with admission.enter() as another, pytest.raises(OverloadedError, match="counts as 5, and too few"):
-            another.take(5)
-        with admission.enter() as another:
-            another.take(4)
-            with pytest.raises(OverloadedError, match="8 requests wait already"), admission.enter():
-                pass
-    with admission.enter() as large:
-        large.take(1_000)  # all places, but no more: it can be answered when nobody else is there
-        with pytest.raises(OverloadedError):
-            admission.check()
+    with admission.enter(), admission.enter(6, inside=1):
+        with (
+            admission.enter(),
+            pytest.raises(OverloadedError, match="counts as 5, and too few"),
+            admission.enter(5, inside=1),
+        ):
+            pass
+        with (
+            admission.enter(),
+            admission.enter(4, inside=1),
+            pytest.raises(OverloadedError, match="8 requests wait already"),
+            admission.enter(),
+        ):
+            pass
+    # One that costs more has all places: it can be answered when nobody else is there.
+    with admission.enter(), admission.enter(1_000, inside=1), pytest.raises(OverloadedError):
+        admission.check()
     assert admission.taken == 0
 
 

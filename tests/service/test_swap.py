@@ -142,7 +142,7 @@ def test_an_engine_that_was_there_when_the_process_settled_is_freed(
 ) -> None:
     serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
     serving.on_closed = freeze_gc
-    engine = serving.current.engine
+    engine = serving.engine
     engine.itself = engine  # type: ignore[attr-defined]  # only the collector can end it
     first = weakref.ref(engine)
     del engine
@@ -200,7 +200,7 @@ class GatedLeg(WrappedLeg):
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     client: TestClient, current: Path, versions: dict[str, Path]
 ) -> None:
-    engine: SearchEngine = client.app.state.holder.current.engine  # type: ignore[attr-defined]
+    engine: SearchEngine = client.app.state.holder.engine  # type: ignore[attr-defined]
     gate, entered = threading.Event(), threading.Event()
     while client.get("/readyz").status_code != 200:
         sleep(0.01)
