@@ -2,13 +2,18 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["generator"]
+__all__ = ["generator", "package_version"]
 
 
 def generator() -> str:
     """Name and version of the software, for `Manifest.generator`."""
     name = "lightretriever-search"
+    return " ".join(filter(None, (name, package_version(name))))
+
+
+def package_version(name: str) -> str | None:
+    """Version of a distribution, None where it is not installed, such as this one in a bare checkout."""
     try:
-        return f"{name} {version(name)}"
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return name
+        return version(name)
+    except PackageNotFoundError:
+        return None

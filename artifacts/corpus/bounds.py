@@ -4,6 +4,8 @@ nothing is refused late, and nothing is read that can't be served."""
 from collections.abc import Mapping, Set
 from typing import Any, Final
 
+from lightretriever.artifacts.files.reading import nesting
+
 __all__ = [
     "MAX_DIMENSION",
     "MAX_DOCUMENT_BYTES",
@@ -61,13 +63,8 @@ def check_id(value: object) -> str:
 
 def check_nesting(value: object) -> None:
     """Raise ValueError for a JSON value with more than MAX_NESTING objects and lists in each other."""
-    level = [value]
-    for _ in range(MAX_NESTING + 1):
-        parts = [part for part in level if isinstance(part, dict | list)]
-        if not parts:
-            return
-        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
-    raise ValueError(f"more than {MAX_NESTING} objects and lists stand in each other; nest it less")
+    if nesting(value, MAX_NESTING)[0] > MAX_NESTING:
+        raise ValueError(f"more than {MAX_NESTING} objects and lists stand in each other; nest it less")
 
 
 def check_document(record: object, size: int) -> dict[str, Any]:

@@ -4,12 +4,11 @@ import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.software import generator
+from lightretriever.artifacts.bundle.software import generator, package_version
 from lightretriever.artifacts.evaluation.runs import MEASURES
 from rich.console import Console
 from rich.markup import escape
@@ -45,7 +44,7 @@ def environment() -> dict[str, Any]:
         "software": generator(),
         "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in _PACKAGES},
     }
 
 
@@ -84,10 +83,3 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -3,12 +3,13 @@
 import os
 import stat
 from io import BufferedReader
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-__all__ = ["open_regular", "parse_yaml", "read_bounded", "read_yaml"]
+__all__ = ["nesting", "open_regular", "parse_yaml", "read_bounded", "read_yaml"]
 
 _MAX_YAML_BYTES: Final = 1 << 20
 _MAX_YAML_DEPTH: Final = 20
@@ -55,22 +56,24 @@ def parse_yaml(content: bytes | str) -> Any:
         raise ValueError(f"{error.problem or error.context}{place}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that there is not
         raise ValueError(" ".join(str(error).split())) from error
-    _check_expanded(value)
+    depth, values = nesting(value, _MAX_YAML_DEPTH, _MAX_YAML_VALUES)  # aliases may make it large, or endless
+    if values > _MAX_YAML_VALUES:
+        raise ValueError(f"more than {_MAX_YAML_VALUES:,} values, each alias counted as what it stands for")
+    if depth > _MAX_YAML_DEPTH:
+        raise ValueError(_TOO_DEEP)
     return value
 
 
-def _check_expanded(value: object) -> None:
-    """Raise ValueError for a value that aliases make large, or endless, when somebody walks through all of it."""
-    level, count = [value], 0
-    for _ in range(_MAX_YAML_DEPTH + 1):
+def nesting(value: object, deepest: int, most: float = inf) -> tuple[int, int]:
+    """How deep mappings and lists stand in each other, and how many values they have; ends above either bound."""
+    level, depth, count = [value], 0, 0
+    while depth <= deepest and count <= most:
         parts = [part for part in level if isinstance(part, dict | list | set | tuple)]
         if not parts:
-            return
-        count += sum(map(len, parts))
-        if count > _MAX_YAML_VALUES:
-            raise ValueError(f"more than {_MAX_YAML_VALUES:,} values, each alias counted as what it stands for")
+            break
+        depth, count = depth + 1, count + sum(map(len, parts))
         level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
-    raise ValueError(_TOO_DEEP)
+    return depth, count
 
 
 class _Loader(yaml.SafeLoader):

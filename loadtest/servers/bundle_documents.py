@@ -12,7 +12,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.service.backends.lucene import LuceneDocuments
 from lightretriever.service.search.documents import Documents
 
 __all__ = ["Postings", "Row", "built", "document_texts", "folder_of", "probes", "read_postings", "read_rows"]
@@ -63,7 +62,7 @@ def read_rows(bundle: Bundle) -> Iterator[Row]:
 def probes(bundle: Bundle, count: int) -> list[str]:
     """Give up to `count` query-like texts."""
     with bundle.sparse() as index:
-        return Documents(LuceneDocuments(index)).probes(count)
+        return Documents(index).probes(count)
 
 
 def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:

@@ -1,10 +1,9 @@
-"""The protocols of a backend: a leg, and the store of documents.
+"""The protocol of a leg.
 
 A *leg* is one way of ranking: it proposes documents with scores. A *backend* is the library that searches a leg. A
 document's ordinal is its position in the order of writing, from 0.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
 
-__all__ = ["DocumentFilter", "DocumentStore", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
+__all__ = ["DocumentFilter", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 
 DocumentFilter = Any
-"""The documents that match a condition, in a form that only the backends read: see `DocumentStore.where`."""
+"""The documents that match a condition, in a form that only the backends read: see `ImpactIndex.where`."""
 
 
 class ScoredDocuments(NamedTuple):
@@ -90,33 +89,3 @@ class Leg(Protocol):
 
     def close(self) -> None:
         """Release the resources that only this leg holds. Idempotent."""
-
-
-class DocumentStore(Protocol):
-    """Stores documents, their ids and their declared fields. Thread-safe."""
-
-    @property
-    def backend(self) -> str:
-        """The backend's name."""
-
-    @property
-    def count(self) -> int:
-        """Number of documents."""
-
-    def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Give the stored JSON of documents (m,), in the order given."""
-
-    def ordinal(self, document_id: str) -> int | None:
-        """Give the ordinal of an id, None if no document has it."""
-
-    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give the terms of a document (n,) int32, ascending, and their impacts (n,) int32."""
-
-    def facets(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
-        """Count the values of a keyword field over documents (m,): most frequent first, ties by value."""
-
-    def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Find the documents that match a condition, as `service.search.filters` writes it."""
-
-    def close(self) -> None:
-        """Close the store. Idempotent."""

@@ -8,10 +8,10 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
-from lightretriever.service.backends.base import DocumentStore, Leg
+from lightretriever.service.backends.base import Leg
 from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.backends.faiss import FaissDense
-from lightretriever.service.backends.lucene import LuceneBm25, LuceneDocuments, LuceneSparse
+from lightretriever.service.backends.lucene import LuceneBm25, LuceneSparse
 from lightretriever.service.schemas import LegName
 
 __all__ = ["Backends"]
@@ -19,10 +19,10 @@ __all__ = ["Backends"]
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The legs by name, and the store of documents."""
+    """The legs by name, and the index that stores the documents."""
 
     legs: dict[LegName, Leg]
-    documents: DocumentStore
+    documents: ImpactIndex
 
     @classmethod
     def open(cls, bundle: Bundle, *, hashed: bool = True) -> Self:
@@ -37,13 +37,13 @@ class Backends:
                 hashes.result()
         index = bundle.sparse()
         try:
-            return cls(_legs(bundle, index), LuceneDocuments(index))
+            return cls(_legs(bundle, index), index)
         except BaseException:
             index.close()
             raise
 
     def close(self) -> None:
-        """Close the legs and the store."""
+        """Close the legs and the index."""
         for leg in self.legs.values():
             leg.close()
         self.documents.close()

@@ -1,6 +1,5 @@
-"""The sparse leg, BM25 and the documents in Lucene, on this machine."""
+"""The sparse leg and BM25 in Lucene, on this machine. The documents are in the same index."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +9,7 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
 
-__all__ = ["LuceneBm25", "LuceneDocuments", "LuceneSparse"]
+__all__ = ["LuceneBm25", "LuceneSparse"]
 
 
 class LuceneSparse:
@@ -37,7 +36,7 @@ class LuceneSparse:
         return shares
 
     def close(self) -> None:
-        """Do nothing: the store of documents closes the index."""
+        """Do nothing: `Backends` closes the index."""
 
 
 class LuceneBm25:
@@ -62,38 +61,4 @@ class LuceneBm25:
         return np.zeros((ordinals.size, query.terms.size), np.float32)
 
     def close(self) -> None:
-        """Do nothing: the store of documents closes the index."""
-
-
-class LuceneDocuments:
-    """The documents of a Lucene index; owns the index."""
-
-    backend: Final = "lucene"
-
-    def __init__(self, index: ImpactIndex) -> None:
-        self._index = index
-        self.count = index.count
-
-    def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Give the stored JSON of documents (m,)."""
-        return self._index.documents(ordinals)
-
-    def ordinal(self, document_id: str) -> int | None:
-        """Give the ordinal of an id, None if no document has it."""
-        return self._index.ordinal(document_id)
-
-    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give the terms of a document and their impacts. Lucene visits every term of the index for this."""
-        return self._index.terms(ordinal)
-
-    def facets(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
-        """Count the values of a keyword field over documents (m,)."""
-        return self._index.counts(field, ordinals)
-
-    def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Find the documents that match a condition."""
-        return self._index.where(condition)
-
-    def close(self) -> None:
-        """Close the index."""
-        self._index.close()
+        """Do nothing: `Backends` closes the index."""

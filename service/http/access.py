@@ -5,7 +5,7 @@ import math
 from collections import OrderedDict
 from threading import Lock
 from time import monotonic
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from lightretriever.service.errors import RateLimitedError, RouteNotFoundError, UnauthorizedError
 from lightretriever.service.http.api_keys import ApiKeys, KeyScope
@@ -39,46 +39,34 @@ class RateLimit:
         """Number of buckets."""
         return len(self._buckets)
 
-    def take(self, caller: Caller, now: float | None = None) -> None:
-        """Let the caller's request through, or raise RateLimitedError. `now` is a `monotonic` time in seconds."""
-        before = self._charge(caller, 1, now, at_least=1)
-        if before < 1:
-            wait = math.ceil((1 - before) / self._per_s)
+    def take(self, caller: Caller, now: float | None = None, *, cost: int = 1, passed: bool = False) -> None:
+        """Charge the caller for a request. RateLimitedError if there is no token, unless the request has `passed`
+        before. `now` is a `monotonic` time in seconds."""
+        now = monotonic() if now is None else now
+        with self._lock:
+            tokens, since = self._buckets.get(caller, (float(self._burst), now))
+            tokens = min(float(self._burst), tokens + (now - since) * self._per_s)
+            allowed = passed or tokens >= 1
+            self._buckets[caller] = (tokens - cost if allowed else tokens, now)
+            self._buckets.move_to_end(caller)
+            if len(self._buckets) > self._callers:
+                self._buckets.popitem(last=False)
+        if not allowed:
+            wait = math.ceil((1 - tokens) / self._per_s)
             raise RateLimitedError(
                 f"{self._per_s:g} requests a second are allowed, and {self._burst} at once. Try again in {wait} s.",
                 retry_after_s=wait,
             )
 
-    def owe(self, caller: Caller, cost: int, now: float | None = None) -> None:
-        """Charge the caller for a request that was let through."""
-        self._charge(caller, cost, now, at_least=-math.inf)
-
-    def _charge(self, caller: Caller, cost: int, now: float | None, at_least: float) -> float:
-        """Take tokens if there are `at_least` so many. Gives how many there were."""
-        now = monotonic() if now is None else now
-        with self._lock:
-            tokens, since = self._buckets.get(caller, (float(self._burst), now))
-            tokens = min(float(self._burst), tokens + (now - since) * self._per_s)
-            self._buckets[caller] = (tokens - cost if tokens >= at_least else tokens, now)
-            self._buckets.move_to_end(caller)
-            if len(self._buckets) > self._callers:
-                self._buckets.popitem(last=False)
-        return tokens
-
 
 class Access:
     """Checks the API key and the rate of each request."""
 
-    def __init__(self, keys: ApiKeys | None, limit: RateLimit | None) -> None:
-        self._keys = keys
-        self._limit = limit
-
-    @classmethod
-    def open(cls, settings: Settings) -> Self:
-        """Read keys and limits from the settings. SettingsError if the file of keys can't be used."""
-        keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
+    def __init__(self, settings: Settings) -> None:
+        """SettingsError if the file of keys can't be used."""
+        self._keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
         rate = settings.rate_limit_per_s
-        return cls(keys, RateLimit(rate, settings.rate_limit_burst) if rate else None)
+        self._limit = RateLimit(rate, settings.rate_limit_burst) if rate else None
 
     def enter(self, scope: KeyScope, authorization: str, address: str, about: dict[str, Any]) -> Caller:
         """Let a request pass, with its header `Authorization`, "" if it has none, from the client at this address.
@@ -102,7 +90,7 @@ class Access:
     def charge(self, caller: Caller, cost: int) -> None:
         """Charge for a request that passed, and costs as much as `cost` requests."""
         if self._limit is not None:
-            self._limit.owe(caller, cost - 1)
+            self._limit.take(caller, cost=cost - 1, passed=True)
 
     def _take(self, caller: Caller) -> None:
         if self._limit is not None:

@@ -3,9 +3,9 @@
 import platform
 from typing import Final
 
+from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.schemas import BundleFacts, Info, LegFacts, Limits
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.versions import package_version
 
 __all__ = ["info_of"]
 
@@ -39,5 +39,6 @@ def info_of(engine: SearchEngine) -> Info:
         fields=engine.fields,
         filters=manifest.fields,
         limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
-        versions={"python": platform.python_version()} | {name: package_version(name) for name in _PACKAGES},
+        versions={"python": platform.python_version()}
+        | {name: package_version(name) or "not installed" for name in _PACKAGES},
     )

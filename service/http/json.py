@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
+from lightretriever.artifacts.files.reading import nesting
 from lightretriever.service.errors import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -109,19 +110,14 @@ def _validated(content: Any, model: type[M]) -> M:
 
 
 def _check_size(content: Any) -> None:
-    """Raise InvalidRequestError for too many or too deep values, level by level, without recursion."""
-    level, count = [content], 0
-    for _ in range(MOST_NESTED + 1):
-        parts = [part for part in level if isinstance(part, dict | list)]
-        if not parts:
-            return
-        count += sum(map(len, parts))
-        if count > MOST_VALUES:
-            message = f"there are more than {MOST_VALUES} values in it; send fewer"
-            raise InvalidRequestError.of(FieldError("body", message))
-        level = [value for part in parts for value in (part.values() if isinstance(part, dict) else part)]
-    message = f"more than {MOST_NESTED} objects and lists stand around a value; nest it less"
-    raise InvalidRequestError.of(FieldError("body", message))
+    """Raise InvalidRequestError for too many or too deep values."""
+    depth, values = nesting(content, MOST_NESTED, MOST_VALUES)
+    if values > MOST_VALUES:
+        message = f"there are more than {MOST_VALUES} values in it; send fewer"
+        raise InvalidRequestError.of(FieldError("body", message))
+    if depth > MOST_NESTED:
+        message = f"more than {MOST_NESTED} objects and lists stand around a value; nest it less"
+        raise InvalidRequestError.of(FieldError("body", message))
 
 
 def _check_media_type(request: Request) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightretriever.service.errors import InternalError, ServiceError, shortened
 from lightretriever.service.http.access import client_address
 from lightretriever.service.http.problems import problem_response
-from lightretriever.service.observability.metrics import Metrics
+from lightretriever.service.observability.metrics import Metrics, StageClock
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -60,9 +60,8 @@ class Envelope:
         if (tracing := self._tracing()) is not None:
             trace = tracing.begin(scope, method, answer.arrived, answer.request_id)
             answer.about["trace_id"] = trace.id
-        # What the engine wants to know of the time.
-        when = {"arrived": answer.arrived, "marks": None if trace is None else trace.marks}
-        scope.setdefault("state", {}).update(when=when, request_id=answer.request_id, about=answer.about)
+        clock = StageClock(answer.arrived, None if trace is None else trace.marks)
+        scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, about=answer.about)
         metrics.in_flight.inc()
         try:
             await self._app(scope, receive, answer)

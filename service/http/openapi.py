@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import yaml
 from fastapi.openapi.utils import get_openapi
+from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import errors, schemas
 from lightretriever.service.http.json import JSON
 from lightretriever.service.http.problems import PROBLEM_JSON, problem
 from lightretriever.service.settings import Settings
-from lightretriever.service.versions import package_version
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute
@@ -93,7 +93,7 @@ def describe(
 
 def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:
     """Describe the routes, the models, the kinds of errors, and the limits that the settings set."""
-    version = package_version("lightretriever-search")
+    version = package_version("lightretriever-search") or "not installed"
     document = get_openapi(title="LightRetriever Search", version=version, description=_ABOUT, routes=routes)
     _, definitions = models_json_schema(_MODELS, ref_template="#/components/schemas/{model}")
     document["components"] = {"schemas": definitions["$defs"]}

@@ -5,10 +5,10 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -26,6 +26,7 @@ from lightretriever.service.http.openapi import (
 )
 from lightretriever.service.http.pages import Page
 from lightretriever.service.http.state import AppState
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
@@ -69,12 +70,12 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 )
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel, under one deadline."""
-    body, when = await _begin(request), _when(request)
+    body = await _begin(request)
 
     def work(engine: SearchEngine) -> Response:
         asked = parse(body, SearchRequest)
         _charge(request, search_cost(asked, engine.settings))
-        return json_response(engine.answer(asked, **when))
+        return json_response(engine.answer(asked, _clock(request)))
 
     return await _work(request, work)
 
@@ -86,7 +87,7 @@ async def search(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
-    body, when, most = await _begin(request), _when(request), _state(request).settings.max_batch
+    body, clock, most = await _begin(request), _clock(request), _state(request).settings.max_batch
     with _state(request).admission.enter(), _holder(request).lease() as engine:
         _tell_legs(request, engine)
         # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
@@ -94,14 +95,14 @@ async def search_batch(request: Request) -> Response:
         cost = sum(search_cost(one, engine.settings) for one in asked)
         with _state(request).admission.enter(cost, inside=1):
             _charge(request, cost)
-            searches = await _in_thread(engine, when, lambda: engine.batch(asked, **when))
-            tasks = [asyncio.ensure_future(_in_thread(engine, when, answer)) for answer in searches]
+            searches = await _in_thread(engine, clock, lambda: engine.batch(asked, clock))
+            tasks = [asyncio.ensure_future(_in_thread(engine, clock, answer)) for answer in searches]
             try:
                 results = [await task for task in tasks]
             finally:
                 for task in tasks:
                     task.cancel()
-            return await _in_thread(engine, when, lambda: json_response({"results": results}))
+            return await _in_thread(engine, clock, lambda: json_response({"results": results}))
 
 
 @router.post(
@@ -109,8 +110,10 @@ async def search_batch(request: Request) -> Response:
 )
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
-    body, when = await _begin(request), _when(request)
-    return await _work(request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), **when)))
+    body = await _begin(request)
+    return await _work(
+        request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), _clock(request)))
+    )
 
 
 @router.get(
@@ -121,8 +124,8 @@ async def encode(request: Request) -> Response:
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
     _enter(request, "search")
-    when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.document(document_id, **when)))
+    document_id = request.path_params["id"]
+    return await _work(request, lambda engine: json_response(engine.document(document_id, _clock(request))))
 
 
 @router.get(
@@ -136,8 +139,8 @@ async def terms(request: Request) -> Response:
     This visits every term of the inverted index, which takes milliseconds.
     """
     _enter(request, "search")
-    when, document_id = _when(request), request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.terms(document_id, **when)))
+    document_id = request.path_params["id"]
+    return await _work(request, lambda engine: json_response(engine.terms(document_id, _clock(request))))
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
@@ -224,10 +227,9 @@ def _charge(request: Request, cost: int) -> None:
     _state(request).access.charge(request.scope["state"]["caller"], cost)
 
 
-def _when(request: Request) -> dict[str, Any]:
-    """The engine's arguments `arrived` and `marks`."""
-    when: dict[str, Any] = request.scope["state"]["when"]
-    return when
+def _clock(request: Request) -> StageClock:
+    clock: StageClock = request.scope["state"]["clock"]
+    return clock
 
 
 async def _begin(request: Request) -> bytes:
@@ -243,14 +245,14 @@ async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> R
     """Let a thread work, which reads the body and writes the answer too: both may take long."""
     with _state(request).admission.enter(), _holder(request).lease() as engine:
         _tell_legs(request, engine)
-        return await _in_thread(engine, _when(request), lambda: work(engine))
+        return await _in_thread(engine, _clock(request), lambda: work(engine))
 
 
-async def _in_thread(engine: SearchEngine, when: Mapping[str, Any], work: Callable[[], T]) -> T:
+async def _in_thread(engine: SearchEngine, clock: StageClock, work: Callable[[], T]) -> T:
     """Run `work` in a thread of the engine. DeadlineError at the service's own deadline; the abandoned work goes on."""
     call, deadline_ms = engine.submit(work), engine.settings.deadline_ms
     try:
-        async with asyncio.timeout(when["arrived"] + deadline_ms / 1e3 - perf_counter()) as deadline:
+        async with asyncio.timeout(clock.arrived + deadline_ms / 1e3 - perf_counter()) as deadline:
             return await asyncio.wrap_future(call.future)
     except TimeoutError as error:
         if not deadline.expired():

@@ -21,6 +21,6 @@ class AppState:
     def __init__(self, settings: Settings, tracing: "Tracing | None") -> None:
         """SettingsError if the file of API keys can't be used."""
         self.settings = settings
-        self.access = Access.open(settings)
+        self.access = Access(settings)
         self.admission = Admission(settings.threads(), settings.max_waiting)
         self.tracing = tracing

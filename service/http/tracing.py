@@ -7,8 +7,8 @@ recorded, so the search itself only appends to a list.
 from time import perf_counter, time_ns
 from typing import Final, Self
 
+from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.observability.metrics import Mark
-from lightretriever.service.versions import package_version
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
@@ -30,7 +30,7 @@ class Tracing:
     """Makes the spans of one process and passes them to a processor."""
 
     def __init__(self, processor: SpanProcessor) -> None:
-        about = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search")}
+        about = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search") or "not installed"}
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("service")

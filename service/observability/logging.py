@@ -4,7 +4,6 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -16,7 +15,6 @@ _COMMON: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "ascti
 # Control characters and those that turn the direction of writing: a terminal obeys them, or shows another text. Lines
 # end at some of them.
 _UNSEEN: Final = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_OWN: Final = len(vars(logging.makeLogRecord({})))
 
 
 def configure_logging(level: str) -> None:
@@ -35,8 +33,7 @@ class _JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"event": record.getMessage(), "level": record.levelname.lower(), "logger": record.name}
-        given = islice(vars(record).items(), _OWN, None)  # the record's own attributes come first
-        line |= {name: value for name, value in given if name not in _COMMON}
+        line |= {name: value for name, value in vars(record).items() if name not in _COMMON}
         line["timestamp"] = datetime.fromtimestamp(record.created, UTC)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

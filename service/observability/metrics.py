@@ -55,6 +55,10 @@ class StageClock:
         self.arrived = perf_counter() if arrived is None else arrived
         self.seconds: dict[Stage, float] = {}
 
+    def another(self) -> "StageClock":
+        """Give a clock for another search of the same request."""
+        return StageClock(self.arrived, self._marks)
+
     @contextmanager
     def measure(self, stage: Stage) -> Iterator[None]:
         """Add the block's time to the stage, unless the block raises."""
@@ -62,19 +66,14 @@ class StageClock:
         yield
         self.add(stage, started)
 
-    def add(self, stage: Stage, started: float) -> float:
-        """Add the time since the `perf_counter` time `started`; give the present one. Cheaper than `measure`."""
-        now = perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - started
-        if self._marks is not None:
-            self._marks.append((stage, started, now))
-        return now
-
-    def took(self, stage: Stage, started: float, ended: float) -> None:
-        """Record a stage that another thread measured; of several parallel ones, the longest counts."""
-        self.seconds[stage] = max(ended - started, self.seconds.get(stage, 0.0))
+    def add(self, stage: Stage, started: float, ended: float | None = None) -> float:
+        """Add the time from `started` to `ended`, `perf_counter` times; give the latter, default now. Cheaper than
+        `measure`."""
+        ended = perf_counter() if ended is None else ended
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + ended - started
         if self._marks is not None:
             self._marks.append((stage, started, ended))
+        return ended
 
     def total(self) -> float:
         """Give the seconds since the arrival."""

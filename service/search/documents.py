@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import orjson
+from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from lightretriever.service.backends.base import DocumentStore
 from lightretriever.service.errors import SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
@@ -37,7 +37,7 @@ class Documents:
     Every method raises SearchFailedError if the store fails.
     """
 
-    def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:
+    def __init__(self, store: ImpactIndex, names: Sequence[str] | None = None) -> None:
         """`names` are those of all fields, as the manifest has them; None in a bundle of an older version."""
         self.store = store
         found = [names] if names is not None else self._sample(_SAMPLE)
@@ -59,10 +59,11 @@ class Documents:
         ordinal = self._ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
-    def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[tuple[str, int]]]:
-        """Count each field's values over documents (m,), the most frequent first."""
+    def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[dict[str, Any]]]:
+        """Count each field's values over documents (m,), the most frequent first, as `FacetCount`."""
         with reading():
-            return {field: self.store.facets(field, ordinals) for field in fields}
+            found = {field: self.store.counts(field, ordinals) for field in fields}
+        return {name: [{"value": value, "count": count} for value, count in counts] for name, counts in found.items()}
 
     def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
         """Give one document's impacts by term, and its fields, or None if no document has this id."""

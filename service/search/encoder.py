@@ -9,8 +9,9 @@ A extra_terms text of weight w counts as if it stood behind the query w times; w
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, repeat
 from time import perf_counter
 
 import numpy as np
@@ -23,42 +24,13 @@ from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["EncodedQueries", "QueryEncoder"]
+__all__ = ["QueryEncoder"]
 
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
 _NOTHING = 1e-6  # rounding noise of weights that cancel a token
 
 _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedQueries:
-    """Many queries (q): the fields of `EncodedQuery`, concatenated.
-
-    bounds: (q + 1,) int64; query i has the terms from bounds[i] to bounds[i + 1]. dense: (q, D), None if not requested.
-    Indexing and iteration give views.
-    """
-
-    bounds: npt.NDArray[np.int64]
-    terms: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int64]
-    term_weights: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32]
-    dense: npt.NDArray[np.float32] | None
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def __iter__(self) -> Iterator[EncodedQuery]:
-        return map(self.__getitem__, range(len(self)))
-
-    def __getitem__(self, number: int) -> EncodedQuery:
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        part = slice(self.bounds[number], self.bounds[number + 1])
-        dense = None if self.dense is None else self.dense[number]
-        return EncodedQuery(self.terms[part], self.counts[part], self.term_weights[part], self.weights[part], dense)
 
 
 class QueryEncoder:
@@ -109,8 +81,11 @@ class QueryEncoder:
         clock.add("encode" if dense else "tokenize", started)
         return EncodedQuery(terms, counts, term_weights, weights, vector, text=text)
 
-    def encode_batch(self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True) -> EncodedQueries:
-        """Encode many texts, each as `encode` does. An error names the first bad text, as `queries.N`."""
+    def encode_batch(
+        self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True
+    ) -> Iterator[EncodedQuery]:
+        """Encode many texts at once, each as `encode` does, to views of common arrays. An error names the first bad
+        text, as `queries.N`."""
         started = perf_counter()
         ids, lengths = self.tokenizer.query_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
@@ -120,13 +95,15 @@ class QueryEncoder:
         bounds, terms, counts = kernels.count_each(ids, lengths)
         term_weights = counts.astype(np.float32)
         weights = term_weights if self._idf is None else term_weights * self._idf.take(terms)
-        vectors = None
+        vectors: Iterable[npt.NDArray[np.float32] | None] = repeat(None, len(texts))
         if dense:
             vectors, norms = self.tables[task].sums.directions(bounds, terms, term_weights)
             if (short := np.flatnonzero(norms < _SHORTEST)).size:
                 raise _no_direction(f"queries.{short[0]}", texts[short[0]])
         clock.add("encode" if dense else "tokenize", started)
-        return EncodedQueries(bounds, terms, counts, term_weights, weights, vectors)
+        parts = [slice(*ends) for ends in pairwise(bounds.tolist())]
+        arrays = ([array[part] for part in parts] for array in (terms, counts, term_weights, weights))
+        return map(EncodedQuery, *arrays, vectors)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """Add each term's part of the dense vector to a query."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Event
 from time import perf_counter
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import (
@@ -21,22 +21,24 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.execution.executor import Call
 from lightretriever.service.execution.memory import trim_heap
-from lightretriever.service.observability.metrics import Mark, Metrics, StageClock
+from lightretriever.service.observability.metrics import Metrics, StageClock
 from lightretriever.service.schemas import (
     Document,
     DocumentTerms,
     EncodeRequest,
     EncodeResponse,
     EncodeTimings,
+    Mode,
     SearchRequest,
     SearchResponse,
     TokenCount,
+    Weights,
 )
 from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
-from lightretriever.service.search.plan import REQUESTS, Parts, Plan, fusion_weights, modes_of
+from lightretriever.service.search.plan import REQUESTS, Parts, Plan
 from lightretriever.service.search.request import RequestLimits, candidates_of
 from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
@@ -44,15 +46,16 @@ from lightretriever.service.settings import Settings
 __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
+_PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 T = TypeVar("T")
 
 
 class SearchEngine:
     """Searches one bundle. Thread-safe.
 
-    `arrived` is the `perf_counter` time in seconds at which a deadline starts, default now; `marks` collects the times
-    of the stages. InvalidRequestError for a request out of limits, NoTokensError or NoDirectionError for a query that
-    can't be encoded, DeadlineError or SearchFailedError if there is no answer.
+    `clock` times the stages; the deadline starts at its `arrived`, default now. InvalidRequestError for a request out
+    of limits, NoTokensError or NoDirectionError for a query that can't be encoded, DeadlineError or SearchFailedError
+    if there is no answer.
     """
 
     def __init__(self, bundle: Bundle, settings: Settings, parts: Parts, metrics: Metrics | None = None) -> None:
@@ -61,15 +64,16 @@ class SearchEngine:
         self.settings = settings
         self.metrics = metrics or Metrics()
         self.parts = parts
-        self.modes = modes_of(bundle.manifest)
+        manifest = bundle.manifest
+        self.modes: list[Mode] = [mode for mode in get_args(Mode) if mode != "bm25" or manifest.sparse.words]
         """Search modes that the bundle supports."""
-        self.fusion_weights = fusion_weights(bundle.manifest)
+        self.fusion_weights = _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
         """Default weights of linear fusion."""
         self._limits = RequestLimits(
             settings,
-            tasks=bundle.manifest.tasks,
+            tasks=manifest.tasks,
             fields=parts.documents.fields,
-            filters=bundle.manifest.fields,
+            filters=manifest.fields,
             modes=self.modes,
         )
         self._warm = False
@@ -109,57 +113,44 @@ class SearchEngine:
         lanes = self.parts.executor.lanes
         self.metrics.describe(self.bundle.manifest, self.parts.backends(), self._ready, lanes)
 
-    def search(
-        self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> SearchResponse:
+    def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
         """Answer one search."""
-        return SearchResponse.model_validate(self.answer(request, arrived=arrived, marks=marks))
+        return SearchResponse.model_validate(self.answer(request, clock))
 
-    def answer(self, request: SearchRequest, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Plain:
+    def answer(self, request: SearchRequest, clock: StageClock | None = None) -> Plain:
         """Answer one search with plain dictionaries that have the keys of `SearchResponse`."""
         self._require_open()
         self._limits.check_search(request)
-        return self._answer(request, arrived, marks)
+        return self._answer(request, clock or StageClock())
 
-    def search_batch(
-        self,
-        requests: Sequence[SearchRequest],
-        *,
-        arrived: float | None = None,
-        marks: list[Mark] | None = None,
-    ) -> list[SearchResponse]:
+    def search_batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[SearchResponse]:
         """Answer several searches, in their order. An error of one search, which it names, fails the whole batch."""
-        calls = [self.submit(search) for search in self.batch(requests, arrived=arrived, marks=marks)]
+        calls = [self.submit(search) for search in self.batch(requests, clock)]
         try:
             return [SearchResponse.model_validate(call.future.result()) for call in calls]
         finally:
             for call in calls:
                 call.future.cancel()
 
-    def batch(
-        self, requests: Sequence[SearchRequest], *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> list[Callable[[], Plain]]:
+    def batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[Callable[[], Plain]]:
         """Check several searches, and give for each a function that answers it as `answer` does.
 
         Errors name the search. After a search has failed, later ones don't begin.
         """
         self._require_open()
         self._limits.check_batch(requests)
-        since = perf_counter() if arrived is None else arrived
-        failed: list[int] = []
+        clock, failed = clock or StageClock(), list[int]()
         explained = sum(request.explain for request in requests)
         return [
-            partial(self._of_batch, number, failed, request, since, marks, explained)
+            partial(self._of_batch, number, failed, request, clock.another(), explained)
             for number, request in enumerate(requests)
         ]
 
-    def encode(
-        self, request: EncodeRequest, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> EncodeResponse:
+    def encode(self, request: EncodeRequest, clock: StageClock | None = None) -> EncodeResponse:
         """Encode a text as a query."""
         self._require_open()
         self._limits.check_encode(request)
-        clock = StageClock(arrived, marks)
+        clock = clock or StageClock()
         self._require_time(clock)
         encoder, task = self.parts.encoder, request.task or self.bundle.manifest.default_task
         query = encoder.encode(request.text, task, clock, field="text")
@@ -173,16 +164,14 @@ class SearchEngine:
         timings = EncodeTimings(**clock.milliseconds())
         return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
 
-    def document(self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None) -> Document:
+    def document(self, document_id: str, clock: StageClock | None = None) -> Document:
         """Read a document. DocumentNotFoundError if none has this id."""
-        fields = self._read(self.parts.documents.get, document_id, StageClock(arrived, marks))
+        fields = self._read(self.parts.documents.get, document_id, clock or StageClock())
         return Document(id=document_id, fields=fields)
 
-    def terms(
-        self, document_id: str, *, arrived: float | None = None, marks: list[Mark] | None = None
-    ) -> DocumentTerms:
+    def terms(self, document_id: str, clock: StageClock | None = None) -> DocumentTerms:
         """Give the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
-        impacts, fields = self._read(self.parts.documents.terms, document_id, StageClock(arrived, marks))
+        impacts, fields = self._read(self.parts.documents.terms, document_id, clock or StageClock())
         return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
     def submit(self, work: Callable[[], T]) -> Call[T]:
@@ -226,35 +215,27 @@ class SearchEngine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _answer(
-        self, request: SearchRequest, arrived: float | None, marks: list[Mark] | None, explained: int = 1
-    ) -> Plain:
-        search = Search(self.parts, self._plan(request, explained), StageClock(arrived, marks))
+    def _answer(self, request: SearchRequest, clock: StageClock, explained: int = 1) -> Plain:
+        search = Search(self.parts, self._plan(request, explained), clock)
         try:
             answer = search.run()
             for leg, reason in search.missing.items():
                 self.metrics.degraded.labels(leg, reason).inc()
             return answer
         finally:
-            self.metrics.observe(search.clock)
+            self.metrics.observe(clock)
             for leg, reason in search.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
                 about = {"leg": leg, "backend": self.parts.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=about)
 
     def _of_batch(
-        self,
-        number: int,
-        failed: list[int],
-        request: SearchRequest,
-        arrived: float,
-        marks: list[Mark] | None,
-        explained: int,
+        self, number: int, failed: list[int], request: SearchRequest, clock: StageClock, explained: int
     ) -> Plain:
         if any(earlier < number for earlier in failed):
             raise SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
         try:
-            return self._answer(request, arrived, marks, explained)
+            return self._answer(request, clock, explained)
         except BaseException as error:
             failed.append(number)
             if isinstance(error, ServiceError):

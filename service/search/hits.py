@@ -11,21 +11,10 @@ import numpy.typing as npt
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.fusion import CandidateTable, Fused
 
-__all__ = ["Counts", "Fetched", "Plain", "list_facets", "list_hits"]
+__all__ = ["Plain", "list_hits"]
 
 Plain = dict[str, Any]
 """An answer, or a part of it, with the keys of its model in their order."""
-
-Fetched = list[tuple[str, dict[str, Any]]]
-"""Ids and fields of documents."""
-
-Counts = dict[str, list[tuple[str, int]]]
-"""By field, the values and their document counts."""
-
-
-def list_facets(counts: Counts) -> dict[str, list[Plain]]:
-    """Give the counts as `FacetCount`."""
-    return {name: [{"value": value, "count": count} for value, count in found] for name, found in counts.items()}
 
 
 def list_hits(
@@ -33,11 +22,12 @@ def list_hits(
     legs: list[LegName],
     fused: Fused,
     page: npt.NDArray[np.intp],
-    documents: Fetched,
+    documents: list[tuple[str, Plain]],
     offset: int,
 ) -> list[Plain]:
     """Give the hits of a page, as `Hit`. `page`: columns (k,) of the table, best first, after `offset` other hits.
-    `legs` names the table's rows; `documents` are the page's."""
+    `legs` names the table's rows; `documents` are the page's ids and
+    fields."""
     cells = zip(legs, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
     found = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
     nothing: list[Plain | None] = [None] * len(page)

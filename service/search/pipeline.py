@@ -15,7 +15,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from lightretriever.service.search.hits import Plain, list_facets, list_hits
+from lightretriever.service.search.hits import Plain, list_hits
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.snippets import add_snippets
 
@@ -100,7 +100,7 @@ class Search:
         for name, outcome in self._parts.executor.gather(calls, self._until(_LEGS_UNTIL)).items():
             if outcome.reason is None:
                 found[name] = outcome.get()
-                self.clock.took(name, outcome.started, outcome.ended)
+                self.clock.add(name, outcome.started, outcome.ended)
             else:
                 self.missing[name] = outcome.reason
                 if outcome.error is not None:
@@ -164,7 +164,7 @@ class Search:
         if request.facets:
             self._require_time("count the facets")
             with self.clock.measure("facets"):
-                facets = list_facets(parts.documents.facets(request.facets, table.ordinals))
+                facets = parts.documents.facets(request.facets, table.ordinals)
         return {
             "hits": hits,
             "degraded": sorted(self.missing),

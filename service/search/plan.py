@@ -2,36 +2,24 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Self, get_args
+from typing import Final, Self
 
-from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.base import Leg
 from lightretriever.service.backends.local import Backends
+from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
-from lightretriever.service.schemas import LegName, Mode, SearchRequest, Weights
+from lightretriever.service.schemas import LegName, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters
 from lightretriever.service.settings import Settings
 
-__all__ = ["REQUESTS", "Parts", "Plan", "fusion_weights", "modes_of"]
+__all__ = ["REQUESTS", "Parts", "Plan"]
 
 REQUESTS: Final = "requests"
 """The lane for whole requests; each other lane has the name of the leg whose searches it runs."""
-
-_PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
-
-
-def fusion_weights(manifest: Manifest) -> Weights:
-    """Give the default weights of linear fusion: the bundle's, else the paper's."""
-    return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
-
-
-def modes_of(manifest: Manifest) -> list[Mode]:
-    """Give the search modes that a bundle supports."""
-    return [mode for mode in get_args(Mode) if mode != "bm25" or manifest.sparse.words]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +57,7 @@ class Parts:
 
     def backends(self) -> dict[Stage, str]:
         """Give the backend of each stage that has one."""
-        documents = self.documents.store.backend
+        documents = LuceneSparse.backend
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
         return {**legs, "filter": documents, "fetch": documents, "facets": documents}
 

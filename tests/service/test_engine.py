@@ -9,7 +9,6 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-from lightretriever.service.backends.lucene import LuceneDocuments
 from lightretriever.service.errors import DocumentNotFoundError, InvalidRequestError, NotReadyError
 from lightretriever.service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
@@ -217,8 +216,7 @@ def test_a_field_that_one_document_has_can_be_asked_for(tmp_path: Path) -> None:
         writer.add([f"n{number}" for number in range(3000)], [json.dumps(one).encode() for one in records], *rows)
     index = ImpactIndex.open(tmp_path / "lucene")
     try:
-        store = LuceneDocuments(index)
-        assert Documents(store, ["_id", "rare", "text"]).fields == ["rare", "text", "title"]
-        assert Documents(store, None).fields == ["text", "title"]  # of an older bundle, a sample of 1,000
+        assert Documents(index, ["_id", "rare", "text"]).fields == ["rare", "text", "title"]
+        assert Documents(index, None).fields == ["text", "title"]  # of an older bundle, a sample of 1,000
     finally:
         index.close()

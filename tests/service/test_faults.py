@@ -4,17 +4,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import sleep
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import DocumentSet
+from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
-from lightretriever.service.backends.lucene import LuceneDocuments
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -241,26 +242,26 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -
     assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 0
 
 
-class BrokenDocuments(LuceneDocuments):
+class BrokenDocuments(ImpactIndex):
     """Can't be read, once they were opened."""
 
-    def documents(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
+    def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         raise OSError("broken documents")
 
 
-class HangingDocuments(LuceneDocuments):
+class HangingDocuments(ImpactIndex):
     """Are read when the gate opens."""
 
     gate: threading.Event
 
-    def documents(self, ordinals: npt.NDArray[np.int64]) -> list[bytes]:
+    def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         self.gate.wait()
         return super().documents(ordinals)
 
 
 def test_documents_that_can_not_be_read(fresh_engine: SearchEngine) -> None:
     with fresh_engine.bundle.sparse() as index:
-        fresh_engine.parts.documents.store = BrokenDocuments(index)
+        fresh_engine.parts.documents.store = BrokenDocuments(index.handle, index.path)
         with pytest.raises(SearchFailedError, match="documents could not be read"):
             fresh_engine.search(SearchRequest(query="a"))
         with pytest.raises(SearchFailedError, match="documents could not be read"):
@@ -271,7 +272,7 @@ def test_documents_that_hang_hold_their_requests_only(hasty_engine: SearchEngine
     body = {"query": "play music"}
     healthy = hasty_engine.parts.documents.store
     with TestClient(create_app(hasty_engine)) as client, hasty_engine.bundle.sparse() as index:
-        hanging = hasty_engine.parts.documents.store = HangingDocuments(index)
+        hanging = hasty_engine.parts.documents.store = HangingDocuments(index.handle, index.path)
         hanging.gate = threading.Event()
         late = client.post("/search", json=body)
         assert (late.status_code, late.json()["kind"]) == (504, "deadline_exceeded")
@@ -293,9 +294,9 @@ def test_documents_that_hang_hold_their_requests_only(hasty_engine: SearchEngine
 
 def test_a_request_that_waited_too_long_is_not_begun(fresh_engine: SearchEngine) -> None:
     with pytest.raises(DeadlineError, match="had not begun"):
-        fresh_engine.search(SearchRequest(query="a", deadline_ms=5), arrived=0.0)
+        fresh_engine.search(SearchRequest(query="a", deadline_ms=5), StageClock(0.0))
     with pytest.raises(DeadlineError, match="turn of the request"):
-        fresh_engine.encode(EncodeRequest(text="a"), arrived=0.0)
+        fresh_engine.encode(EncodeRequest(text="a"), StageClock(0.0))
 
 
 def test_faults_over_http(fresh_engine: SearchEngine) -> None:

@@ -13,8 +13,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.backends.base import DocumentFilter
-from lightretriever.service.backends.lucene import LuceneDocuments
+from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -192,7 +191,7 @@ def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch:
     looked: list[Sequence[str]] = []
     where = engine.parts.documents.store.where
 
-    def counted(condition: Sequence[str]) -> DocumentFilter:
+    def counted(condition: Sequence[str]) -> DocumentSet:
         looked.append(condition)
         return where(condition)
 
@@ -210,13 +209,13 @@ def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.Monke
     monkeypatch.setattr("lightretriever.service.search.filters._KEPT_BYTES", 600)  # two sets of a thousand documents
     looked: list[Sequence[str]] = []
 
-    class Counting(LuceneDocuments):
-        def where(self, condition: Sequence[str]) -> DocumentFilter:
+    class Counting(ImpactIndex):
+        def where(self, condition: Sequence[str]) -> DocumentSet:
             looked.append(condition)
             return super().where(condition)
 
     with engine.bundle.sparse() as index:
-        filters = Filters(Counting(index))
+        filters = Filters(Counting(index.handle, index.path))
         first, second, third = [("number", "share", "0.0", f"{below}.0") for below in (1, 2, 3)]
         for condition in (first, second, third, second, third, first):
             filters.where(condition)

@@ -14,6 +14,7 @@ from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocume
 from lightretriever.service.errors import DeadlineError, OverloadedError
 from lightretriever.service.http.admission import Admission
 from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
@@ -137,7 +138,7 @@ def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: 
 
 def test_a_late_document_is_not_read(engine: SearchEngine) -> None:
     with pytest.raises(DeadlineError, match="turn of the request"):
-        engine.document("music", arrived=perf_counter() - 61)
+        engine.document("music", StageClock(perf_counter() - 61))
 
 
 def test_the_count_goes_down_whatever_happens() -> None:

@@ -104,7 +104,7 @@ def test_what_a_request_costs_beyond_one_is_owed() -> None:
     limit = RateLimit(2.0, 3)
     caller: Caller = ("key", "a")
     limit.take(caller, 0.0)
-    limit.owe(caller, 9, 0.0)  # 3 - 1 - 9 = -7
+    limit.take(caller, 0.0, cost=9, passed=True)  # 3 - 1 - 9 = -7
     with pytest.raises(RateLimitedError, match="Try again in 4 s"):
         limit.take(caller, 0.0)
     with pytest.raises(RateLimitedError):
