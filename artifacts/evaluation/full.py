@@ -34,7 +34,9 @@ class QueryModel:
     @property
     def is_biencoder(self) -> bool:
         """Whether it is a folder of sentence-transformers, which has no sparse side."""
-        return (Path(self.path) / "modules.json").is_file()
+        from lightretriever.artifacts.pipeline.loading import is_of_sentence_transformers  # needs the extra
+
+        return is_of_sentence_transformers(self.path)
 
     def load(self, work: Path, *, lowercase: bool, device: str = "auto") -> "Encoder":
         """Load it to encode queries; a GGUF file is converted below `work`. Raises ModelError."""

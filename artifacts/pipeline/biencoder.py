@@ -1,4 +1,7 @@
-"""A sentence-transformers bi-encoder: the teacher of a distilled token table, and what reads the documents."""
+"""A sentence-transformers bi-encoder: the teacher of a distilled token table, and what reads the documents.
+
+An asymmetric one (a Router) has other modules for queries; the tokens and the table are theirs.
+"""
 
 import json
 import math
@@ -13,7 +16,7 @@ import torch
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
-from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
+from lightretriever.artifacts.pipeline.loading import check_vocabulary, library_class, loading, module_folders, route
 from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 from lightretriever.artifacts.progress import ProgressBar
@@ -34,6 +37,11 @@ class BiEncoder(Encoder):
     model: SentenceTransformer
 
     @property
+    def _reads(self) -> Any:
+        """The module that reads a query."""
+        return route(self.model, "query")[0]
+
+    @property
     def impacts(self) -> ImpactKind:
         """BM25: it has no sparse side."""
         return "bm25"
@@ -42,8 +50,8 @@ class BiEncoder(Encoder):
         """How many texts have more tokens than it reads, special ones included."""
         if self.longest is None:
             return 0
-        room = self.longest - self.model.tokenizer.num_special_tokens_to_add()
-        return sum(len(ids) > room for ids in self.tokenizer.encode_batch(texts))
+        reads = route(self.model, "document")[0].tokenizer
+        return sum(len(ids) > self.longest for ids in reads(list(texts), truncation=False, verbose=False)["input_ids"])
 
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
@@ -62,17 +70,17 @@ class BiEncoder(Encoder):
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
-        if isinstance(self.model[0], StaticEmbedding):  # its rows are what it makes of each token
+        if isinstance(self._reads, StaticEmbedding):  # its rows are what it makes of each token
             rows = _embedding(self.model)
             return lambda tokens: rows[tokens.to(rows.device)]
         before, after = self._frame(self.query_prompt(instruction))
 
         def states_of(tokens: torch.Tensor) -> torch.Tensor:
             ids = torch.tensor([[*before, token, *after] for token in tokens.tolist()], device=self.device)
-            states: torch.Tensor = self.model({"input_ids": ids, "attention_mask": torch.ones_like(ids)})[
-                "sentence_embedding"
-            ]
-            return states
+            features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            for module in route(self.model, "query"):
+                features = module(features)
+            return features["sentence_embedding"]
 
         return states_of
 
@@ -81,16 +89,16 @@ class BiEncoder(Encoder):
 
         Texts that hold the spelling of a special token are left out: only the encoder takes that for one.
         """
-        static = isinstance(self.model.tokenizer, Tokenizer)
-        special = _special_tokens(self.model.tokenizer)
+        static = isinstance(self._reads.tokenizer, Tokenizer)
+        special = _special_tokens(self._reads.tokenizer)
         for text in texts:
             lowered = text.lower() if self.tokenizer.lowercase else text
             if any(token in lowered for token in special):
                 continue
             theirs = (
-                self.model.tokenizer.encode(lowered, add_special_tokens=False).ids
+                self._reads.tokenizer.encode(lowered, add_special_tokens=False).ids
                 if static
-                else self.model.tokenizer(lowered, add_special_tokens=False, truncation=False, verbose=False)[
+                else self._reads.tokenizer(lowered, add_special_tokens=False, truncation=False, verbose=False)[
                     "input_ids"
                 ]
             )
@@ -107,8 +115,8 @@ class BiEncoder(Encoder):
     def _frame(self, prompt: str) -> tuple[list[int], list[int]]:
         """The token ids before and after the text of a query, seen in a query of one letter."""
         probe = f"{prompt.rstrip()} a".strip()
-        whole = list(self.model.tokenizer(probe, truncation=False)["input_ids"])
-        inner = list(self.model.tokenizer(probe, add_special_tokens=False, truncation=False)["input_ids"])
+        whole = list(self._reads.tokenizer(probe, truncation=False)["input_ids"])
+        inner = list(self._reads.tokenizer(probe, add_special_tokens=False, truncation=False)["input_ids"])
         ends = [end for end in range(len(inner), len(whole) + 1) if whole[end - len(inner) : end] == inner]
         if not inner or not ends:
             raise ModelError(f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.")
@@ -137,6 +145,11 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
     weights = choose_dtype(dtype, target)
     remedy = "Give a sentence-transformers directory or a Hugging Face id."
     with loading(f"{path}: the bi-encoder can't be loaded", path, remedy=remedy):
+        if library_class(path) == "SparseEncoder":
+            raise ModelError(
+                f"{path}: is a SparseEncoder, which has no dense vectors.",
+                remedy="Name it as sparse.path, and a model with dense vectors as model.path.",
+            )
         model = SentenceTransformer(
             path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": weights}
         ).eval()
@@ -147,11 +160,11 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
 def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercase: bool) -> BiEncoder:
     """The loaded model as an encoder that has read one text."""
     # Static embeddings have the fast tokenizer alone.
-    theirs: Any = model.tokenizer
+    theirs: Any = route(model, "query")[0].tokenizer
     backend = theirs if isinstance(theirs, Tokenizer) else getattr(theirs, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(
-            f"{path}: this bi-encoder has no fast tokenizer ({type(model.tokenizer).__name__}).",
+            f"{path}: this bi-encoder has no fast tokenizer ({type(theirs).__name__}).",
             remedy="Convert it to a tokenizer.json first; the query path runs on it.",
         )
     content = backend.to_str(pretty=True).encode()  # before a call leaves padding or truncation in it
@@ -161,11 +174,11 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     except BundleError as error:
         raise ModelError(error.message) from error
-    settings = (tokenizer.sha256, model.max_seq_length, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
-    longest = model.max_seq_length
+    longest = route(model, "document")[0].max_seq_length
+    settings = (tokenizer.sha256, longest, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
     encoder = BiEncoder(
         name=Path(path).name,
-        fingerprint=fingerprint(_folders(local_folder(path)), *settings),
+        fingerprint=fingerprint(module_folders(local_folder(path)), *settings),
         tokenizer=tokenizer,
         tokenizer_json=content,
         device=model.device,
@@ -174,13 +187,18 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
         longest=None if longest is None or math.isinf(longest) else int(longest),
         model=model,
     )
-    encoder.encode_documents(["a"])
+    read, asked = (len(one(["a"]).dense[0]) for one in (encoder.encode_documents, encoder.encode_queries))
+    if read != asked:
+        raise ModelError(
+            f"{path}: vectors of documents have {read} values, those of queries {asked}.",
+            remedy="Fetch or save the model again.",
+        )
     return encoder
 
 
 def _embedding(model: SentenceTransformer) -> torch.Tensor:
     """The rows of its embedding layer."""
-    first: Any = model[0]
+    first = route(model, "query")[0]
     layer = first.embedding if isinstance(first, StaticEmbedding) else first.auto_model.get_input_embeddings()
     weight: torch.Tensor = layer.weight
     return weight
@@ -196,13 +214,6 @@ def _check_vocabulary(theirs: Any, backend: Tokenizer, rows: int, path: str) -> 
     else:
         framing = {*theirs("")["input_ids"], theirs.pad_token_id, theirs.unk_token_id}
         theirs.split_special_tokens = check_vocabulary(rows, backend, framing, path) or theirs.split_special_tokens
-
-
-def _folders(folder: Path) -> list[Path]:
-    """The folder of the model and those of its modules (pooling, dense layers, …)."""
-    listed = folder / "modules.json"
-    modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
-    return list(dict.fromkeys([folder, *(folder / module["path"] for module in modules)]))
 
 
 def _special_tokens(tokenizer: Any) -> list[str]:

@@ -111,9 +111,9 @@ def _idf(
     recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], vocab_size: int
 ) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none. BM25
-    beside learned impacts has the corpus' own by default."""
-    wanted, begun = recipe.model.idf, facts.get("idf")
-    if wanted == "auto" and plan.get("impacts") == "both":
+    beside learned impacts has the corpus' own by default, where the model brings none."""
+    wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")
+    if wanted == "auto" and begun is None and plan.get("impacts") == "both":
         wanted = "corpus"
     if wanted is None:
         return None

@@ -58,7 +58,7 @@ def encode_corpus(
             if given is None:
                 made = encoder.encode_documents(texts, progress=progress)
             else:
-                made = Encoded(given.of_documents(first, len(part)))
+                made = Encoded(given.of_documents(first, len(part)), encoder.encode_impacts(texts))
                 progress.advance(len(part))
             if bm25 is not None:
                 made = replace(made, sparse=bm25.impacts(texts, made.sparse))
@@ -133,7 +133,9 @@ def _plan(encoder: Encoder, corpus: Corpus, settings: EncodeRecipe, vectors: Pat
     if encoder.impacts != "learned":
         # Earlier shards have other terms: the unknown token, and the first word as it stands at the start of a text.
         plan |= {"impacts": encoder.impacts, "terms": "those of queries"}
-        plan |= {"vectors_sha256": None if vectors is None else file_sha256(vectors)}
+        plan["vectors_sha256"] = None
+    if vectors is not None:
+        plan["vectors_sha256"] = file_sha256(vectors)
     if encoder.impacts == "learned" or settings.batch_tokens is not None:
         plan["batch_tokens"] = settings.batch_tokens
     return plan if encoder.bm25_factor is None else plan | {"bm25_factor": encoder.bm25_factor}

@@ -16,6 +16,7 @@ import torch
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -72,9 +73,18 @@ class Encoder(ABC):
         return None
 
     @property
+    def query_weights(self) -> npt.NDArray[np.float32] | None:
+        """What the model itself says that tokens of a query weigh, (V,), above 0; None where it says nothing."""
+        return None
+
+    @property
     def has_sparse(self) -> bool:
         """Whether it gives sparse rows itself."""
         return self.impacts != "bm25"
+
+    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow] | None:
+        """Impacts of documents whose dense vectors are given; None where BM25 is all there is."""
+        return None
 
     @property
     def vocab_size(self) -> int:

@@ -8,17 +8,20 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from lightretriever.artifacts.errors import LightRetrieverError, ModelError
 from lightretriever.artifacts.tokens.tokenizer import is_of_library
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-__all__ = ["check_vocabulary", "loading"]
+__all__ = ["check_vocabulary", "is_of_sentence_transformers", "library_class", "loading", "module_folders", "route"]
 
 _LONGEST = 600
 _LFS = b"version https://git-lfs"
 _LIST = "modules.json"
+_ROUTES = "router_config.json"
+_CLASS = "config_sentence_transformers.json"
 
 
 @contextmanager
@@ -56,6 +59,36 @@ def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | 
             remedy="Use the tokenizer the model was trained with.",
         )
     return bool(beyond)
+
+
+def is_of_sentence_transformers(path: str) -> bool:
+    """Whether a model is a folder that sentence-transformers saved."""
+    return (Path(path) / _LIST).is_file()
+
+
+def library_class(path: str) -> str | None:
+    """The class of sentence-transformers that a folder was saved by, None where it doesn't say."""
+    file = Path(path) / _CLASS
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return content.get("model_type") if isinstance(content, dict) else None
+
+
+def route(model: Any, task: Literal["query", "document"]) -> list[Any]:
+    """The modules of a sentence-transformers model that read a query, or a document: in an asymmetric model, which
+    begins with a Router, those of its route."""
+    first, *others = model
+    routes = getattr(first, "sub_modules", {})
+    return [*routes[task], *others] if task in routes else [first, *others]
+
+
+def module_folders(folder: Path) -> list[Path]:
+    """The folder of a sentence-transformers model and those of its modules (pooling, dense layers, routes, …)."""
+    listed = folder / _LIST
+    modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
+    found = [folder, *(folder / module["path"] for module in modules)]
+    for routed in [one / _ROUTES for one in found if (one / _ROUTES).is_file()]:
+        found += [routed.parent / name for name in json.loads(routed.read_text(encoding="utf-8"))["types"]]
+    return list(dict.fromkeys(found))
 
 
 def _damaged(source: Path) -> Iterator[str]:

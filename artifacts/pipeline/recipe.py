@@ -168,11 +168,13 @@ class Recipe(Section):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
     With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
-    otherwise. `tables` has the token tables of an official release (`emb_bag.pt`) by task; the others are made.
+    otherwise. `sparse` names another model for the sparse leg, a SparseEncoder or a language model, of the same
+    tokenizer. `tables` has the token tables of an official release (`emb_bag.pt`) by task; the others are made.
     """
 
     name: str = Field(min_length=1)
     model: BundleModelRecipe
+    sparse: BundleModelRecipe | None = None
     corpus: CorpusRecipe
     tasks: dict[TaskName, str] = Field(min_length=1)
     default_task: str
@@ -209,7 +211,9 @@ class Recipe(Section):
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
         given += [key for key in ("refine", "tables") if getattr(self, key)]
-        if self.distil is not None and self.encode.impacts not in (None, "bm25"):
+        if self.sparse is not None:  # a language model may read the documents, too
+            given = [key for key in given if not key.startswith("encode.")]
+        if self.distil is not None and self.sparse is None and self.encode.impacts not in (None, "bm25"):
             given += ["encode.impacts"]
         if self.distil is not None and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")

@@ -34,7 +34,8 @@ from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encode
 from lightretriever.artifacts.pipeline.fit import FittedTable, distinct_rows, fit_table, scaled_rows
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
+from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder, load_sparse_encoder, paired
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 
@@ -49,7 +50,7 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
     asks for, or the weights don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    encoder = load_encoder(recipe.model, recipe.encode, recipe.work, biencoder=recipe.distil is not None)
+    encoder = load_encoder(recipe.model, _dense_settings(recipe), recipe.work, biencoder=recipe.distil is not None)
     dimension, length = recipe.index.dimension, recipe.encode.max_length
     if dimension is not None and dimension > encoder.hidden_size:
         raise RecipeError(
@@ -61,6 +62,8 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",
             remedy="Lower encode.max_length.",
         )
+    if recipe.sparse is not None:
+        encoder = paired(encoder, load_sparse_encoder(recipe.sparse, recipe.encode, recipe.work))
     idf = _recipe_idf(recipe, encoder)
     facts = {
         "name": encoder.name,
@@ -77,17 +80,23 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
     return encoder
 
 
+def _dense_settings(recipe: Recipe) -> EncodeRecipe:
+    """How the model reads documents: for their dense vectors alone where another one makes the impacts."""
+    return recipe.encode if recipe.sparse is None else recipe.encode.model_copy(update={"impacts": "bm25"})
+
+
 def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
-    wanted, adapter, vocab_size = recipe.model.idf, recipe.model.adapter, encoder.vocab_size
+    model, vocab_size = recipe.sparse or recipe.model, encoder.vocab_size
+    wanted, adapter = model.idf, model.adapter
     if encoder.impacts == "bm25" and wanted not in ("auto", None):
         raise RecipeError(
             f"model.idf is {wanted}, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
         )
     if encoder.impacts == "both" and wanted is None:
         raise RecipeError("model.idf is null, but encode.impacts is both.", remedy="Set model.idf to corpus.")
-    if wanted == "auto" and encoder.impacts != "learned":
-        return None
+    if wanted == "auto" and (encoder.query_weights is not None or encoder.impacts != "learned"):
+        return encoder.query_weights
     if wanted in ("auto", "corpus"):
         counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
         if adapter is None or counts or not (file := adapter_file(adapter, IDF_FILE)).is_file():
@@ -105,7 +114,7 @@ def run_encode(recipe: Recipe, encoder: Encoder) -> tuple[ShardStore, Skipped]:
     """Encode the recipe's corpus into shards. Also returns the corpus lines that were skipped."""
     corpus, folder = recipe.corpus.open(), recipe.work / "encode"
     vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
-    settings = encoder.settings if isinstance(encoder, LanguageModel) else recipe.encode
+    settings = encoder.settings if isinstance(encoder, LanguageModel | PairedEncoder) else recipe.encode
     return encode_corpus(encoder, corpus, settings, folder, vectors=vectors, ids=ids), corpus.skipped
 
 
@@ -183,7 +192,7 @@ def _fit_distilled(
     encoded = run_encode(recipe, encoder)[0].plan
     plan = {
         "model": encoder.fingerprint,
-        "documents": {key: encoded[key] for key in ("corpus_sha256", "limit", "skip_bad", "vectors_sha256")},
+        "documents": {key: encoded.get(key) for key in ("corpus_sha256", "limit", "skip_bad", "vectors_sha256")},
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
         "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
         **_where(encoder),

@@ -1,0 +1,150 @@
+"""A sentence-transformers SparseEncoder: what reads the documents for the sparse leg, beside a model for the dense one.
+
+A masked language model with SPLADE pooling, or a Router with a route for queries. Where that route is a
+`SparseStaticEmbedding`, as in OpenSearch's doc-v3 models, its weights are what the tokens of a query weigh; else each
+weighs its count. The library counts a token once, however often a query has it; here it counts as often.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightretriever.artifacts.bundle.manifest import ImpactKind
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
+from lightretriever.artifacts.pipeline.encode import QUANTIZATION
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
+from lightretriever.artifacts.pipeline.loading import library_class, loading, module_folders, route
+from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k
+from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from sentence_transformers import SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+
+__all__ = ["SparseModel", "load_sparse_model"]
+
+_BATCH = 32
+_LEAST = np.float32(1e-6)
+
+
+@dataclass(frozen=True)
+class SparseModel(Encoder):
+    """A SparseEncoder ready to encode: documents have impacts, and dense vectors without a single value.
+
+    `weights` (V,) float32 are what the tokens of a query weigh, above 0; None where they weigh their count.
+    """
+
+    model: SparseEncoder
+    settings: EncodeRecipe
+    weights: npt.NDArray[np.float32] | None
+
+    @property
+    def query_weights(self) -> npt.NDArray[np.float32] | None:
+        """Those of its static embedding."""
+        return self.weights
+
+    @property
+    def impacts(self) -> ImpactKind:
+        """Learned, and with BM25 where the settings say so."""
+        return "both" if self.settings.impacts == "both" else "learned"
+
+    @property
+    def bm25_factor(self) -> float | None:
+        """That of the settings, where BM25 is added."""
+        return self.settings.bm25_factor if self.impacts == "both" else None
+
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
+        rows: list[ImpactRow] = []
+        for start in range(0, len(texts), _BATCH):
+            part = list(texts[start : start + _BATCH])
+            weights = self.model.encode_document(
+                part, batch_size=_BATCH, convert_to_sparse_tensor=False, show_progress_bar=False
+            )
+            if not bool(torch.isfinite(weights).all()):
+                raise ModelError(f"{self.name}: a weight is not finite.", remedy="Set sparse.dtype to float32.")
+            rows += quantise_top_k(weights.float(), self.settings.top_k, QUANTIZATION)
+            if progress is not None:
+                progress.advance(len(part))
+        return Encoded(np.empty((len(texts), 0), dtype=np.float32), rows)
+
+    def count_cut(self, texts: Sequence[str]) -> int:
+        """How many documents have more tokens than it reads, special ones included."""
+        room = None if self.longest is None else self.longest - 2
+        return 0 if room is None else sum(len(ids) > room for ids in self.tokenizer.encode_batch(texts))
+
+    def encode_queries(
+        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
+    ) -> Encoded:
+        """Raise ModelError: there are no dense vectors."""
+        raise self._no_dense_side()
+
+    def token_states(self, instruction: str = "") -> StatesOf:
+        """Raise ModelError: its tokens have no vectors."""
+        raise self._no_dense_side()
+
+    def _no_dense_side(self) -> ModelError:
+        remedy = "Name it as sparse.path, and a model with dense vectors as model.path."
+        return ModelError(f"{self.name}: is a SparseEncoder, which has no dense vectors.", remedy=remedy)
+
+
+def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseModel:
+    """Load a SparseEncoder, a Hugging Face id or a directory, in evaluation mode.
+
+    No code that it brings along is run. Raises ModelError when it can't be loaded, has no fast tokenizer, another
+    tokenizer for queries than for documents, or weights below 0 for queries.
+    """
+    path, target = recipe.path, choose_device(recipe.device)
+    dtype = choose_dtype(recipe.dtype, target)
+    with loading(f"{path}: the SparseEncoder can't be loaded", path):
+        if (kind := library_class(path)) not in (None, "SparseEncoder"):
+            raise ModelError(f"{path}: is no SparseEncoder, but a {kind}.", remedy="Name it as model.path.")
+        model = SparseEncoder(path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": dtype})
+        reads = route(model, "query")[0]
+        static = reads if isinstance(reads, SparseStaticEmbedding) else None
+        theirs: Any = reads.tokenizer
+        content = theirs.backend_tokenizer.to_str(pretty=True).encode()
+        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=settings.lowercase)
+        size = model.encode_document(["a"], convert_to_sparse_tensor=False, show_progress_bar=False).shape[1]
+        if tokenizer.vocab_size > size:
+            raise ModelError(
+                f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model weighs {size} terms.",
+                remedy="Use the tokenizer the model was trained with.",
+            )
+        longest = model.max_seq_length
+        weights = None if static is None else _positive(static.weight, tokenizer.vocab_size, path)
+        digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
+        parts = (tokenizer.sha256, longest, dtype, settings.lowercase, digest)
+        return SparseModel(
+            name=Path(path).name,
+            fingerprint=fingerprint(module_folders(local_folder(path)), *parts),
+            tokenizer=tokenizer,
+            tokenizer_json=content,
+            device=model.device,
+            hidden_size=0,
+            embedded=tokenizer.vocab_size,
+            longest=longest,
+            model=model,
+            settings=settings,
+            weights=weights,
+        )
+
+
+def _positive(weight: torch.Tensor, vocab_size: int, path: str) -> npt.NDArray[np.float32]:
+    """Weights (V,) of a query's tokens. Those of 0 become too small to matter, as a bundle has none of 0."""
+    weights: npt.NDArray[np.float32] = weight.detach().float().cpu().numpy()[:vocab_size]
+    bad = np.flatnonzero(~(weights >= 0) | np.isinf(weights))
+    if len(bad):
+        raise ModelError(
+            f"{path}: token {bad[0]} of a query weighs {weights[bad[0]]:g}, expected a number from 0 on.",
+            remedy="Fetch or save the model again.",
+        )
+    return np.maximum(weights, _LEAST)

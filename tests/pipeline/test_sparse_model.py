@@ -1,0 +1,168 @@
+"""Folders of sentence-transformers as sources of a leg: SparseEncoders, and asymmetric models of both kinds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.loading import route
+from lightretriever.artifacts.pipeline.paired_encoder import load_sparse_encoder
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.service.cli import app
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from typer.testing import CliRunner
+
+from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model, write_corpus
+from tests.support.sparse_model import save_dense_router, save_sparse_model
+from tests.support.tiny import tiny_documents
+
+COUNT = 60
+TEXTS = [document.full_text for document in tiny_documents(COUNT)]
+QUERIES = ["music player", "text editor for the terminal", "network traffic"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    dense = save_biencoder(root / "tiny-bi")
+    return {
+        "dense": dense,
+        "sparse": save_sparse_model(root / "tiny-doc-v3", dense),
+        "splade": save_sparse_model(root / "tiny-splade", dense, static_queries=False),
+        "router": save_dense_router(root / "tiny-router", dense),
+    }
+
+
+def write_recipe(tmp_path: Path, model: Path, sparse: Path | None, **encode: object) -> Path:
+    content = {
+        "name": "two models",
+        "model": {"path": str(model), "device": "cpu"},
+        "sparse": None if sparse is None else {"path": str(sparse), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", COUNT)), "name": "tiny"},
+        "tasks": {"search": ""},
+        "default_task": "search",
+        "encode": {"shard_size": 25, **encode},
+        "index": {"factory": "Flat", "table_dtype": "float32"},
+        "distil": {"epochs": 1, "batch_size": 32, "held_out": 20},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def build(recipe: Path) -> Bundle:
+    result = CliRunner().invoke(app, ["build", str(recipe)])
+    assert result.exit_code == 0, result.output
+    return Bundle.open(recipe.parent / "bundle")
+
+
+def scores(bundle: Bundle, query: str, mode: str) -> dict[str, float]:
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine:
+        request = SearchRequest.model_validate({"query": query, "k": COUNT, "candidates": COUNT, "mode": mode})
+        return {hit.id: hit.score for hit in engine.search(request).hits}
+
+
+def test_impacts_and_query_weights_are_the_library_s(folders: dict[str, Path]) -> None:
+    model: Any = SparseEncoder(str(folders["sparse"]), device="cpu")
+    expected = model.encode_document(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
+    encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe(top_k=None), Path())
+    rows = encoder.encode_documents(TEXTS).sparse
+    assert rows is not None
+    assert len(rows) == COUNT
+    for (terms, impacts), weights in zip(rows, expected, strict=True):
+        np.testing.assert_array_equal(impacts, np.round(100 * weights[terms]))
+        assert set(np.flatnonzero(np.round(100 * weights) > 0)) == set(terms.tolist())
+    asked = model.encode_query(["music player"], convert_to_sparse_tensor=False).numpy()[0]
+    assert encoder.query_weights is not None
+    tokens = encoder.tokenizer.query_ids("music player")
+    np.testing.assert_allclose(encoder.query_weights[tokens], asked[tokens])
+    assert (encoder.query_weights > 0).all()  # those of special tokens, which are 0, can't matter
+
+
+def test_a_bundle_of_two_models_scores_as_the_library_does(folders: dict[str, Path], tmp_path: Path) -> None:
+    bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"]))
+    assert verify_bundle(bundle.path) == []
+    sparse = bundle.manifest.sparse
+    assert (bundle.manifest.model.name, sparse.impacts, sparse.query_weights, sparse.top_k) == (
+        "tiny-bi + tiny-doc-v3",
+        "learned",
+        "idf_count",
+        None,
+    )
+    model: Any = SparseEncoder(str(folders["sparse"]), device="cpu")
+    documents = model.encode_document(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
+    for query in QUERIES:
+        asked = model.encode_query([query], convert_to_sparse_tensor=False).numpy()[0]
+        expected = documents @ asked
+        found = scores(bundle, query, "sparse")
+        for number, document in enumerate(tiny_documents(COUNT)):
+            score = found.get(document.id, 0.0) / bundle.manifest.sparse.quantization
+            assert score == pytest.approx(expected[number], abs=0.005 * float(asked.sum()) + 1e-4)
+
+
+def test_both_adds_bm25_to_what_the_sparse_model_learned(folders: dict[str, Path], tmp_path: Path) -> None:
+    bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"], impacts="both", bm25_factor=2.0))
+    assert bundle.manifest.sparse.impacts == "both"
+    (tmp_path / "plain").mkdir()
+    plain = build(write_recipe(tmp_path / "plain", folders["dense"], folders["sparse"]))
+    more, less = scores(bundle, "music player", "sparse"), scores(plain, "music player", "sparse")
+    assert all(more[name] >= less[name] - 1e-4 for name in less)
+    assert any(more[name] > less[name] + 0.1 for name in less)
+
+
+def test_queries_that_a_model_would_read_weigh_their_count(folders: dict[str, Path], tmp_path: Path) -> None:
+    bundle = build(write_recipe(tmp_path, folders["dense"], folders["splade"]))
+    assert bundle.manifest.sparse.query_weights == "count"
+
+
+def test_an_asymmetric_bi_encoder_reads_each_side_with_its_own_modules(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    model = SentenceTransformer(str(folders["router"]), device="cpu")
+    encoder = load_biencoder(str(folders["router"]), device="cpu")
+    options: Any = {"normalize_embeddings": True, "show_progress_bar": False}
+    np.testing.assert_allclose(
+        encoder.encode_documents(TEXTS).dense, model.encode_document(TEXTS, **options), atol=1e-5
+    )
+    np.testing.assert_allclose(encoder.encode_queries(QUERIES).dense, model.encode_query(QUERIES, **options), atol=1e-5)
+    rows = token_rows(encoder, "", tmp_path)
+    for query in QUERIES:  # a table of static embeddings is the whole model of the queries
+        mean = rows[encoder.tokenizer.encode(query)].mean(axis=0)
+        np.testing.assert_allclose(mean / np.linalg.norm(mean), encoder.encode_queries([query]).dense[0], atol=1e-5)
+    whole = load_biencoder(str(folders["dense"]), device="cpu")
+    assert encoder.count_cut(TEXTS) == whole.count_cut(TEXTS) > 0
+    assert encoder.fingerprint != whole.fingerprint
+
+
+def test_a_changed_weight_of_a_route_is_another_model(folders: dict[str, Path], tmp_path: Path) -> None:
+    before = load_biencoder(str(folders["router"]), device="cpu").fingerprint
+    again = load_biencoder(str(folders["router"]), device="cpu")
+    assert again.fingerprint == before
+    model = SentenceTransformer(str(folders["router"]), device="cpu")
+    route(model, "query")[0].embedding.weight.data[7] += 1
+    model.save(str(tmp_path / "other"), create_model_card=False)
+    assert load_biencoder(str(tmp_path / "other"), device="cpu").fingerprint != before
+
+
+def test_another_tokenizer_and_a_swapped_path_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    llm = save_model(tmp_path / "llm", "llama")
+    recipe = write_recipe(tmp_path, folders["dense"], llm)
+    result = CliRunner().invoke(app, ["build", str(recipe)])
+    assert result.exit_code == 1
+    assert "sparse.path: llm has another tokenizer than tiny-bi" in str(result.exception)
+    with pytest.raises(ModelError, match="is a SparseEncoder, which has no dense vectors"):
+        load_biencoder(str(folders["sparse"]), device="cpu")
+    with pytest.raises(ModelError, match="is no SparseEncoder"):
+        load_sparse_encoder(ModelRecipe(path=str(folders["dense"])), EncodeRecipe(), tmp_path)
