@@ -4,11 +4,13 @@
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. What stands after `--` is handed to
-`lightretriever evaluate`, as in `-- --only hybrid --weights dense=0.5,sparse=0.5`.
+`lightretriever evaluate`, as in `-- --only hybrid --weights dense=0.5,sparse=0.5`. With `--head-share`, the model reads
+that share of the test queries, drawn by a fixed seed, as the bundle's head queries.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
     WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-d256-k64
     WORK/DATASET/VARIANT/           the bundle
+    WORK/DATASET/head-SHARE.txt     head queries
     WORK/DATASET/NAME-evaluation/   report and runs
     WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges (judged_part.py)
 
@@ -16,6 +18,8 @@ Stopped and started again, it goes on: bundles that are there are kept, results 
 """
 
 import argparse
+import math
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
+from lightretriever.artifacts.bundle.manifest import read_manifest
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
 from lightretriever.service.cli import app
@@ -92,9 +98,9 @@ def measure(given: argparse.Namespace, collection: Collection, options: Sequence
 
     Raises RecipeError when the bundle that is there was made by another recipe, and what the two commands raise.
     """
-    content = bundle_recipe(given, collection)
     if collection.part and not collection.path(given).is_dir():
         write_judged_part(given.data / collection.folder, collection.path(given))
+    content = bundle_recipe(given, collection)
     recipe, bundle = Path(content["output"]).with_suffix(".yaml"), Path(content["output"])
     write_recipe(recipe, content)
     if not (bundle / MANIFEST_FILE).is_file():
@@ -129,6 +135,10 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
         del content["model"]["idf"]  # the default
     variant += "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
     folder = given.work / collection.name
+    if given.head_share is not None:
+        variant += f"-head{given.head_share:g}"
+        log = folder / f"head-{given.head_share:g}.txt"
+        content["head"] = {"queries": str(log), "top": write_head_log(log, collection.path(given), given.head_share)}
     return content | {
         "name": f"{collection.name}{variant}",
         "corpus": {
@@ -142,6 +152,21 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
         "work": str(folder / "work"),
         "output": str(folder / f"bundle{variant}"),
     }
+
+
+def write_head_log(log: Path, collection: Path, share: float) -> int:
+    """Write a drawn share of a collection's test queries as a log, and return how many there are.
+
+    Raises RecipeError for a share that is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise RecipeError(f"--head-share is {share:g}.", remedy="Give a share above 0 and at most 1.")
+    queries = read_queries(collection)
+    texts = [" ".join(queries[name].split()) for name in read_qrels(collection / "qrels" / "test.tsv")]
+    drawn = random.Random(0).sample(texts, math.ceil(share * len(texts)))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("".join(f"{text}\n" for text in drawn), encoding="utf-8")
+    return len(drawn)
 
 
 def write_recipe(file: Path, content: dict[str, Any]) -> None:
@@ -200,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
     parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
     parser.add_argument("--no-refine", action="store_true", help="without the recipe's section refine")
+    parser.add_argument("--head-share", type=float, help="share of the test queries that the model reads")
     parser.add_argument("--idf", help="in place of the recipe's model.idf")
     parser.add_argument("--device", help="cpu, cuda, …, for building")
     return parser

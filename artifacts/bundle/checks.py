@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.bundle.hashes import file_hashes
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.bm25 import count_texts
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -21,6 +23,7 @@ __all__ = [
     "check_dense",
     "check_file",
     "check_hash",
+    "check_head",
     "check_idf",
     "check_sparse",
     "check_table",
@@ -125,6 +128,14 @@ def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
     shape = (manifest.vocab_size, manifest.dimension)
     yield from differs(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
     yield from differs(info.file, "wrong number type", info.dtype, table.dtype)
+
+
+def check_head(manifest: Manifest, task: str, head: HeadQueries) -> Iterator[Problem]:
+    """Whether the head queries of a task are as many, and their vectors as long, as the manifest says."""
+    info, (_, file) = manifest.tasks[task].head, head_files(task, sparse=False)
+    queries = 0 if info is None else info.queries
+    yield from differs(file, "wrong shape (head queries, dimension)", (queries, manifest.dimension), head.vectors.shape)
+    yield from differs(file, "wrong number type", "float16", head.vectors.dtype.name)
 
 
 def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:

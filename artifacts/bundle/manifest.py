@@ -2,25 +2,25 @@
 
 import hashlib
 import json
-import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, InsidePath, TaskName, head_files
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = [
     "FORMAT_VERSION",
-    "MANIFEST_FILE",
     "CorpusInfo",
     "DenseInfo",
     "FileInfo",
+    "HeadInfo",
     "ImpactKind",
     "LegWeights",
     "Manifest",
@@ -30,43 +30,17 @@ __all__ = [
     "TokenizerInfo",
     "parse_manifest",
     "read_manifest",
-    "table_file",
 ]
 
 FORMAT_VERSION: Final = 3
-MANIFEST_FILE: Final = "manifest.json"
 _MAX_BYTES: Final = 64 << 20
 _FORMAT: Final = "lightretriever-bundle"
-_TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _REBUILD: Final = "Fetch or build the bundle again."
 _BUILD_AGAIN: Final = "Build it again: `lightretriever build RECIPE`."
 _UPGRADE: Final = "Upgrade lightretriever-search, or fetch a bundle of the older format."
 _DIGEST: Final = "manifest_sha256"
 
 
-def _inside(path: str) -> str:
-    """A relative path in POSIX spelling that can't leave the bundle. A bundle may come from a stranger."""
-    parts = path.split("/")
-    if not path or "\\" in path or "\0" in path or ":" in path or any(part in {"", ".", ".."} for part in parts):
-        raise ValueError(f"{path!r} is not a plain relative path inside the bundle")
-    if path == MANIFEST_FILE:
-        raise ValueError(f"{MANIFEST_FILE} can't be listed in itself")
-    return path
-
-
-def _task_name(name: str) -> str:
-    if not _TASK_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no task name (letters, digits, '_' and '-', at most 64, no '-' or '_' first)")
-    return name
-
-
-def table_file(task: str) -> str:
-    """Where the table of a task lies in a bundle. Raises ValueError for a name that can't be a file name."""
-    return f"tables/{_task_name(task)}.npy"
-
-
-InsidePath = Annotated[str, AfterValidator(_inside)]
-TaskName = Annotated[str, AfterValidator(_task_name)]
 LegWeight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
 ImpactKind = Literal["learned", "bm25", "both"]
@@ -108,12 +82,21 @@ class TokenizerInfo(_Part):
     lowercase: bool
 
 
+class HeadInfo(_Part):
+    """How many head queries a task has, which the whole model read, and whether it gave `sparse` weights for them."""
+
+    queries: int = Field(ge=1)
+    sparse: bool
+
+
 class TaskInfo(_Part):
-    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type."""
+    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type. With head
+    queries, the model read them behind the same instruction (see `artifacts.tokens.head_queries`)."""
 
     file: InsidePath
     instruction: str
     dtype: TableDtype
+    head: HeadInfo | None = Field(default=None, exclude_if=lambda head: head is None)
 
 
 class DenseInfo(_Part):
@@ -216,10 +199,11 @@ class Manifest(_Part):
             )
         optional = (self.sparse.idf, self.sparse.plain_impacts)
         named = [self.tokenizer.file, self.dense.file, *(file for file in optional if file is not None)]
-        for task in self.tasks.values():
+        for name, task in self.tasks.items():
             named += (
                 [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]
             )
+            named += [] if task.head is None else head_files(name, sparse=task.head.sparse)
         for file in named:
             if file not in self.files:
                 raise ValueError(f"{file} is used but not listed in files")

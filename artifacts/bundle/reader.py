@@ -3,6 +3,8 @@
     manifest.json      what it is, with size and SHA-256 of every other file
     tokenizer.json     the model's tokenizer
     tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
+    heads/TASK.json    texts of head queries, if the task has any; TASK.npy their vectors (n, D), TASK.sparse.npy their
+                       terms and weights, if the model gives them
     idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
     dense.faiss        document vectors
     lucene/            impacts, ids and documents; impacts.plain for the compiled backend, if it was built with it
@@ -22,6 +24,7 @@ from lightretriever.artifacts.bundle.checks import (
     check_dense,
     check_file,
     check_hash,
+    check_head,
     check_idf,
     check_sparse,
     check_table,
@@ -30,10 +33,12 @@ from lightretriever.artifacts.bundle.checks import (
     raise_first,
 )
 from lightretriever.artifacts.bundle.manifest import DenseInfo, Manifest, read_manifest
+from lightretriever.artifacts.bundle.paths import head_files
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.compiled import ASKED_IF_BM25, ASKED_IF_LEARNED, CompiledImpacts
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -88,6 +93,16 @@ class Bundle:
                 f'{self.path}: there is no task "{task}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
             )
         return TokenTable.open(self.path / info.file)
+
+    def head(self, task: str) -> HeadQueries | None:
+        """The head queries of a task, memory-mapped; None for a task without. Raises BundleError for unusable ones."""
+        info = self.manifest.tasks[task].head
+        if info is None:
+            return None
+        files = [self.path / file for file in head_files(task, sparse=info.sparse)]
+        head = HeadQueries.open(*files, lowercase=self.manifest.tokenizer.lowercase)
+        raise_first(self.path, check_head(self.manifest, task, head))
+        return head
 
     def idf(self) -> npt.NDArray[np.float32] | None:
         """The IDF of every token, (V,) float32; None where a token of a query weighs its count alone."""

@@ -19,7 +19,8 @@ from lightretriever.artifacts.bundle.checks import (
     differs,
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, read_manifest
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, read_manifest
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
 from lightretriever.artifacts.bundle.reader import Bundle, open_dense
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
@@ -41,8 +42,9 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen) -> list[P
     """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
 
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
-    finite values), IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in Lucene (of those
-    with indexed words too) and in the manifest; in Lucene also its own checksums, and ids and documents one by one.
+    finite values), head queries, IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in
+    Lucene (of those with indexed words too) and in the manifest; in Lucene also its own checksums, and ids and
+    documents one by one.
     Damaged content gives problems, never an exception.
 
     `seen` is told bytes when they are done with: those of every file when it is hashed, and again when what is inside
@@ -79,6 +81,9 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     for task, info in manifest.tasks.items():
         scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
         yield info.file, [info.file, *scales], partial(_table, task=task)
+        if info.head is not None:
+            files = head_files(task, sparse=info.head.sparse)
+            yield files[0], files, partial(_head, task=task)
     yield manifest.dense.file, [manifest.dense.file], _dense
     if manifest.sparse.idf is not None:
         yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
@@ -118,6 +123,14 @@ def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
         if len(bad):
             yield Problem(file, f"row {start + bad[0]} is not finite", "numbers", str(rows[bad[0]]), _REBUILD)
             return
+
+
+def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
+    head = Bundle(root, manifest).head(task)
+    bad = None if head is None else head.first_bad(manifest.vocab_size)
+    if bad is not None:
+        file, expected = head_files(task, sparse=False)[0], "a vector of length 1, weights of tokens"
+        yield Problem(file, "the values of a head query are impossible", expected, repr(bad[:80]), _REBUILD)
 
 
 def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:

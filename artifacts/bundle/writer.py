@@ -17,9 +17,9 @@ from lightretriever.artifacts.bundle.batches import (
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
-    MANIFEST_FILE,
     CorpusInfo,
     DenseInfo,
+    HeadInfo,
     ImpactKind,
     LegWeights,
     Manifest,
@@ -27,8 +27,8 @@ from lightretriever.artifacts.bundle.manifest import (
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
-    table_file,
 )
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files, table_file
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator
@@ -39,6 +39,7 @@ from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeErro
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -53,10 +54,12 @@ _MOST_QUERIES = 1024
 
 @dataclass(frozen=True)
 class TableInput:
-    """A token table to be: the task instruction, and the rows E[t], shape (V, H), H at least the bundle's D."""
+    """A token table to be: the task instruction, the rows E[t], shape (V, H), H at least the bundle's D, and the head
+    queries that the model read behind the same instruction, if any, with vectors of H values."""
 
     instruction: str
     rows: npt.NDArray[np.floating]
+    head: HeadQueries | None = None
 
 
 def write_bundle(
@@ -183,8 +186,16 @@ def _write_tables(
             )
         file = table_file(task)
         write_table(folder / file, table.rows[:, :dimension], dtype)
-        tasks[task] = TaskInfo(file=file, instruction=table.instruction, dtype=dtype)
+        head = None if table.head is None else _write_head(folder, task, table.head, dimension)
+        tasks[task] = TaskInfo(file=file, instruction=table.instruction, dtype=dtype, head=head)
     return tasks
+
+
+def _write_head(folder: Path, task: str, head: HeadQueries, dimension: int) -> HeadInfo:
+    (folder / "heads").mkdir(exist_ok=True)
+    sparse = head.sparse is not None
+    head.save([folder / file for file in head_files(task, sparse=sparse)], dimension)
+    return HeadInfo(queries=len(head), sparse=sparse)
 
 
 def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:

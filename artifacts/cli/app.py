@@ -6,6 +6,23 @@ from typing import Annotated, Any, Literal
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import evaluate
+from lightretriever.artifacts.cli.options import (
+    AdapterOption,
+    CorpusOption,
+    DeviceOption,
+    DimensionOption,
+    HeadOption,
+    LimitOption,
+    ModelOption,
+    OutputOption,
+    OverwriteOption,
+    RecipeArgument,
+    SkipOption,
+    TopKOption,
+    TopOption,
+    WorkOption,
+    recipe_of,
+)
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.summaries import (
     bundle_summary,
@@ -23,23 +40,10 @@ from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
-from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["add_commands"]
-
-RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
-CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
-AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
-WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
-OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
-SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
-DimensionOption = Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")]
-TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -78,12 +82,14 @@ def table(
     model: ModelOption = None,
     adapter: AdapterOption = None,
     device: DeviceOption = None,
+    head_queries: HeadOption = None,
+    top: TopOption = None,
     work: WorkOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the token table of every task: one row per token of the vocabulary."""
     with running("table", as_json=as_json) as job:
-        loaded = _recipe(context)
+        loaded = recipe_of(context)
         tables = _tables(loaded)
         job.summary = tables_summary("table", loaded, tables)
         job.summary.next = next_command(context, next_stage(loaded), recipe)
@@ -95,6 +101,8 @@ def distil_table(
     corpus: CorpusOption = None,
     model: ModelOption = None,
     device: DeviceOption = None,
+    head_queries: HeadOption = None,
+    top: TopOption = None,
     work: WorkOption = None,
     limit: LimitOption = None,
     skip_bad: SkipOption = False,
@@ -102,7 +110,7 @@ def distil_table(
 ) -> None:
     """Learn the token table of a bi-encoder whose document vectors stay as they are (a recipe with `distil`)."""
     with running("distil-table", as_json=as_json) as job:
-        loaded = _recipe(context)
+        loaded = recipe_of(context)
         if loaded.distil is None:
             raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
         job.summary = tables_summary("distil-table", loaded, _tables(loaded))
@@ -123,7 +131,7 @@ def encode(
 ) -> None:
     """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
     with running("encode", as_json=as_json) as job:
-        loaded = _recipe(context)
+        loaded = recipe_of(context)
         stages = _stages()
         with work_lock(loaded.work):
             store, skipped = stages.run_encode(loaded, stages.load_recipe_encoder(loaded))
@@ -144,7 +152,7 @@ def refine(
 ) -> None:
     """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
     with running("refine", as_json=as_json) as job:
-        loaded = _recipe(context)
+        loaded = recipe_of(context)
         stages = _stages()
         with work_lock(loaded.work):
             tables = stages.run_refine(loaded)
@@ -156,6 +164,8 @@ def index(
     context: typer.Context,
     recipe: RecipeArgument,
     corpus: CorpusOption = None,
+    head_queries: HeadOption = None,
+    top: TopOption = None,
     work: WorkOption = None,
     output: OutputOption = None,
     limit: LimitOption = None,
@@ -167,7 +177,7 @@ def index(
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded shards and write the bundle. Needs no torch."""
     with running("index", as_json=as_json) as job:
-        loaded = _recipe(context)
+        loaded = recipe_of(context)
         with work_lock(loaded.work):
             job.summary = _bundle(context, "index", loaded, overwrite)
 
@@ -179,6 +189,8 @@ def build(
     model: ModelOption = None,
     adapter: AdapterOption = None,
     device: DeviceOption = None,
+    head_queries: HeadOption = None,
+    top: TopOption = None,
     work: WorkOption = None,
     output: OutputOption = None,
     limit: LimitOption = None,
@@ -188,7 +200,7 @@ def build(
 ) -> None:
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
     with running("build", as_json=as_json) as job:
-        loaded = _recipe(context)
+        loaded = recipe_of(context)
         stages = _stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
@@ -232,6 +244,9 @@ def _bundle(
 ) -> BundleSummary:
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     _report_skipped(skipped, cut=bundle.manifest.corpus.cut)
+    if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
+        unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
+        typer.echo(f"{unused} (or --head-queries)", err=True)
     summary = bundle_summary(command, bundle, skipped)
     summary.next = next_command(context, "verify", recipe.output)
     return summary
@@ -261,28 +276,6 @@ def _report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) 
         typer.echo(f"{skipped.count} bad {what} were skipped", err=True)
     for line in left_out(0, cut):
         typer.echo(line, err=True)
-
-
-_KEYS = {
-    "corpus": "corpus.path",
-    "limit": "corpus.limit",
-    "skip_bad": "corpus.skip_bad",
-    "model": "model.path",
-    "adapter": "model.adapter",
-    "device": "model.device",
-    "dimension": "index.dimension",
-    "top_k": "index.top_k",
-    "work": "work",
-    "output": "output",
-}
-"""What the options of a command replace in its recipe."""
-
-
-def _recipe(context: typer.Context) -> Recipe:
-    """The recipe of a command, with the options that it was called with."""
-    given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
-    overrides = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-    return load_recipe(context.params["recipe"], overrides)
 
 
 def _stages() -> Any:

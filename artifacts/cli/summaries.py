@@ -22,7 +22,7 @@ from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.pipeline.build import refined_folder, work_head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
 
 __all__ = [
@@ -40,6 +40,10 @@ def tables_summary(
 ) -> TablesSummary:
     """Of token tables, by task, and of their training where they were trained."""
     made = {task: _table(file) for task, file in tables.items()}
+    for task, table in made.items() if recipe.head is not None else ():
+        _, vectors = work_head_files(recipe, task, sparse=False)
+        if vectors.is_file():
+            table.head_queries = len(np.load(vectors, mmap_mode="r"))
     return TablesSummary(command=command, path=str(recipe.work / "tables"), tables=made)
 
 
@@ -101,7 +105,10 @@ def kilobytes_listed(bundle: Path) -> int:
 def next_stage(recipe: Recipe) -> str:
     """The command of the first stage that is not done; `index`, where only the bundle is missing."""
     work = recipe.work
-    if not all((work / "tables" / task / "table.npy").is_file() for task in recipe.tasks):
+    files = [work / "tables" / task / "table.npy" for task in recipe.tasks]
+    if recipe.head is not None:
+        files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
+    if not all(file.is_file() for file in files):
         return "table" if recipe.distil is None else "distil-table"
     if not (work / "encode" / "done.json").is_file():
         return "encode"

@@ -87,13 +87,14 @@ class AgreementInfo(_Part):
 
 
 class TableInfo(_Part):
-    """A token table: `rows` tokens of `dimension` values."""
+    """A token table: `rows` tokens of `dimension` values; `head_queries` are those that the model read."""
 
     path: Text
     rows: int
     dimension: int
     bytes: int
     agreement: AgreementInfo | None = None
+    head_queries: int = 0
 
 
 class TablesSummary(Summary):
@@ -107,6 +108,8 @@ class TablesSummary(Summary):
         for task, table in self.tables.items():
             size = f"{table.rows:,} tokens × {table.dimension}, {megabytes(table.bytes)}"
             yield f"{task}: {table.path}, {size}"
+            if table.head_queries:
+                yield f"  {table.head_queries:,} head queries, read by the whole model"
             if table.agreement is not None:
                 found = table.agreement
                 change = "; ".join(

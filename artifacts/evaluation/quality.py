@@ -123,6 +123,8 @@ def _facts(report: Mapping[str, Any], system: str) -> Row:
         facts |= {"fusion": settings["fusion"][leg], "candidates": settings["candidates"]}
     if system.startswith("full-"):
         facts |= {"query_model": settings["query_model"]}
+    elif heads := bundle.get("head_queries"):
+        facts |= {"head_queries": heads[settings["task"]]}
     if unanswered := report["queries_without_answer"].get(system):
         facts |= {"queries_without_answer": len(unanswered)}
     return facts

@@ -22,6 +22,7 @@ _PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terri
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:
     """The facts of a bundle that its results depend on; `digest` stands for every byte of it."""
     manifest = bundle.manifest
+    heads = {task: info.head.queries for task, info in manifest.tasks.items() if info.head is not None}
     return {
         "name": manifest.name,
         "digest": manifest.digest,
@@ -34,7 +35,7 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
         "tables": {task: info.dtype for task, info in manifest.tasks.items()},
         "dense": manifest.dense.model_dump(),
         "sparse": manifest.sparse.model_dump(),
-    }
+    } | ({"head_queries": heads} if heads else {})
 
 
 def environment() -> dict[str, Any]:

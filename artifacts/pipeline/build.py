@@ -1,23 +1,29 @@
 """The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import Corpus, Document, Skipped, read_queries
+from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
-from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.shards import ShardStore, ShardTotals
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -25,21 +31,25 @@ __all__ = [
     "build_bundle",
     "check_before_build",
     "encoded_batches",
+    "head_plan",
+    "head_texts",
     "next_document",
     "no_document_left",
     "refined_folder",
+    "work_head_files",
 ]
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
     """Raise now what would else be raised after hours of encoding: output in the way, impossible index, bad corpus.
 
-    The corpus is read once, so that a bad line is found before the model starts.
+    Query log and corpus are read once, so that a bad line is found before the model starts.
     """
     check_target(recipe.output, overwrite=overwrite, marker=MANIFEST_FILE)
     if recipe.index.factory is not None and recipe.index.dimension is not None:
         check_factory(recipe.index.factory, recipe.index.dimension)
     _queries(recipe)
+    head_texts(recipe)
     recipe.corpus.open().count()
 
 
@@ -54,7 +64,8 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     plan = _read(recipe, "encode/plan.json", "encode")
     totals = store.totals()
     _check_same(recipe, facts, plan, corpus)
-    tables = {task: _table(recipe, task) for task in recipe.tasks}
+    heads = _heads(recipe, facts, sparse=plan.get("impacts", "learned") == "learned")
+    tables = {task: replace(_table(recipe, task), head=heads.get(task)) for task in recipe.tasks}
     idf = _idf(recipe, facts, plan, len(tables[recipe.default_task].rows))
     bundle = write_bundle(
         recipe.output,
@@ -160,6 +171,48 @@ def refined_folder(recipe: Recipe, task: str) -> Path:
     """Where the refined token table of a task lies: one for each dimension, which the rows are trained for."""
     dimension = recipe.index.dimension or int(_read(recipe, "backbone.json", "table")["hidden_size"])
     return recipe.work / "tables" / task / f"refined-{dimension}"
+
+
+def head_texts(recipe: Recipe) -> list[str]:
+    """The recipe's head queries, none without a section `head`. Raises CorpusError for a bad log."""
+    head = recipe.head
+    return [] if head is None else most_frequent(head.queries, head.top, lowercase=recipe.encode.lowercase)
+
+
+def head_plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: bool) -> dict[str, Any]:
+    """What head queries are made of."""
+    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+    return {"model": fingerprint, "instruction": instruction, "queries": digest, "sparse": sparse}
+
+
+def work_head_files(recipe: Recipe, task: str, *, sparse: bool) -> list[Path]:
+    """Where the head queries of a task lie in the work directory: texts, vectors, sparse rows."""
+    folder = recipe.work / "tables" / task / "head"
+    return [folder / name for name in ("texts.json", "vectors.npy", "sparse.npy")[: 2 + sparse]]
+
+
+def _heads(recipe: Recipe, facts: dict[str, Any], *, sparse: bool) -> dict[str, HeadQueries]:
+    """The head queries of every task, as `table` made them. Raises ResumeError for other ones than the recipe's."""
+    texts, heads = head_texts(recipe), dict[str, HeadQueries]()
+    for task, instruction in recipe.tasks.items() if texts else ():
+        made = _read(recipe, f"tables/{task}/head/plan.json", "table")
+        now = head_plan(facts["fingerprint"], instruction, texts, sparse=sparse)
+        if differences := [
+            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
+        ]:
+            raise ResumeError(
+                f"{recipe.work}/tables/{task}/head: was made of other inputs ({'; '.join(differences)}).",
+                remedy="Run `lightretriever table` with this recipe again.",
+            )
+        files = work_head_files(recipe, task, sparse=sparse)
+        if missing := [str(file) for file in files if not file.is_file()]:
+            raise ResumeError(f"{missing[0]}: not there.", remedy="Run `lightretriever table` to its end.")
+        try:
+            heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
+        except BundleError as error:
+            remedy = "Delete its folder and run `lightretriever table` again."
+            raise ResumeError(error.message, remedy=remedy) from error
+    return heads
 
 
 def _table(recipe: Recipe, task: str) -> TableInput:

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from lightretriever.artifacts.bundle.manifest import LegWeights, TaskName
+from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.bundle.paths import TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.reading import read_yaml
+from lightretriever.artifacts.tokens.head_queries import MOST_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -17,6 +19,7 @@ __all__ = [
     "CorpusRecipe",
     "DistilTableRecipe",
     "EncodeRecipe",
+    "HeadRecipe",
     "IndexRecipe",
     "ModelRecipe",
     "Recipe",
@@ -123,6 +126,13 @@ class IndexRecipe(Section):
         return self
 
 
+class HeadRecipe(Section):
+    """Which queries the whole model reads once: the `top` most frequent of a log, `queries`, with one query a line."""
+
+    queries: Path
+    top: int = Field(default=10_000, ge=1, le=MOST_QUERIES)
+
+
 class TableTraining(Section):
     """How the rows of a token table are trained, and the weights of the three parts of the loss (see
     `artifacts.pipeline.fit`). The epoch is kept that agrees best on `held_out` texts.
@@ -183,6 +193,7 @@ class Recipe(Section):
     index: IndexRecipe = IndexRecipe()
     refine: RefineRecipe | None = None
     distil: DistilTableRecipe | None = None
+    head: HeadRecipe | None = None
     work: Path
     output: Path
 
@@ -263,6 +274,8 @@ def _set(content: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
     for section in sections:
         inner = content.setdefault(section, {})
+        if inner is None:  # the section is null, as if it were not there
+            inner = content[section] = {}
         if not isinstance(inner, dict):
             return  # validation names the section
         content = inner

@@ -8,6 +8,7 @@ WORK/encode/             encoded documents in shards
 WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
     training.json        with `distil`: how it was fitted
     teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
+    head/                with `head`: texts.json, vectors.npy (n, H), sparse.npy, plan.json; part-*.npy until they are
     refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
 
@@ -33,6 +34,7 @@ from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.fit import FittedTable, distinct_rows, fit_table, scaled_rows
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents
+from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder, load_sparse_encoder, paired
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe
@@ -121,12 +123,14 @@ def run_encode(recipe: Recipe, encoder: Encoder) -> tuple[ShardStore, Skipped]:
 def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
     """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept.
 
-    With `distil`, the corpus is encoded first, and the tables are fitted to what the encoder makes of whole texts.
+    The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
+    With `distil`, the corpus is encoded next, and the tables are fitted to what the encoder makes of whole texts.
     Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
     Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
     fit to.
     """
     folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
+    make_heads(recipe, encoder, _where(encoder))
     if recipe.distil is not None:
         return _fit_distilled(recipe, recipe.distil, encoder, folders)
     weights = _row_weights(recipe, encoder)

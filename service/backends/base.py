@@ -34,7 +34,8 @@ class EncodedQuery:
     terms: (t,) int32, distinct token ids, ascending. counts: (t,) int64, their occurrences. term_weights: (t,) float32,
     their counts, each occurrence in an extra text times that text's weight. weights: (t,) float32, their weights in the
     sparse leg. dense: (D,) float32 of length 1, None if not requested. parts: (t, D) float32, each term's part of
-    `dense`, None if not requested. text: the query's text, which BM25 splits into words.
+    `dense`, None if not requested. text: the query's text, which BM25 splits into words. head: whether a model read the
+    query, whose vector is then no sum over its terms.
     """
 
     terms: npt.NDArray[np.int32]
@@ -44,6 +45,7 @@ class EncodedQuery:
     dense: npt.NDArray[np.float32] | None
     parts: npt.NDArray[np.float32] | None = None
     text: str = ""
+    head: bool = False
 
     @classmethod
     def of_text(cls, text: str) -> "EncodedQuery":

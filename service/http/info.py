@@ -35,6 +35,7 @@ def info_of(engine: SearchEngine) -> Info:
         legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
+        head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
         modes=engine.modes,
         fields=engine.fields,
         filters=manifest.fields,

@@ -45,7 +45,10 @@ class TokenShares(Model):
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="Occurrences in the query and its `terms`, regardless of their weights.")
+    count: int = Field(
+        description="Occurrences in the query and its `terms`, regardless of their weights; 0 if the model added the "
+        "token to a head query."
+    )
     weight: float = Field(description="Its weight in the sparse query.")
     impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
     dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
@@ -66,7 +69,7 @@ class Explanation(Model):
     fusion: FusionShares
     tokens: list[TokenShares] = Field(
         description="By id. The shares of a leg sum to its score; null if the leg was not searched or gave no shares "
-        "in time."
+        "in time. A head query's shares of the dense score are null: its vector is no sum over tokens."
     )
 
 
@@ -135,6 +138,12 @@ class SearchResponse(Model):
     mode: Mode
     task: str
     candidates: int = Field(description="Number of distinct documents that the legs proposed.")
+    head_query: bool | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Whether the model itself read the query when the bundle was built; if not, the token table "
+        "encoded it. Present if the task has head queries.",
+    )
     facets: dict[str, list[FacetCount]] | None = Field(
         default=None,
         exclude_if=_absent,
@@ -173,6 +182,7 @@ class EncodeResponse(Model):
     dimension: int
     dense: list[float] = Field(description="Query vector of length 1.")
     tokens: list[TokenCount] = Field(description="By id.")
+    head_query: bool | None = Field(default=None, exclude_if=_absent, description="As in the answer of a search.")
     timings_ms: EncodeTimings
 
 

@@ -77,6 +77,11 @@ class Info(Model):
     legs: dict[LegName, LegFacts] = Field(description="The bundle's legs.")
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
+    head_queries: dict[str, int] = Field(
+        default_factory=dict,
+        exclude_if=lambda tasks: not tasks,
+        description="By task, the number of queries that the model itself read; present if a task has any.",
+    )
     modes: list[Mode] = Field(description="Search modes; `bm25` if the bundle indexes the words of its documents.")
     fields: list[str] = Field(description="Document fields that a request may name.")
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")

@@ -6,6 +6,7 @@ sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF we
 The token that stands for what the vocabulary lacks is no evidence: it is left out. A query is read behind a space where
 the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
 A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
+A head query without extra terms has the vector, and the sparse weights if there are any, that the model gave it.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import TokenizerError
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
@@ -34,16 +36,19 @@ _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.fl
 
 
 class QueryEncoder:
-    """Encodes queries with one tokenizer, a token table per task, and IDF weights (V,), if any."""
+    """Encodes queries with one tokenizer, a token table per task, and IDF weights (V,) and head queries by task, if
+    any."""
 
     def __init__(
         self,
         tokenizer: TextTokenizer,
         tables: Mapping[str, TokenTable],
         idf: npt.NDArray[np.float32] | None = None,
+        heads: Mapping[str, HeadQueries] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.tables = tables
+        self.heads = heads or {}
         self._idf = idf
 
     def encode(
@@ -68,6 +73,10 @@ class QueryEncoder:
             started = clock.add("tokenize", started)
         sums = self.tables[task].sums if dense else None
         vector, length = None, 1.0
+        head = None if extra_terms or task not in self.heads else self._head(text, task, ids, dense=dense)
+        if head is not None:
+            clock.add("encode" if dense else "tokenize", started)
+            return head
         if extra_terms:
             terms, counts, term_weights, weights = self._joined(ids, extra_terms)
             if sums is not None:
@@ -84,8 +93,8 @@ class QueryEncoder:
     def encode_batch(
         self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True
     ) -> Iterator[EncodedQuery]:
-        """Encode many texts at once, each as `encode` does, to views of common arrays. An error names the first bad
-        text, as `queries.N`."""
+        """Encode many texts at once, each as `encode` does but none as a head query, to views of common arrays. An
+        error names the first bad text, as `queries.N`."""
         started = perf_counter()
         ids, lengths = self.tokenizer.query_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
@@ -110,6 +119,23 @@ class QueryEncoder:
         rows = self.tables[task].rows(query.terms) * query.term_weights[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
+
+    def _head(self, text: str, task: str, ids: list[int], *, dense: bool) -> EncodedQuery | None:
+        """Look up what the model made of a text with these token ids; None if it made nothing that is asked for.
+
+        A term that the model added has count 0.
+        """
+        found = self.heads[task].find(text)
+        if found is None or not (dense or found.sparse):
+            return None
+        terms, counts, term_weights, weights = kernels.count(ids, self._idf)
+        if found.sparse is not None:
+            occurrences = dict(zip(terms.tolist(), counts.tolist(), strict=True))
+            terms, term_weights = found.sparse
+            counts = np.array([occurrences.get(term, 0) for term in terms.tolist()], dtype=np.int64)
+            weights = term_weights if self._idf is None else term_weights * self._idf.take(terms)
+        vector = found.dense if dense else None
+        return EncodedQuery(terms, counts, term_weights, weights, vector, text=text, head=True)
 
     def _token_ids(self, text: str, field: str, *, appended: bool = False) -> list[int]:
         """Give the token ids of a text, at least one. NoTokensError names the request's `field` with the text."""

@@ -27,14 +27,13 @@ from lightretriever.service.schemas import (
     DocumentTerms,
     EncodeRequest,
     EncodeResponse,
-    EncodeTimings,
     Mode,
     SearchRequest,
     SearchResponse,
-    TokenCount,
     Weights,
 )
 from lightretriever.service.search.documents import list_terms
+from lightretriever.service.search.explain import list_tokens
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
@@ -155,14 +154,10 @@ class SearchEngine:
         encoder, task = self.parts.encoder, request.task or self.bundle.manifest.default_task
         query = encoder.encode(request.text, task, clock, field="text")
         dense = [] if query.dense is None else query.dense.tolist()
-        tokens = [
-            TokenCount(id=term, token=encoder.tokenizer.token(term), count=count, weight=weight)
-            for term, count, weight in zip(
-                query.terms.tolist(), query.counts.tolist(), query.weights.tolist(), strict=True
-            )
-        ]
-        timings = EncodeTimings(**clock.milliseconds())
-        return EncodeResponse(task=task, dimension=len(dense), dense=dense, tokens=tokens, timings_ms=timings)
+        facts = {"task": task, "dimension": len(dense), "dense": dense, "timings_ms": clock.milliseconds()}
+        head = query.head if task in encoder.heads else None
+        tokens = list_tokens(query, encoder.tokenizer)
+        return EncodeResponse.model_validate({**facts, "tokens": tokens, "head_query": head})
 
     def document(self, document_id: str, clock: StageClock | None = None) -> Document:
         """Read a document. DocumentNotFoundError if none has this id."""

@@ -3,6 +3,8 @@
 dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t the weighted count of t
 sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
 fused   score(d) = sum_l share_l,   share_l the leg's share
+
+A head query's dense vector comes from a model, so its tokens have no shares of the dense score.
 """
 
 import math
@@ -15,7 +17,7 @@ from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.hits import Plain
 
-__all__ = ["explained"]
+__all__ = ["explained", "list_tokens"]
 
 
 def explained(
@@ -32,15 +34,7 @@ def explained(
     fusion: (legs, k), each leg's share of each hit's score. shares: by leg (k, t), each query term's share of the leg's
     score; a leg may be absent.
     """
-    facts = list(
-        zip(
-            query.terms.tolist(),
-            map(tokenizer.token, query.terms.tolist()),
-            query.counts.tolist(),
-            query.weights.tolist(),
-            strict=True,
-        )
-    )
+    facts = list_tokens(query, tokenizer)
     nothing: list[float | None] = [None] * len(hits)
     unknown = np.full((len(hits), len(facts)), np.nan)
     dense, sparse = (shares.get(leg, unknown) for leg in ("dense", "sparse"))
@@ -54,20 +48,22 @@ def explained(
     return found
 
 
-def _tokens(
-    facts: Sequence[tuple[int, str, int, float]], dense: Sequence[float], sparse: Sequence[float]
-) -> list[Plain]:
+def list_tokens(query: EncodedQuery, tokenizer: TextTokenizer) -> list[Plain]:
+    """List the terms of a query, as `TokenCount`."""
+    ids = query.terms.tolist()
+    facts = zip(ids, query.counts.tolist(), query.weights.tolist(), strict=True)
+    return [{"id": term, "token": tokenizer.token(term), "count": count, "weight": w} for term, count, w in facts]
+
+
+def _tokens(facts: Sequence[Plain], dense: Sequence[float], sparse: Sequence[float]) -> list[Plain]:
     return [
-        {
-            "id": term,
-            "token": token,
-            "count": count,
-            "weight": weight,
-            "impact": None if math.isnan(in_sparse) else round(in_sparse / weight),
+        fact
+        | {
+            "impact": None if math.isnan(in_sparse) else round(in_sparse / fact["weight"]),
             "dense": _known(in_dense),
             "sparse": _known(in_sparse),
         }
-        for (term, token, count, weight), in_dense, in_sparse in zip(facts, dense, sparse, strict=True)
+        for fact, in_dense, in_sparse in zip(facts, dense, sparse, strict=True)
     ]
 
 

@@ -171,6 +171,7 @@ class Search:
             "mode": request.mode,
             "task": self._plan.task,
             "candidates": table.ordinals.size,
+            **({"head_query": query.head} if self._plan.task in parts.encoder.heads else {}),
             **({} if facets is None else {"facets": facets}),
             "timings_ms": _UNTIMED | self.clock.milliseconds(),
         }
@@ -195,8 +196,11 @@ class Search:
     def _shares(
         self, query: EncodedQuery, legs: list[LegName], ordinals: Ordinals
     ) -> dict[LegName, npt.NDArray[np.float32]]:
-        """Give each term's share of each leg's score, without the legs that fail."""
-        if "dense" in legs:
+        """Give each term's share of each leg's score, without the legs that fail, and without the dense leg of a head
+        query."""
+        if query.head:
+            legs = [name for name in legs if name != "dense"]
+        elif "dense" in legs:
             query = self._parts.encoder.with_parts(query, self._plan.task)
         shares = {}
         for name in legs:

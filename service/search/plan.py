@@ -68,7 +68,10 @@ class Parts:
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:
-    return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task) for task in bundle.manifest.tasks}, bundle.idf())
+    tasks = bundle.manifest.tasks
+    tables = {task: bundle.table(task) for task in tasks}
+    heads = {task: head for task in tasks if (head := bundle.head(task)) is not None}
+    return QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), heads)
 
 
 @dataclass(frozen=True, slots=True)

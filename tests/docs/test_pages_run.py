@@ -86,6 +86,11 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said
     bundle = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-vectors")
     assert bundle.manifest.documents == 13
+    terminal.follow(DOCS / "howto" / "head-queries.md")
+    head = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-head").head("search")
+    assert head is not None
+    found = [head.find(text) is not None for text in ("HOT  water", "light for a tent", "something to sit on")]
+    assert found == [True, True, False]
 
 
 def test_the_language_model(terminal: Terminal, hub: Path) -> None:

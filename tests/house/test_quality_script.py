@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.manifest import HeadInfo
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.quality import read_rows
 
 from recipes import judged_part, quality
@@ -125,3 +127,16 @@ def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest
 def test_collections_have_different_names() -> None:
     names = [collection.name for collection in quality.COLLECTIONS]
     assert len(set(names)) == len(names)
+
+
+def test_a_share_of_the_test_queries_may_be_head_queries(arguments: list[str], tmp_path: Path) -> None:
+    command = [*arguments, "--system", "tiny-head1", "--head-share", "1", "--full"]
+    assert quality.main([*command, "--", "--only", "hybrid", "--only", "full-hybrid"]) == 0
+    assert (tmp_path / "work" / "toy" / "head-1.txt").read_text() == "playlists and a small library\n"
+    bundle = Bundle.open(tmp_path / "work" / "toy" / "bundle-head1")
+    assert bundle.manifest.tasks["search"].head == HeadInfo(queries=1, sparse=True)
+    full, head = read_rows(tmp_path / "quality.json")
+    assert (head["system"], full["system"]) == ("tiny-head1 hybrid", "tiny-head1 full-hybrid")
+    assert (head["head_queries"], full.get("head_queries")) == (1, None)
+    assert head["ndcg@10"] == full["ndcg@10"]
+    assert quality.main([*arguments, "--system", "tiny", "--head-share", "2"]) == 2

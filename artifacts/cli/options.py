@@ -1,0 +1,65 @@
+"""The options of the commands that make a bundle, and what they replace in its recipe."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+
+__all__ = [
+    "AdapterOption",
+    "CorpusOption",
+    "DeviceOption",
+    "DimensionOption",
+    "HeadOption",
+    "LimitOption",
+    "ModelOption",
+    "OutputOption",
+    "OverwriteOption",
+    "RecipeArgument",
+    "SkipOption",
+    "TopKOption",
+    "TopOption",
+    "WorkOption",
+    "recipe_of",
+]
+
+RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
+CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
+AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
+WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
+OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
+SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
+DimensionOption = Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")]
+TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
+HeadOption = Annotated[
+    Path | None, typer.Option("--head-queries", help="Query log: the model reads its most frequent (head.queries).")
+]
+TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
+
+_KEYS = {
+    "corpus": "corpus.path",
+    "limit": "corpus.limit",
+    "skip_bad": "corpus.skip_bad",
+    "model": "model.path",
+    "adapter": "model.adapter",
+    "device": "model.device",
+    "head_queries": "head.queries",
+    "top": "head.top",
+    "dimension": "index.dimension",
+    "top_k": "index.top_k",
+    "work": "work",
+    "output": "output",
+}
+"""What the options of a command replace in its recipe."""
+
+
+def recipe_of(context: typer.Context) -> Recipe:
+    """The recipe of a command, with the options that it was called with."""
+    given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
+    overrides = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+    return load_recipe(context.params["recipe"], overrides)

@@ -1,0 +1,287 @@
+"""Head queries: read by the whole model once, ranked as it ranks, and all others as without them."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.corpus.query_log import most_frequent
+from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError, ResumeError
+from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
+from lightretriever.service.cli import app
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.evaluation import EngineSearcher
+from lightretriever.service.settings import Settings
+from typer.testing import CliRunner
+
+from tests.pipeline.test_build import run
+from tests.support.biencoder import save_biencoder
+from tests.support.models import write_corpus
+from tests.support.tampering import copy_of, edit_manifest, resign
+
+TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
+LOG = ["Play  Music", "a text editor", "play music", "a text editor", "chess games", "play music ", "rare one"]
+HEAD = ["play music", "a text editor", "chess games"]
+MODES = ("dense", "sparse", "hybrid")
+
+
+def write_recipe(folder: Path, model: Path, **changes: Any) -> Path:
+    content = {
+        "name": "tiny",
+        "model": {"path": str(model), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny"},
+        "tasks": TASKS,
+        "default_task": "web",
+        "index": {"factory": "Flat", "dimension": 24},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+        **changes,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
+    (folder / "queries.log").write_text("\n".join(LOG) + "\n")
+    return folder / "recipe.yaml"
+
+
+@pytest.fixture(scope="module")
+def place(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a bundle without head queries, and one with three of them, from one encoding."""
+    folder = tmp_path_factory.mktemp("head")
+    recipe = write_recipe(folder, model_folder, encode={"max_length": 64, "top_k": None})
+    run("build", recipe)
+    options: list[str | Path] = ["--head-queries", folder / "queries.log", "--top", "3"]
+    made = json.loads(run("table", recipe, *options, "--json").splitlines()[0])
+    assert {task: table["head_queries"] for task, table in made["tables"].items()} == {"web": 3, "fact": 3}
+    assert "has head queries, which this recipe leaves out" in run("index", recipe, "--overwrite")
+    run("index", recipe, *options, "--output", folder / "with")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engines(place: Path) -> Iterator[list[SearchEngine]]:
+    """The engines of the bundles with and without head queries."""
+    settings = Settings(deadline_ms=60_000)
+    with (
+        SearchEngine.open(Bundle.open(place / "with"), settings) as one,
+        SearchEngine.open(Bundle.open(place / "bundle"), settings) as other,
+    ):
+        yield [one, other]
+
+
+def ranked(engine: SearchEngine, query: str, mode: str, task: str = "web") -> list[tuple[str, float]]:
+    found = EngineSearcher(engine).search(query, task=task, mode=mode, k=40, candidates=40, fusion=None)  # type: ignore[arg-type]
+    assert found is not None
+    return [(hit.id, hit.score) for hit in found]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_head_query_ranks_as_the_whole_model_ranks(
+    engines: list[SearchEngine], model_folder: Path, mode: str, task: str
+) -> None:
+    engine, without = engines
+    full, warnings = encode_fully(QueryModel(str(model_folder)), engine.bundle, task, HEAD)
+    assert warnings == []
+    searcher = EngineSearcher(engine).with_vectors(full.queries)
+    for query in HEAD:
+        exact = searcher.search(query, task=task, mode=mode, k=40, candidates=40, fusion=None)  # type: ignore[arg-type]
+        assert exact is not None
+        found = dict(ranked(engine, f" {query.upper()}\t", mode, task))
+        assert found == pytest.approx({hit.id: hit.score for hit in exact}, abs=2e-3)  # vectors have 11 bits
+        assert [one for one, _ in ranked(engine, query, mode, task)][:10] == [hit.id for hit in exact][:10]
+        assert found != dict(ranked(without, query, mode, task))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("query", ["rare one", "play music files", "the terminal"])
+def test_another_query_is_unchanged(engines: list[SearchEngine], mode: str, query: str) -> None:
+    engine, without = engines
+    assert ranked(engine, query, mode) == ranked(without, query, mode)
+
+
+def test_weighted_terms_are_read_by_the_table(engines: list[SearchEngine]) -> None:
+    with TestClient(create_app(engines[0])) as client, TestClient(create_app(engines[1])) as other:
+        asked = {"query": "play music", "terms": [{"text": "video", "weight": -0.5}], "k": 5}
+        told, plain = (one.post("/search", json=asked).json() for one in (client, other))
+        assert told["head_query"] is False
+        assert told["hits"] == plain["hits"]
+
+
+def test_the_answer_says_who_read_the_query(engines: list[SearchEngine]) -> None:
+    engine, without = engines
+    with TestClient(create_app(engine)) as client, TestClient(create_app(without)) as other:
+        for query, head in (("Play Music", True), ("play some music", False)):
+            told = client.post("/search", json={"query": query, "explain": True, "k": 3}).json()
+            assert told["head_query"] is head
+            for hit in told["hits"]:
+                tokens = hit["explanation"]["tokens"]
+                assert sum(token["sparse"] for token in tokens) == pytest.approx(hit["sparse"]["score"], rel=1e-5)
+                assert all((token["dense"] is None) == head for token in tokens)
+            assert (min(token["count"] for token in tokens) == 0) == head  # the model adds tokens
+            assert client.post("/encode", json={"text": query}).json()["head_query"] is head
+        assert "head_query" not in other.post("/search", json={"query": "play music"}).json()
+        assert client.get("/info").json()["head_queries"] == {"web": 3, "fact": 3}
+        assert "head_queries" not in other.get("/info").json()
+
+
+def test_without_learned_impacts_the_sparse_leg_stays(tmp_path: Path) -> None:
+    recipe = write_recipe(
+        tmp_path,
+        save_biencoder(tmp_path / "model"),
+        tasks={"web": ""},
+        index={"factory": "Flat"},
+        distil={"epochs": 0, "batch_size": 16},
+        head={"queries": str(tmp_path / "queries.log"), "top": 2},
+    )
+    run("build", recipe)
+    assert verify_bundle(tmp_path / "bundle") == []
+    head = Bundle.open(tmp_path / "bundle").head("web")
+    assert head is not None
+    assert (len(head), head.sparse) == (2, None)
+    with SearchEngine.open(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000)) as engine:
+        with TestClient(create_app(engine)) as client:
+            for mode, expected in (("dense", True), ("hybrid", True), ("sparse", False)):
+                told = client.post("/search", json={"query": "play music", "mode": mode, "explain": True}).json()
+                assert told["head_query"] is expected
+        run("index", recipe, "--output", tmp_path / "same")
+        edited = yaml.safe_load(recipe.read_text()) | {"head": None}
+        recipe.write_text(yaml.safe_dump(edited))
+        run("index", recipe, "--output", tmp_path / "without")
+        with SearchEngine.open(Bundle.open(tmp_path / "without")) as without:
+            assert ranked(engine, "play music", "sparse") == ranked(without, "play music", "sparse")
+
+
+def test_verify_and_the_service_find_damage(place: Path, tmp_path: Path) -> None:
+    assert verify_bundle(place / "with") == []
+    damaged = copy_of(place / "with", tmp_path)
+    for name in ("web.npy", "web.sparse.npy"):
+        file = damaged / "heads" / name
+        content, values = file.read_bytes(), np.load(file)
+        values[1, 0] = 9 if name == "web.npy" else (100_000, 1)
+        np.save(file, values)
+        assert [problem.file for problem in verify_bundle(damaged)] == [f"heads/{name}"]  # by its hash
+        resign(damaged)
+        (problem,) = verify_bundle(damaged)
+        assert (problem.message, problem.found) == ("the values of a head query are impossible", "'a text editor'")
+        file.write_bytes(content)
+        resign(damaged)
+    for content in (b"[1, 2]", b'["a", "a", "b"]', b'["a"]', b"{"):
+        (damaged / "heads" / "web.json").write_bytes(content)
+        resign(damaged)
+        (problem,) = verify_bundle(damaged)
+        assert "unusable head queries" in problem.found
+        with pytest.raises(BundleError, match=r"heads/web\.json: unusable head queries"):
+            SearchEngine.open(Bundle.open(damaged))
+    edit_manifest(damaged, lambda record: record["tasks"]["web"]["head"].update(queries=4))
+    (damaged / "heads" / "web.json").write_bytes((place / "with" / "heads" / "web.json").read_bytes())
+    resign(damaged)
+    with pytest.raises(BundleError, match=r"wrong shape .*: expected \(4, 24\), found \(3, 24\)"):
+        Bundle.open(damaged).head("web")
+
+
+@pytest.mark.parametrize("vector", [[0.0, 0.0, 1.0], [np.nan, 1.0, 1.0]])
+def test_a_vector_without_direction_is_refused(vector: list[float], tmp_path: Path) -> None:
+    made = HeadQueries(["one"], np.array([vector], np.float32), None, lowercase=True)
+    with pytest.raises(BundleError, match=r"The head query 'one' has a vector of length (0|nan)"):
+        made.save([tmp_path / "texts.json", tmp_path / "vectors.npy"], 2)
+
+
+def test_a_manifest_lists_the_files_it_uses(place: Path, tmp_path: Path) -> None:
+    damaged = copy_of(place / "with", tmp_path)
+    edit_manifest(damaged, lambda record: record["files"].pop("heads/fact.sparse.npy"))
+    with pytest.raises(BundleError, match=r"heads/fact\.sparse\.npy is used but not listed in files"):
+        Bundle.open(damaged)
+
+
+def test_a_log_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("\ufeff" + "\n\n".join(LOG) + "\r\n", encoding="utf-8")
+    (tmp_path / "log.gz").write_bytes(gzip.compress((tmp_path / "log").read_bytes()))
+    for name in ("log", "log.gz"):
+        assert most_frequent(tmp_path / name, 3, lowercase=True) == HEAD
+    assert most_frequent(tmp_path / "log", 9, lowercase=False)[:3] == ["a text editor", "play music", "Play Music"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "head.queries is .*log: there is no such file. Give a file with a query a line"),
+        (b" \n\n", "head.queries is .*log: it has no query"),
+        (b"one\n\xff\n", "log, line 2: .*can't decode byte 0xff"),
+        (b'one\n{"_id": "1", "text": "two"}\n', "log, line 2: a JSON object"),
+    ],
+)
+def test_a_bad_log_is_named_before_the_model_reads(
+    content: bytes | None, message: str, model_folder: Path, tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path, model_folder)
+    if content is not None:
+        (tmp_path / "log").write_bytes(content)
+    for command in ("build", "table"):
+        with pytest.raises(CorpusError, match=message):
+            fail(command, recipe, "--head-queries", tmp_path / "log")
+    assert not (tmp_path / "work" / "tables").exists()
+
+
+def fail(*arguments: str | Path) -> None:
+    failed = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(failed.exception, LightRetrieverError), failed.output
+    raise failed.exception
+
+
+def test_options_are_checked(place: Path) -> None:
+    with pytest.raises(RecipeError, match=r"head\.top: Input should be greater than or equal to 1 \(found 0\)"):
+        fail("table", place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
+    with pytest.raises(RecipeError, match=r"head\.queries: Field required"):
+        fail("table", place / "recipe.yaml", "--top", "5")
+
+
+def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path, model_folder, tasks={"web": ""}, head={"queries": str(tmp_path / "queries.log")})
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.head._PART", 2)
+    read: list[str] = []
+    encode = LanguageModel.encode_queries
+
+    def stopped(encoder: LanguageModel, texts: list[str], *rest: Any, **options: Any) -> Any:
+        read.extend(texts)
+        if read[-1] == "rare one" and read.count("rare one") == 1:
+            raise ResumeError("stopped")
+        return encode(encoder, texts, *rest, **options)
+
+    monkeypatch.setattr(LanguageModel, "encode_queries", stopped)
+    with pytest.raises(ResumeError, match="stopped"):
+        fail("table", recipe)
+    run("table", recipe)
+    assert read == ["play music", "a text editor", "chess games", "rare one", "chess games", "rare one"]
+    run("table", recipe)
+    assert len(read) == 6
+    run("encode", recipe)
+    (tmp_path / "queries.log").write_text("chess games\n")
+    with pytest.raises(ResumeError, match=r"head: was made of other inputs \(queries: .*Run `lightretriever table`"):
+        fail("index", recipe)
+    run("table", recipe)
+    assert read[6:] == ["chess games"]
+    vectors = tmp_path / "work" / "tables" / "web" / "head" / "vectors.npy"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:-1])
+    with pytest.raises(ResumeError, match=r"unusable head queries: .*Delete its folder"):
+        fail("index", recipe)
+    vectors.unlink()
+    with pytest.raises(ResumeError, match=r"vectors\.npy: not there\. Run `lightretriever table` to its end"):
+        fail("index", recipe)
+    vectors.write_bytes(content)
+    run("index", recipe)
+    head = Bundle.open(tmp_path / "bundle").head("web")
+    assert head is not None
+    assert head.find("chess games") is not None
+    assert head.find("play music") is None
