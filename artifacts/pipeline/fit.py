@@ -8,7 +8,7 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 `artifacts.pipeline.fit_texts` says which texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,10 @@ class Bags:
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
+        """The token ids (n_i,) of each text."""
+        return iter(np.split(self.tokens.numpy().astype(np.int32), self.starts[1:-1].numpy()))
 
     def pick(self, rows: torch.Tensor) -> "Bags":
         """The bags of those rows (b,), in that order."""

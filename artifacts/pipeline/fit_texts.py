@@ -1,7 +1,8 @@
 """The texts that token tables are fitted to, with the vectors that the whole encoder makes of them.
 
 A bi-encoder's table learns from documents, sentences and queries (`DistilTexts`), a language model's from documents
-that it has read already (`encoded_documents`). Judgments are never read.
+that it has read already (`encoded_documents`) and from sentences that its teacher reads (`with_sentences`). Judgments
+are never read.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Document, read_queries
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json
@@ -26,7 +28,7 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, sentences_of
 
-__all__ = ["DistilTexts", "corpus_sentences", "encoded_documents", "query_texts", "teacher_vectors"]
+__all__ = ["DistilTexts", "corpus_sentences", "encoded_documents", "query_texts", "teacher_vectors", "with_sentences"]
 
 _PART = 2048
 _CHECKED = 1000
@@ -98,6 +100,33 @@ def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
     cut = vectors[drawn[kept], : recipe.index.dimension].astype(np.float32)
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
     return FitTexts(Bags.of([bags[place] for place in kept]), unit, unit, min(settings.held_out, len(kept) // 10))
+
+
+def with_sentences(texts: FitTexts, recipe: Recipe, settings: RefineRecipe, teacher: Encoder, folder: Path) -> FitTexts:
+    """The encoded documents, and sentences of the corpus with the vectors that the model's `teacher` gives them as
+    queries, of which some are held out in place of documents. The vectors are kept below `folder`.
+
+    Raises RecipeError where the vectors have other dimensions than the bundle.
+    """
+    size = texts.targets.shape[1]
+    if teacher.hidden_size != size:
+        raise RecipeError(
+            f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's {size}.",
+            remedy="Name the teacher that the adapter was trained with, or leave refine.teacher out.",
+        )
+    facts = read_json(recipe.work / "backbone.json")
+    tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
+    found = corpus_sentences(recipe.corpus.open(), settings.sentences, settings.seed)
+    bags = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
+    targets = teacher_vectors(teacher, list(bags), "", folder)
+    order = np.random.default_rng(settings.seed).permutation(len(bags))
+    drawn = list(bags.values())
+    return FitTexts(
+        Bags.of([*texts.bags, *(drawn[row] for row in order)]),
+        np.concatenate([texts.targets, targets[order]]),
+        texts.documents,
+        min(settings.held_out, len(order) // 10) or texts.held_out,
+    )
 
 
 def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:

@@ -32,14 +32,14 @@ from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapte
 from lightretriever.artifacts.pipeline.build import refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
-from lightretriever.artifacts.pipeline.fit import FittedTable, distinct_rows, fit_table, scaled_rows
-from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents
+from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
+from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
 from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder, load_sparse_encoder, paired
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
-from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
+from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 
 __all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
 
@@ -160,9 +160,10 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
     """Fit the tables of every task to the encoded corpus; task name → file of shape (V, D) float32. What is there is
     kept.
 
-    Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded, and no query
-    and no judgment is read. Raises ResumeError when tables or shards are missing, or the work directory was begun with
-    other inputs, and RecipeError when the corpus is too small to fit to.
+    Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded but the
+    `refine.teacher`, where the recipe names one, and no query and no judgment is read. Raises ResumeError when tables
+    or shards are missing, or the work directory was begun with other inputs, and RecipeError when the corpus is too
+    small to fit to, or the teacher has vectors of another size.
     """
     settings = recipe.refine
     if settings is None:
@@ -180,14 +181,24 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
         "settings": settings.model_dump(mode="json"),
         "software": software(),
     }
-    texts_of = cache(lambda: encoded_documents(recipe, settings))
+    texts_of = cache(lambda: _refine_texts(recipe, settings))
 
     def make(task: str) -> FittedTable:
         texts = texts_of()
         rows = read_array(recipe.work / "tables" / task / "table.npy")[:, : texts.targets.shape[1]]
-        return fit_table(scaled_rows(rows, np.unique(texts.bags.tokens.numpy())), texts, settings)
+        return fit_table(distinct_rows(rows, count_tokens(texts.bags, len(rows))), texts, settings)
 
     return _make(folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
+
+
+def _refine_texts(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
+    texts = encoded_documents(recipe, settings)
+    if settings.teacher is None:
+        return texts
+    from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
+
+    teacher = load_biencoder(settings.teacher, dtype=recipe.model.dtype, device=recipe.model.device)
+    return with_sentences(texts, recipe, settings, teacher, recipe.work / "teacher")
 
 
 def _fit_distilled(

@@ -10,10 +10,13 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.service.cli import app
 from typer.testing import CliRunner, Result
 
+from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 
 DOCUMENTS = 120
@@ -48,6 +51,32 @@ def changed(recipe: Path, **values: object) -> Path:
     other = recipe.with_name("other.yaml")
     other.write_text(yaml.safe_dump(content))
     return other
+
+
+def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path: Path) -> None:
+    """The teacher stands in another space than this untrained model, so what it teaches is seen."""
+    teacher = save_biencoder(tmp_path / "teacher", hidden_size=load_width(recipe))
+    other = changed(recipe, refine=REFINE | {"teacher": str(teacher), "sentences": 60})
+    assert run("build", other).exit_code == 0
+    bundle, encoder = Bundle.open(tmp_path / "bundle"), load_biencoder(str(teacher), device="cpu")
+    texts = corpus_sentences(load_recipe(other).corpus.open(), 60, 0)
+    rows, tokenizer = bundle.table("web"), bundle.tokenizer()
+    made = np.stack([rows.rows(np.array(tokenizer.query_ids(text))).mean(axis=0) for text in texts])
+    wanted = encoder.encode_queries(texts).dense
+    assert ((made * wanted).sum(axis=1) / np.linalg.norm(made, axis=1)).mean() > 0.5
+
+
+def test_a_teacher_of_another_size_is_refused(recipe: Path, tmp_path: Path) -> None:
+    teacher = save_biencoder(tmp_path / "teacher", hidden_size=16)
+    other = changed(recipe, refine=REFINE | {"teacher": str(teacher)})
+    result = run("build", other)
+    assert "refine.teacher: the vectors of teacher have 16 values" in str(result.exception)
+
+
+def load_width(recipe: Path) -> int:
+    model = yaml.safe_load(recipe.read_text())["model"]["path"]
+    width: int = json.loads((Path(model) / "config.json").read_text())["hidden_size"]
+    return width
 
 
 def cosine(bundle: Bundle, work: Path) -> float:
