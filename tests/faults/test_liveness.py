@@ -28,7 +28,7 @@ from tests.faults.traffic import Ask, ask
 
 pytestmark = pytest.mark.slow
 
-CLIENTS: Final = 4
+CLIENTS: Final = 2
 EVERY_S: Final = 0.02
 DEFAULTS: Final = Settings()
 WORDS: Final = ("terminal", "music", "player", "library", "network", "images", "converts", "compresses", "parser")
@@ -48,11 +48,14 @@ def requests(ids: Sequence[str], key: str) -> dict[str, Ask]:
     whole: dict[str, Any] = {"query": long, "k": k, "candidates": k, "snippets": {"length": 2000}}
     many = DEFAULTS.max_batch_hits // DEFAULTS.max_batch
     explained = {"query": text(150), "k": DEFAULTS.max_explained // 100, "explain": True}
-    condition: dict[str, Any] = {"and": [{"not": {"field": "section", "in": [f"x{i}" for i in range(200)]}}] * 20}
+    condition: dict[str, Any] = {"and": [{"not": {"field": "section", "in": [f"x{i}" for i in range(50)]}}] * 20}
     bodies = {
-        "livez_search_ms": ("/search", whole | {"terms": [{"text": long, "weight": 1.5}] * 90}),
+        "livez_search_ms": (
+            "/search",
+            whole | {"query": text(most // 2), "terms": [{"text": text(most // 200), "weight": 1.5}] * 100},
+        ),
         "livez_explain_ms": ("/search", explained),
-        "livez_filter_ms": ("/search", whole | {"filter": condition}),
+        "livez_filter_ms": ("/search", whole | {"query": "music player", "filter": condition}),
         "livez_batch_ms": ("/search/batch", {"searches": [whole | {"k": many}] * DEFAULTS.max_batch}),
         "livez_encode_ms": ("/encode", {"text": long}),
         "livez_invalid_ms": ("/search", {"query": "music", "filter": {"field": "section", "in": [{}] * 300_000}}),
