@@ -98,7 +98,7 @@ def beside(url: str, request: bytes, seconds: float) -> tuple[list[int], list[fl
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, httpx2.Client(base_url=url, timeout=60) as client:
         pool.submit(abs, 1).result()  # the process has started
         pressed = pool.submit(press, url, request, seconds)
-        times = []
+        times: list[float] = []
         while not pressed.done() or not times:
             began = perf_counter()
             assert client.get("/livez").status_code == 200
