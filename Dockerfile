@@ -14,11 +14,12 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_U
 RUN python3 -m venv /opt/lightretriever
 WORKDIR /src
 COPY deploy/requirements deploy/requirements
-# The lists are complete, so pip resolves nothing and must not follow pyserini's own requirements. pyserini also asks for
+# The lists are complete and have hashes, so pip takes these files and no others, resolves nothing and must not follow pyserini's own requirements. pyserini also asks for
 # a newer Python than its jar, the part in use, needs.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --requirement deploy/requirements/build.txt \
-    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --ignore-requires-python \
+    /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --require-hashes \
+        --requirement deploy/requirements/build.txt \
+    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --require-hashes --ignore-requires-python \
         --no-build-isolation --requirement deploy/requirements/runtime.txt --requirement deploy/requirements/tracing.txt
 COPY . .
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \

@@ -1,10 +1,11 @@
 """BM25 as impacts: the sparse leg of documents that an encoder without a sparse side read, or a part of a learned one.
 
-    impact_d[t] = round(100 · idf(t) · tf / (tf + k1 (1 - b + b · |d| / avgdl)))
+    impact_d[t] = max(1, round(100 · idf(t) · tf / (tf + k1 (1 - b + b · |d| / avgdl))))
     idf(t) = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
 with the tokenizer's known tokens as terms and |d| their number: Lucene's BM25Similarity, but for Lucene's rounding of
-|d| to a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths.
+|d| to a byte. A query weighs each token by its count, so the sum of impacts is BM25 in hundredths. The least impact is
+1, so that a token of all documents, whose IDF is almost 0, finds them.
 
 Where the model's learned weights w are added, a query weighs each token by its count times IDF, and
 
@@ -40,7 +41,7 @@ def bm25_impacts(
     quantization: int = 100,
     top_k: int | None = None,
 ) -> ImpactRow:
-    """Terms and impacts of a document with the token ids `ids`; zeros are left out.
+    """Terms and impacts of a document with the token ids `ids`; each has at least 1, unless `factor` is 0.
 
     k1 >= 0 is the saturation of the term frequency, b in [0, 1] the weight of the document's length, `quantization`
     impacts per unit of BM25. With a `factor`, that is a, and the IDF is left to the query. Only the `top_k` highest
@@ -49,7 +50,7 @@ def bm25_impacts(
     terms, counts = np.unique(ids, return_counts=True)
     saturation = counts / (counts + k1 * (1 - b + b * len(ids) / statistics.mean_length))
     weights = saturation * (statistics.idf(terms) if factor is None else factor)
-    return _strongest(terms, np.round(quantization * weights), top_k)
+    return _strongest(terms, np.where(weights > 0, np.maximum(np.round(quantization * weights), 1), 0), top_k)
 
 
 def add_impacts(one: ImpactRow, other: ImpactRow, top_k: int | None = None) -> ImpactRow:

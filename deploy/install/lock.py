@@ -8,6 +8,10 @@ and `dev.txt` pin what the extra of that name adds to the lists that `deploy/ins
 on a machine that has nothing else. All come from one resolution, so they never contradict each other. pip resolves
 without installing anything, for the Python that runs this script: run it with the oldest supported one (3.11), whose
 needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
+
+What the service and its client are installed from (`HASHED`) has the hashes of all files that pip may take on the
+machines and Pythons below; `pip install --require-hashes` refuses any other. The other lists have none: which build of
+torch is right depends on the hardware.
 """
 
 import json
@@ -18,8 +22,9 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["BUILD", "CLIENT", "HELD", "WITHOUT_DEPENDENCIES", "main"]
+__all__ = ["BUILD", "CLIENT", "HASHED", "HELD", "WITHOUT_DEPENDENCIES", "hashes", "main", "write_list"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = {
@@ -44,6 +49,12 @@ WITHOUT_DEPENDENCIES = ("pyserini==2.4.0",)
 # Held back: torch's newest release has no CPU-only build for every machine that this project is tested on.
 HELD = ("torch==2.13.0",)
 
+HASHED = ("build", "runtime", "tracing", "client")
+"""The lists with hashes."""
+
+MACHINES = ("x86_64", "aarch64")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
 HEADER = """\
 # {what}
 # Made by deploy/install/lock.py (make lock) from pyproject.toml: change the range there, not the pin here.
@@ -55,16 +66,48 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def report(requirements: Iterable[str], *options: str) -> list[dict[str, Any]]:
+    """What pip would install for `requirements`: one mapping for each distribution, that of `pip install --report`."""
+    quiet = ["--quiet", "--dry-run", "--ignore-installed", "--report=-"]
+    command = [sys.executable, "-m", "pip", "install", *quiet, *options, *requirements]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: list[dict[str, Any]] = json.loads(run.stdout)["install"]
+    return found
+
+
 def resolve(requirements: Iterable[str], constraints: Iterable[str] = ()) -> dict[str, str]:
     """Version by normalised name of all that `requirements` pull in, without local version parts such as +cpu."""
     with tempfile.TemporaryDirectory() as folder:
         constraint_file = Path(folder) / "constraints.txt"
         constraint_file.write_text("\n".join(constraints) + "\n", encoding="utf-8")
-        options = ["--quiet", "--dry-run", "--ignore-installed", "--only-binary=:all:", "--report=-"]
-        command = [sys.executable, "-m", "pip", "install", *options, f"--constraint={constraint_file}", *requirements]
-        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    installed = json.loads(run.stdout)["install"]
+        installed = report(requirements, "--only-binary=:all:", f"--constraint={constraint_file}")
     return {normalised(item["metadata"]["name"]): item["metadata"]["version"].split("+")[0] for item in installed}
+
+
+def hashes(pins: Iterable[str]) -> dict[str, set[str]]:
+    """SHA-256 by normalised name of the files that pip takes for `pins`.
+
+    Those are the wheels for each of the machines and Pythons, and the source archives of `WITHOUT_DEPENDENCIES`.
+    """
+    pins = list(pins)
+    wheels = [pin for pin in pins if pin not in WITHOUT_DEPENDENCIES]
+    sources = [pin for pin in pins if pin in WITHOUT_DEPENDENCIES]
+    taken: list[dict[str, Any]] = []
+    if sources:
+        from_source = ("--no-deps", "--no-binary=:all:", "--no-build-isolation", "--ignore-requires-python")
+        taken += report(sources, *from_source)
+    for machine in MACHINES:
+        tags = [f"manylinux_2_{minor}_{machine}" for minor in range(5, 41)]
+        tags += [f"{tag}_{machine}" for tag in ("manylinux1", "manylinux2010", "manylinux2014", "linux")]
+        platforms = [f"--platform={tag}" for tag in tags]
+        for python in PYTHONS:
+            options = ("--no-deps", "--only-binary=:all:", f"--python-version={python}", "--target=unused", *platforms)
+            taken += report(wheels, *options)
+    found: dict[str, set[str]] = {}
+    for item in taken:
+        digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        found.setdefault(normalised(item["metadata"]["name"]), set()).add(digest)
+    return found
 
 
 def marked(pins: Mapping[str, str], requirements: Iterable[str]) -> dict[str, str]:
@@ -78,8 +121,16 @@ def marked(pins: Mapping[str, str], requirements: Iterable[str]) -> dict[str, st
 
 
 def write_list(name: str, what: str, pins: Mapping[str, str], extra: Sequence[str] = ()) -> None:
-    """Write `deploy/requirements/NAME.txt`, sorted."""
+    """Write `deploy/requirements/NAME.txt`, sorted, with hashes if it is one of `HASHED`."""
     lines = sorted([f"{package}=={version}" for package, version in pins.items()] + list(extra))
+    if name in HASHED:
+        known = hashes(lines)
+        lines = [
+            " \\\n    ".join(
+                [line, *(f"--hash=sha256:{digest}" for digest in sorted(known[normalised(line.split("==")[0])]))]
+            )
+            for line in lines
+        ]
     path = ROOT / "deploy" / "requirements" / f"{name}.txt"
     path.write_text(HEADER.format(what=what) + "\n".join(lines) + "\n", encoding="utf-8")
     print(f"{path.relative_to(ROOT)}: {len(lines)} packages")

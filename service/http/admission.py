@@ -28,11 +28,11 @@ class Admission:
 
     @contextmanager
     def enter(self, cost: int = 1, *, inside: int = 0) -> Iterator[None]:
-        """Take the places that a request costs, but at most all there are, beside those that it has `inside` already.
-        OverloadedError if too few are free."""
+        """Take the places that a request costs, but at most those that may wait, beside those that it has `inside`
+        already: the largest batch is let in beside requests that are worked on. OverloadedError if too few are free."""
         if not inside:
             self.check()
-        places = min(cost, self.most) - inside
+        places = min(cost, max(1, self.waiting)) - inside
         if self.taken + places > self.most:
             raise OverloadedError(
                 f"The request counts as {cost}, and too few places are free (max_waiting is {self.waiting}). "

@@ -2,10 +2,13 @@
 
 A word is marked if it has the tokens of a word of the query: those it has there, or would have at the beginning or in
 the middle of a text, which may be others. So capitals and accents make a difference where they do for the tokenizer. A
-word that the tokenizer does not know is marked if it is spelt as in the query.
+word that the tokenizer does not know is marked if it is spelt as in the query. A hyphen makes no difference: wi-fi is
+marked for wifi, and wifi for wi-fi. Thai, Lao, Khmer and Burmese have no spaces between words: four signs in a row are
+marked that the query has in a row, or all of a shorter query.
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.schemas import SearchRequest, Snippet
 from lightretriever.service.search.hits import Plain
-from lightretriever.service.search.word_pattern import WORD
+from lightretriever.service.search.word_pattern import HYPHENED, SIGN, UNSPACED, WORD
 
 __all__ = ["LONGEST_READ", "Snippets", "add_snippets"]
 
@@ -25,6 +28,7 @@ LONGEST_READ: Final = 20_000
 """Most characters of a field that are searched for words."""
 
 _SPACE: Final = re.compile(r"\s")
+_IN_A_ROW: Final = 4  # signs of a script without spaces
 _LONGEST_CUT: Final = 30  # most characters to cut at an end so that a snippet ends between words
 
 
@@ -47,11 +51,12 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """The position of a query word in a text, and that word."""
+    """The position of a query word, or of a part of one, in a text, its spelling in the query and its weight."""
 
     start: int
     end: int
     word: str
+    weight: float
 
 
 class Snippets:
@@ -62,17 +67,20 @@ class Snippets:
         own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
         usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
         words = [word for text in texts for word in _words(tokenizer, text)]
+        joined = [word for text in texts for _, _, word in _hyphened(text)]
         self._weights = {
             text: sum(own.get(token, usual) for token in tokenizer.query_ids(text)) or usual
-            for text in dict.fromkeys(word.text for word in words)
+            for text in dict.fromkeys([*(word.text for word in words), *joined])
         }
         variants = {f"{space}{text}": text for text in self._weights for space in ("", " ")}
-        self._known = {word.key: word.text for word in words}
+        self._known = {word.key: word.text for word in words} | {text: text for text in joined}
         encoded = ((tuple(tokenizer.encode(variant).tolist()), text) for variant, text in variants.items())
         self._known |= {ids: text for ids, text in encoded if tokenizer.unknown_id not in ids}
         self._known.pop((), None)
         plain = tokenizer.lowercase and all(map(str.isascii, texts))
-        self._plain = {word.text for word in words if word.tokens} if plain else set()
+        self._plain = {word.text for word in words if word.tokens}.union(joined) if plain else set()
+        rows = {text: [row for signs in _runs(text) for row in _rows(signs)] for text in self._weights}
+        self._rows = {row: self._weights[text] / len(found) for text, found in rows.items() for row in found}
 
     def one(self, text: str, length: int) -> Snippet:
         """Give a text's best part of up to `length` characters; its beginning if no word matches."""
@@ -83,12 +91,47 @@ class Snippets:
         return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
 
     def _matches(self, text: str) -> list[_Match]:
-        if not (self._plain and text.isascii()):
-            found = ((word, self._known.get(word.key)) for word in _words(self._tokenizer, text))
-            return [_Match(word.start, word.end, known) for word, known in found if known is not None]
-        # ASCII words have the same tokens only if they are equal, so this needs no tokenizer.
-        plain = ((word, word.group().lower()) for word in WORD.finditer(text))
-        return [_Match(word.start(), word.end(), known) for word, known in plain if known in self._plain]
+        """Give the matches in a text, by their places; none overlap."""
+        hyphened: list[_Match] = []
+        for start, end, word in _hyphened(text):
+            if word in self._weights and not (hyphened and start < hyphened[-1].end):
+                hyphened.append(_Match(start, end, word, self._weights[word]))
+        if not hyphened:
+            return list(self._words_found(text))
+        inside = {place for match in hyphened for place in range(match.start, match.end)}
+        outside = (match for match in self._words_found(text) if match.start not in inside)
+        return sorted([*hyphened, *outside], key=lambda match: match.start)
+
+    def _words_found(self, text: str) -> Iterator[_Match]:
+        if self._plain and text.isascii():
+            # ASCII words have the same tokens only if they are equal, so this needs no tokenizer.
+            for plain in WORD.finditer(text):
+                if (known := plain.group().lower()) in self._plain:
+                    yield _Match(plain.start(), plain.end(), known, self._weights[known])
+            return
+        for word in _words(self._tokenizer, text):
+            if (query_word := self._known.get(word.key)) is not None:
+                yield _Match(word.start, word.end, query_word, self._weights[query_word])
+            elif self._rows:
+                yield from self._rows_found(text, word)
+
+    def _rows_found(self, text: str, word: _Word) -> Iterator[_Match]:
+        """Give the longest parts of a word of a script without spaces whose rows of signs are all in the query."""
+        for signs in _runs(text, word.start, word.end):
+            start = end = 0
+            weight = 0.0
+            for place in range(len(signs)):
+                row = next((row for row in _rows_at(signs, place) if row in self._rows), None)
+                if row is None:
+                    continue
+                if weight and signs[place].start() > end:
+                    yield _Match(start, end, text[start:end], weight)
+                    weight = 0.0
+                start = start if weight else signs[place].start()
+                end = max(end, signs[place + len(row) - 1].end())
+                weight += self._rows[row]
+            if weight:
+                yield _Match(start, end, text[start:end], weight)
 
     def _best(self, matches: Sequence[_Match], length: int) -> tuple[int, int]:
         """Give start and end of the best part of up to `length` characters: the one whose distinct words have the
@@ -99,9 +142,9 @@ class Snippets:
         for place, first in enumerate(matches):
             last = max(last, place)
             while last < len(matches) and matches[last].end - first.start <= length:
-                word = matches[last].word
-                weight += 0.0 if inside[word] else self._weights[word]
-                inside[word] += 1
+                match = matches[last]
+                weight += 0.0 if inside[match.word] else match.weight
+                inside[match.word] += 1
                 last += 1
             if last == place:  # a word that is longer than a snippet
                 continue
@@ -109,7 +152,7 @@ class Snippets:
             if (round(weight, 6), first.start - end) > key:
                 best, key = (first.start, end), (round(weight, 6), first.start - end)
             inside[first.word] -= 1
-            weight -= 0.0 if inside[first.word] else self._weights[first.word]
+            weight -= 0.0 if inside[first.word] else first.weight
         return best
 
 
@@ -158,6 +201,31 @@ def _words(tokenizer: TextTokenizer, text: str) -> Iterator[_Word]:
         tokens = tuple(token for token, _, _ in spans[first:last])
         known = tokenizer.unknown_id not in tokens
         yield _Word(word.start(), word.end(), word.group().lower(), tokens, known)
+
+
+def _hyphened(text: str) -> Iterator[tuple[int, int, str]]:
+    """Give start and end of two parts with a hyphen between them, and both as one word in lower case."""
+    for found in HYPHENED.finditer(text):
+        yield found.start(), found.end(2), (found[1] + found[2]).lower()
+
+
+def _runs(text: str, start: int = 0, end: int = sys.maxsize) -> Iterator[list[re.Match[str]]]:
+    """Give the signs of each run of a script without spaces."""
+    for run in UNSPACED.finditer(text, start, end):
+        yield list(SIGN.finditer(text, *run.span()))
+
+
+def _rows_at(signs: Sequence[re.Match[str]], place: int) -> Iterator[tuple[str, ...]]:
+    """Give the rows of signs that begin at a place, the longest first."""
+    row = tuple(sign.group() for sign in signs[place : place + _IN_A_ROW])
+    for length in range(len(row), 0, -1):
+        yield row[:length]
+
+
+def _rows(signs: Sequence[re.Match[str]]) -> Iterator[tuple[str, ...]]:
+    """Give all rows of so many signs, or the one row of fewer."""
+    for place in range(max(1, len(signs) - _IN_A_ROW + 1)):
+        yield next(_rows_at(signs, place))
 
 
 def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:

@@ -87,6 +87,17 @@ def test_a_batch_of_too_many_hits_is_refused(url: str) -> None:
     assert answer.json()["errors"][0]["value"] == 64_000
 
 
+@pytest.mark.parametrize("piece", [b"a" * 65_536, b"a: b\r\n" * 8_192], ids=["one header", "many headers"])
+def test_an_endless_head_is_cut_off(url: str, server: Server, piece: bytes) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    before = peak_mb(server)
+    head = b"GET / HTTP/1.1\r\nHost: a\r\nx: " + piece * 1_000
+    with socket.create_connection((host, int(port)), 60) as connection, pytest.raises(ConnectionError):
+        connection.sendall(head)
+    assert peak_mb(server) - before < 64
+    assert httpx2.get(f"{url}/livez").status_code == 200
+
+
 def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:
     host, port = url.removeprefix("http://").split(":")
     silent = [socket.create_connection((host, int(port)), 60) for _ in range(20)]

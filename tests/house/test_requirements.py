@@ -1,5 +1,6 @@
 """The pinned lists: complete, within the ranges of pyproject.toml, free of contradictions."""
 
+import re
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
@@ -26,9 +27,15 @@ CHAINS = {
 }
 
 
+def listed(name: str) -> list[tuple[Requirement, list[str]]]:
+    """The requirements of a list, each with its hashes."""
+    text = (ROOT / "deploy" / "requirements" / f"{name}.txt").read_text().replace("\\\n", "")
+    lines = [line.split("--hash=") for line in text.splitlines() if not line.startswith("#")]
+    return [(Requirement(line[0].strip()), [digest.strip() for digest in line[1:]]) for line in lines]
+
+
 def pins(name: str) -> dict[str, Version]:
-    lines = (ROOT / "deploy" / "requirements" / f"{name}.txt").read_text().splitlines()
-    requirements = [Requirement(line) for line in lines if not line.startswith("#")]
+    requirements = [requirement for requirement, _ in listed(name)]
     found: dict[str, Version] = {}
     for requirement in requirements:
         (specifier,) = requirement.specifier
@@ -69,6 +76,30 @@ def test_direct_dependencies_are_pinned_within_their_range(use: str) -> None:
         assert available[canonicalize_name(requirement.name)] in requirement.specifier, str(requirement)
 
 
+@pytest.mark.parametrize("name", sorted({part for parts in CHAINS.values() for part in parts}))
+def test_what_the_service_and_its_client_need_has_hashes(name: str) -> None:
+    for requirement, hashes in listed(name):
+        assert bool(hashes) == (name in lock.HASHED), str(requirement)
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in hashes), str(requirement)
+
+
+def test_the_same_version_has_the_same_hashes_in_every_list() -> None:
+    found: dict[str, list[str]] = {}
+    for requirement, hashes in (pin for name in lock.HASHED for pin in listed(name)):
+        assert found.setdefault(str(requirement), hashes) == hashes
+
+
+def test_pip_takes_the_service_by_hash_wherever_it_is_installed() -> None:
+    """Each command of the pages, the image and the script that names a list with hashes asks for them."""
+    pages = [ROOT / "Dockerfile", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        for command in re.findall(r"pip install (?:[^\n]|\\\n)*", page.read_text("utf-8")):
+            if re.search(rf"requirements/(?:{'|'.join(lock.HASHED)})\.txt", command):
+                assert "--require-hashes" in command, f"{page}: {command}"
+    script = (ROOT / "deploy" / "install" / "install").read_text("utf-8")
+    assert script.count("--require-hashes") == 2
+
+
 def test_the_runtime_list_has_no_model_software() -> None:
     assert not {"torch", "transformers", "peft", "accelerate"} & set(pins("runtime"))
 
@@ -104,7 +135,6 @@ def test_held_back_versions_are_those_pinned() -> None:
 def test_a_pin_has_the_marker_of_its_requirement() -> None:
     wanted = ["a-b>=1; python_version >= '3.12'", "c>=2"]
     assert lock.marked({"a-b": "1.5", "c": "2.0"}, wanted) == {"a-b": "1.5; python_version >= '3.12'", "c": "2.0"}
-    lines = (ROOT / "deploy" / "requirements" / "dev.txt").read_text().splitlines()
     markers = {requirement.name: requirement.marker for requirement in map(Requirement, DIRECT["dev"])}
-    for pin in (Requirement(line) for line in lines if not line.startswith("#")):
+    for pin, _ in listed("dev"):
         assert pin.marker == markers.get(pin.name, pin.marker)

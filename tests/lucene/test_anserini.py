@@ -63,7 +63,7 @@ def test_impact_searcher_gives_the_same_hits(written: Path, index: ImpactIndex, 
 
 @pytest.mark.parametrize(
     "text",
-    ["retrieval", "The quick foxes", "retrieval retrieval of VECTORS", "café 2021 x-ray", "the of", "", "unheard"],
+    ["retrieval", "The quick foxes", "retrieval retrieval of VECTORS", "café 2021 x ray", "the of", "", "unheard"],
 )
 def test_bm25_gives_the_same_hits(words_path: Path, words: WordIndex, text: str) -> None:
     searcher = java_class("io.anserini.search.SimpleSearcher")(str(words_path))

@@ -251,6 +251,30 @@ def test_names_with_signs_are_words(tmp_path: Path) -> None:
         assert {found for found, _ in words.search("net", 10)} == {"net", ".net"}
 
 
+def test_a_hyphen_makes_no_difference(tmp_path: Path) -> None:
+    texts = {
+        "wi-fi": "A driver for Wi-Fi cards",
+        "wifi": "A driver for WiFi cards",
+        "wi": "A driver for cards by Wi and Sons",
+        "utf-8": "Texts in UTF\u20118",
+        "utf8": "Texts in utf8",
+        "router": "A router: wi-fi-router",
+        "date": "Seen 2021-05-03",
+        "ascii-art": f"ascii-art and {'a' * 21}-b",
+        "bare": "- -- -x y- z",
+    }
+    build_word_index(tmp_path / "words", list(texts), list(texts.values()))
+    with WordIndex.open(tmp_path / "words") as words:
+        assert [name for name, _ in words.search("wi-fi", 10)][:2] == ["wi-fi", "router"]
+        assert {name for name, _ in words.search("wi-fi", 10)} == {"wi-fi", "wifi", "router", "wi"}
+        assert {name for name, _ in words.search("wifi", 10)} == {"wi-fi", "wifi", "router"}
+        assert {name for name, _ in words.search("UTF8", 10)} == {"utf-8", "utf8"}
+        assert {name for name, _ in words.search("utf‐8", 10)} == {"utf-8", "utf8"}
+        assert next(name for name, _ in words.search("fi-router", 10)) == "router"
+        assert words.search("202105 2021053 aaaaaaaaaaaaaaaaaaaaab xy", 10) == []
+        assert [name for name, _ in words.search("05", 10)] == ["date"]
+
+
 UNSPACED = {
     "zh": "办公室的咖啡机每天早上七点由值班人员打开，水箱要先装满。",
     "zh-backwards": "机啡咖的室公办",

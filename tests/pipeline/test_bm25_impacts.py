@@ -43,6 +43,17 @@ def test_a_document_by_hand() -> None:
     assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
 
 
+def test_a_token_of_all_documents_finds_them() -> None:
+    """Its IDF among 3,000 is below 0.0002."""
+    texts = arrays([[1, 2 + number % 37] for number in range(3_000)])
+    statistics = count_tokens(texts, vocab_size=40)
+    assert statistics.idf(np.array([1]))[0] < 2e-4
+    assert all(1 in bm25_impacts(ids, statistics)[0] for ids in texts)
+    terms, impacts = bm25_impacts(texts[0], statistics)
+    assert (terms.tolist(), impacts[0]) == ([1, 2], 1)
+    assert bm25_impacts(texts[0], statistics, factor=0.0)[0].tolist() == []
+
+
 def test_scores_and_ranking_are_those_of_lucene(tmp_path: Path) -> None:
     texts = random_texts(80)
     names = [f"d{number}" for number in range(len(texts))]

@@ -172,14 +172,19 @@ def test_a_request_has_as_many_places_as_it_costs() -> None:
             admission.enter(),
         ):
             pass
-    # One that costs more has all places: it can be answered when nobody else is there.
-    with admission.enter(), admission.enter(1_000, inside=1), pytest.raises(OverloadedError):
-        admission.check()
+    # One that costs more has all places of those that wait: it can be answered beside some that are worked on.
+    with admission.enter(), admission.enter(), admission.enter(1_000, inside=1):
+        assert admission.taken == 9
+        with pytest.raises(OverloadedError, match="counts as 1000, and too few"), admission.enter(1_000, inside=1):
+            pass
+    nobody_waits = Admission(2, 0)
+    with nobody_waits.enter(), nobody_waits.enter(1_000, inside=1):
+        nobody_waits.check()
     assert admission.taken == 0
 
 
 def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Event) -> None:
-    """Of five places a batch of four leaves one, while all threads are busy; one that can't have its places is told."""
+    """Of five places a batch of four has the three of those that wait; one that can't have its places is told."""
     leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
     app = create_app(narrow)
     usual: dict[str, object] = {"query": "music"}
@@ -191,10 +196,10 @@ def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Ev
 
         busy = pool.submit(batch, usual, wide, usual)
         assert leg.entered.acquire(timeout=60)
-        assert app.state.admission.taken == 4
-        for refused in (batch(usual, usual), batch(wide)):
+        assert app.state.admission.taken == 3
+        for refused in (batch(usual, usual, usual), batch(usual, wide)):
             assert (refused.status_code, refused.json()["kind"]) == (503, "overloaded")
-            assert "counts as 2, and too few places are free" in refused.json()["detail"]
+            assert "counts as 3, and too few places are free" in refused.json()["detail"]
         gate.set()
         assert busy.result().status_code == 200
         assert app.state.admission.taken == 0

@@ -155,6 +155,39 @@ def test_names_keep_their_signs(engine: SearchEngine) -> None:
     assert words == ["issue", "5", "x", "y", "a", "b", "c", "end", "net", "中", "文", "c++"]
 
 
+def test_a_hyphen_makes_no_difference(engine: SearchEngine) -> None:
+    text = "Wi-Fi, WiFi, wi‑fi-router and wi fi; a fi-wi, wi--fi"
+    assert marked(snippets(engine, "wifi").one(text, 80)) == ["Wi-Fi", "WiFi", "wi‑fi"]
+    assert marked(snippets(engine, "wi-fi").one(text, 80)) == [
+        *("Wi-Fi", "WiFi", "wi‑fi", "wi", "fi", "fi", "wi", "wi", "fi")
+    ]
+    assert marked(snippets(engine, "WiFi").one("plain: wi-fi, wifi", 80)) == ["wi-fi", "wifi"]
+    assert marked(snippets(engine, "utf8").one("Größe: UTF-8, utf8, 8-8", 80)) == ["UTF-8", "utf8"]
+    assert marked(snippets(engine, "music").one("a-music-player", 80)) == ["music"]
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "marks"),
+    [
+        ("ช่องว่าง", "ภาษาไทยไม่มีช่องว่างระหว่างคำ", ["ช่องว่าง"]),
+        ("ภาษา ช่องว่าง", "ภาษาไทยไม่มีช่องว่างระหว่างคำ", ["ภาษา", "ช่องว่าง"]),
+        ("มีช่องว่างในภาษา", "ภาษาไทยไม่มีช่องว่างระหว่างคำ", ["ภาษา", "มีช่องว่าง"]),
+        ("ลาว", "ประเทศลาวอยู่ติดกับเวียดนาม", ["ลาว"]),
+        ("ລາວ", "ພາສາລາວບໍ່ມີຊ່ອງຫວ່າງ", ["ລາວ"]),
+        ("ខ្មែរ", "ភាសាខ្មែរមិនមានដកឃ្លា", ["ខ្មែរ"]),
+        ("မြန်မာ", "ဤစာသည်မြန်မာဘာသာဖြစ်သည်", ["မြန်မာ"]),
+        ("ไทย", "ประเทศลาวอยู่ติดกับเวียดนาม", []),
+        ("น้ำ", "น้ำใจ และ น้า", ["น้ำ"]),
+    ],
+)
+def test_scripts_without_spaces_are_marked_by_rows_of_signs(
+    engine: SearchEngine, query: str, text: str, marks: list[str]
+) -> None:
+    assert marked(snippets(engine, query).one(text, 200)) == marks
+    far = f"{text[::-1]} " * 3 + "music " * 40
+    assert marked(snippets(engine, query).one(f"{far}{text}", 60)) == marks
+
+
 def test_every_combining_mark_is_one_of_a_word() -> None:
     letters = [chr(place) for place in range(0x20000) if unicodedata.category(chr(place)).startswith("L")]
     marks = [chr(place) for place in range(0x20000) if unicodedata.category(chr(place)).startswith("M")]

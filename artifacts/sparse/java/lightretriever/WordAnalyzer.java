@@ -18,13 +18,18 @@ import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
 
 /**
  * The words of Anserini's DefaultEnglishAnalyzer, and beside them: of scripts without spaces, every two neighbouring
- * signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet). Nothing is
- * left out, so an index that was written without them is searched as before.
+ * signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet); of two parts
+ * with a hyphen between them, such as wi-fi, both in one word (wifi). Nothing is left out, so an index that was written
+ * without them is searched as before.
  */
 public final class WordAnalyzer extends AnalyzerWrapper {
   private static final Pattern PLUS = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])");
   private static final Pattern SHARP = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})#(?![\\p{L}\\p{N}#])");
   private static final Pattern DOT = Pattern.compile("(?<![\\p{L}\\p{N}.)])\\.(\\p{L}{2,20})(?![\\p{L}\\p{N}])");
+  private static final String PART = "[\\p{IsLatin}\\p{IsGreek}\\p{IsCyrillic}\\p{M}\\p{N}]{1,20}+";
+  private static final Pattern HYPHEN =
+      Pattern.compile(
+          "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))");
 
   private final Analyzer english = DefaultEnglishAnalyzer.newDefaultInstance();
 
@@ -45,7 +50,8 @@ public final class WordAnalyzer extends AnalyzerWrapper {
   protected Reader wrapReader(String field, Reader text) {
     Reader plus = new PatternReplaceCharFilter(PLUS, "$1++ $1plusplus", text);
     Reader sharp = new PatternReplaceCharFilter(SHARP, "$1# $1sharp", plus);
-    return new PatternReplaceCharFilter(DOT, ".$1 dot$1", sharp);
+    Reader dot = new PatternReplaceCharFilter(DOT, ".$1 dot$1", sharp);
+    return new PatternReplaceCharFilter(HYPHEN, "$1 $1$2 ", dot);
   }
 
   @Override
