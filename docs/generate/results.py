@@ -240,7 +240,7 @@ def plot(results: Results) -> str | None:
     bars = []
     for system, label in shown:
         values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
-        bars.append(Bar(label, sum(values) / len(values), values, accent=system == "lightretriever-fitted hybrid"))
+        bars.append(Bar(label, sum(values) / len(values), values, accent=system == "minilm-words hybrid"))
     return bar_chart(f"nDCG@10: average of {len(datasets)} sets (bars), and each of them (dots)", bars)
 
 

@@ -99,8 +99,8 @@ def test_the_language_model(terminal: Terminal, hub: Path) -> None:
     terminal.run(table_to_corpus)
     terminal.follow(DOCS / "howto" / "own-llm.md")
     bundles = {name: Bundle.open(terminal.folder / "runs" / "shop" / name) for name in ("bundle-llm", "bundle-own")}
-    for bundle in bundles.values():
-        assert (bundle.manifest.documents, bundle.manifest.sparse.query_weights) == (12, "idf_count")
+    for (name, bundle), weights in zip(bundles.items(), ("count", "idf_count"), strict=True):
+        assert (bundle.manifest.documents, bundle.manifest.sparse.query_weights) == (12, weights), name
     adapters = [bundle.manifest.model.adapter for bundle in bundles.values()]
     assert adapters == ["smollm2-135m", "adapter"]
 

@@ -75,28 +75,28 @@ def test_check_names_the_remedy(root: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
-    fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "lightretriever hybrid": {"scifact": 0.75, "cacm": 0.5}})
-    fill(root, {"lightretriever dense": {"scifact": 0.25, "cacm": 0.5}, "new thing": {"scifact": 0.125}})
+    fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "smollm2 hybrid": {"scifact": 0.75, "cacm": 0.5}})
+    fill(root, {"smollm2 dense": {"scifact": 0.25, "cacm": 0.5}, "new thing": {"scifact": 0.125}})
     assert results.main([]) == 0
     page = (root / "docs" / "evaluation.md").read_text()
     assert "| | scifact | cacm | average |" in page
     assert "| BM25 | 0.500 | 0.400 | 0.450 |" in page
-    assert "| LightRetriever, hybrid | **0.750** | **0.500** | **0.625** |" in page
-    assert page.index("| BM25 |") < page.index("| LightRetriever, dense |") < page.index("hybrid | **0.750**")
+    assert "| SmolLM2-135M, fitted table + BM25 on words | **0.750** | **0.500** | **0.625** |" in page
+    assert page.index("| BM25 |") < page.index("| SmolLM2-135M, fitted table, dense |") < page.index("words | **0.750**")
     assert "### Every system, Recall@100" in page
     assert "![Average nDCG@10 of the systems](results/quality.svg)" in page
     assert "| new thing | 0.125 |" in page
-    assert "| lightretriever hybrid − bm25 | **+0.250 (p < 0.001)** | **+0.100 (p < 0.001)** |" in page
+    assert "| smollm2 hybrid − bm25 | **+0.250 (p < 0.001)** | **+0.100 (p < 0.001)** |" in page
     (first, *_) = json.loads((root / "docs" / "results" / "significance.json").read_text())["tests"]
     assert first == {
-        "system": "lightretriever hybrid",
+        "system": "smollm2 hybrid",
         "against": "bm25",
         "dataset": "scifact",
         "queries": 3,
         "ndcg@10_difference": 0.25,
         "p": first["p"],
     }
-    assert "LightRetriever, hybrid" in (root / "docs" / "results" / "quality.svg").read_text()
+    assert "SmolLM2-135M, fitted table + BM25 on words" in (root / "docs" / "results" / "quality.svg").read_text()
     assert results.main(["--check"]) == 0
 
 
@@ -138,7 +138,7 @@ def test_the_readme_has_four_lines_of_speed_with_their_ratios(root: Path) -> Non
 
 @pytest.mark.parametrize("file", ["quality.svg", "significance.json"])
 def test_a_changed_plot_or_test_is_noticed(root: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    fill(root, {"bm25": {"scifact": 0.5}, "lightretriever hybrid": {"scifact": 0.75}})
+    fill(root, {"bm25": {"scifact": 0.5}, "smollm2 hybrid": {"scifact": 0.75}})
     assert results.main([]) == 0
     (root / "docs" / "results" / file).write_text("changed")
     assert results.main(["--check"]) == 1
@@ -147,10 +147,10 @@ def test_a_changed_plot_or_test_is_noticed(root: Path, file: str, capsys: pytest
 
 def test_evaluations_keep_their_own_tables(root: Path) -> None:
     (root / "docs" / "results" / "scifact.json").write_text(json.dumps(REPORT))
-    fill(root, {"bm25": {"scifact": 0.5}, "lightretriever hybrid": {"scifact": 0.75}})
+    fill(root, {"bm25": {"scifact": 0.5}, "smollm2 hybrid": {"scifact": 0.75}})
     assert results.main([]) == 0
     page = (root / "docs" / "evaluation.md").read_text()
-    assert page.index("| LightRetriever, hybrid |") < page.index("| hybrid, as served | 0.123 | 0.500 |")
+    assert page.index("| SmolLM2-135M, fitted table + BM25 on words |") < page.index("| hybrid, as served | 0.123 | 0.500 |")
     assert results.main(["--check"]) == 0
 
 

@@ -1,0 +1,63 @@
+"""The adapter in the repository: complete, small, sound, and open about its data."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from lightretriever.artifacts.training.recipe import RegressionStage, SetRecipe, load_train_recipe
+from peft import LoraConfig
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+ADAPTER = ROOT / "recipes" / "adapters" / "smollm2-135m"
+RECIPE = load_train_recipe(ROOT / "recipes" / "train-smollm2-regress.yaml")
+NOT_FOR_SHIPPING = ("non-commercial", "research only", "CC-BY-NC")
+HIDDEN, DIMENSION = 576, 384  # SmolLM2-135M's, and its teacher's
+
+
+def test_it_is_small_enough_for_git() -> None:
+    assert sum(file.stat().st_size for file in ADAPTER.iterdir()) < 20e6
+
+
+def test_peft_reads_it() -> None:
+    config = LoraConfig.from_pretrained(str(ADAPTER))
+    assert (config.r, config.lora_alpha) == (RECIPE.lora.r, RECIPE.lora.alpha)
+    assert config.base_model_name_or_path == RECIPE.model.name
+    tensors = load_file(ADAPTER / "adapter_model.safetensors")
+    assert RECIPE.lora.layers is not None
+    assert len(tensors) == 2 * RECIPE.lora.layers * len(RECIPE.lora.targets)
+    projection = load_file(ADAPTER / "projection.safetensors")
+    assert [tuple(tensor.shape) for tensor in projection.values()] == [(DIMENSION, HIDDEN)]
+    for name, tensor in (tensors | projection).items():
+        assert tensor.isfinite().all(), name
+        assert tensor.any(), f"{name} was never trained"
+
+
+def test_it_says_how_it_was_trained() -> None:
+    settings = json.loads((ADAPTER / "lightretriever.json").read_text())
+    for key in ("lowercase", "layers", "pooling"):
+        assert settings[key] == getattr(RECIPE, key), key
+    assert settings["bos_token"] == RECIPE.model.bos_token
+    assert settings["projection"]
+
+
+def test_its_log_has_every_step_of_the_recipe() -> None:
+    with gzip.open(ADAPTER / "log.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    (stage,) = RECIPE.stages
+    assert isinstance(stage, RegressionStage)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(stage.steps))
+    compared = {line["step"]: line["held_out"]["cosine"] for line in lines if "held_out" in line}
+    assert list(compared) == [*range(0, stage.steps, stage.every), stage.steps]
+    assert compared[stage.steps] == max(compared.values())
+
+
+@pytest.mark.parametrize("one", RECIPE.data.sets, ids=lambda one: one.name)
+def test_the_model_card_names_every_set_with_a_licence_that_allows_it(one: SetRecipe) -> None:
+    card = (ADAPTER / "README.md").read_text()
+    assert one.licence
+    assert not any(word.casefold() in one.licence.casefold() for word in NOT_FOR_SHIPPING)
+    row = next(line for line in card.splitlines() if line.startswith(f"| {one.name} |"))
+    assert one.licence in row
+    assert one.instruction in row
