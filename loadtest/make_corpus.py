@@ -188,6 +188,10 @@ def make_bundle(
         quantization=manifest.sparse.quantization,
         impacts=manifest.sparse.impacts,
         idf=source.idf(),
+        sparse_model=manifest.sparse.model,
+        sparse_tokenizer_file=None
+        if manifest.sparse.tokenizer is None
+        else source.path / manifest.sparse.tokenizer.file,
         weights=manifest.fusion,
         queries=queries,
     )

@@ -56,8 +56,8 @@ Times = dict[str, float]
 
 def light_encoder(bundle: Bundle) -> QueryEncoder:
     """Open the service's query encoder for the bundle's default task."""
-    task = bundle.manifest.default_task
-    return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf())
+    task, own = bundle.manifest.default_task, bundle.sparse_tokenizer()
+    return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf(), sparse_tokenizer=own)
 
 
 def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:

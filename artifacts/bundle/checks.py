@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.bundle.hashes import file_hashes
-from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.manifest import Manifest, TokenizerInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
@@ -26,6 +26,7 @@ __all__ = [
     "check_head",
     "check_idf",
     "check_sparse",
+    "check_sparse_tokenizer",
     "check_table",
     "check_tokenizer",
     "check_unlisted",
@@ -144,20 +145,29 @@ def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
     if file is None:
         return
     try:
-        load_idf(root / file, manifest.vocab_size)
+        load_idf(root / file, manifest.sparse_vocab_size)
     except BundleError as error:
         found = error.message.removeprefix(f"{root / file}: ").rstrip(".")
-        yield Problem(file, "unusable IDF weights", f"{manifest.vocab_size} positive float32 values", found, _FETCH)
+        expected = f"{manifest.sparse_vocab_size} positive float32 values"
+        yield Problem(file, "unusable IDF weights", expected, found, _FETCH)
 
 
 def check_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:
     """Whether the tokenizer is the one the tables were made with: its hash, and one table row per token id."""
-    file = manifest.tokenizer.file
-    yield from differs(file, "wrong SHA-256, another tokenizer", manifest.tokenizer.sha256, tokenizer.sha256)
     tables = ", ".join(sorted(task.file for task in manifest.tasks.values()))
-    yield from differs(
-        file, f"token ids and rows of {tables} are not equally many", manifest.vocab_size, tokenizer.vocab_size
-    )
+    message = f"token ids and rows of {tables} are not equally many"
+    yield from _check_tokenizer(manifest.tokenizer, tokenizer, message, manifest.vocab_size)
+
+
+def check_sparse_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:
+    """Whether the tokenizer is the one of the documents' terms: its hash, and the number of its ids."""
+    if (info := manifest.sparse.tokenizer) is not None:
+        yield from _check_tokenizer(info, tokenizer, "wrong number of token ids", manifest.sparse_vocab_size)
+
+
+def _check_tokenizer(info: TokenizerInfo, tokenizer: TextTokenizer, message: str, ids: int) -> Iterator[Problem]:
+    yield from differs(info.file, "wrong SHA-256, another tokenizer", info.sha256, tokenizer.sha256)
+    yield from differs(info.file, message, ids, tokenizer.vocab_size)
 
 
 def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:

@@ -25,6 +25,7 @@ __all__ = [
     "LegWeights",
     "Manifest",
     "ModelInfo",
+    "ModelSource",
     "SparseInfo",
     "TaskInfo",
     "TokenizerInfo",
@@ -52,15 +53,20 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ModelInfo(_Part):
-    """The language model that made the vectors: hidden size H, and whether an adapter was trained for retrieval."""
+class ModelSource(_Part):
+    """A model: its name, the SHA-256 over its weights, adapter and settings, its adapter and its licence."""
 
     name: str
     sha256: Sha256 | None = None
     adapter: str | None = None
+    licence: str | None = None
+
+
+class ModelInfo(ModelSource):
+    """The model that made the dense vectors: hidden size H, and whether it was trained for retrieval."""
+
     hidden_size: int = Field(ge=1)
     trained: bool
-    licence: str | None = None
 
 
 class CorpusInfo(_Part):
@@ -75,11 +81,12 @@ class CorpusInfo(_Part):
 
 
 class TokenizerInfo(_Part):
-    """The tokenizer's file, and whether texts are lowercased before it."""
+    """A tokenizer's file, whether texts are lowercased before it, and of the sparse leg's own, how many ids it has."""
 
     file: InsidePath = "tokenizer.json"
     sha256: Sha256
     lowercase: bool
+    vocab_size: int | None = Field(default=None, ge=1, le=MAX_TERM, exclude_if=lambda size: size is None)
 
 
 class HeadInfo(_Part):
@@ -116,6 +123,8 @@ class SparseInfo(_Part):
     `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
     the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. With
     `accelerate`, the file `impacts.plain` in the directory holds the posting lists again, for the compiled backend.
+    `model` is what made the impacts, and `tokenizer` what makes the terms of documents and queries, where they are
+    others than the dense leg's.
     """
 
     directory: InsidePath = "lucene"
@@ -126,6 +135,8 @@ class SparseInfo(_Part):
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
     words: bool = Field(default=False, exclude_if=lambda words: not words)
     accelerate: bool = Field(default=False, exclude_if=lambda accelerate: not accelerate)
+    model: ModelSource | None = Field(default=None, exclude_if=lambda model: model is None)
+    tokenizer: TokenizerInfo | None = Field(default=None, exclude_if=lambda tokenizer: tokenizer is None)
 
     @model_validator(mode="after")
     def _weights_have_their_file(self) -> Self:
@@ -197,21 +208,26 @@ class Manifest(_Part):
             raise ValueError(
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
-        optional = (self.sparse.idf, self.sparse.plain_impacts)
-        named = [self.tokenizer.file, self.dense.file, *(file for file in optional if file is not None)]
+        tokenizers = [info for info in (self.tokenizer, self.sparse.tokenizer) if info is not None]
+        named = [self.dense.file, self.sparse.idf, self.sparse.plain_impacts, *(info.file for info in tokenizers)]
         for name, task in self.tasks.items():
-            named += (
-                [task.file] if task.dtype != "int8" else [task.file, scale_path(PurePosixPath(task.file)).as_posix()]
-            )
-            named += [] if task.head is None else head_files(name, sparse=task.head.sparse)
-        for file in named:
+            scales = scale_path(PurePosixPath(task.file)).as_posix() if task.dtype == "int8" else None
+            named += [task.file, scales, *([] if task.head is None else head_files(name, sparse=task.head.sparse))]
+        for file in filter(None, named):
             if file not in self.files:
                 raise ValueError(f"{file} is used but not listed in files")
         if not any(PurePosixPath(self.sparse.directory) in PurePosixPath(file).parents for file in self.files):
             raise ValueError(f"{self.sparse.directory} is used but no file in it is listed in files")
-        if (listed := self.files[self.tokenizer.file].sha256) != self.tokenizer.sha256:
-            raise ValueError(f"tokenizer.sha256 is {self.tokenizer.sha256}, but files has {listed}")
+        for info in tokenizers:
+            if (listed := self.files[info.file].sha256) != info.sha256:
+                raise ValueError(f"tokenizer.sha256 of {info.file} is {info.sha256}, but files has {listed}")
         return self
+
+    @property
+    def sparse_vocab_size(self) -> int:
+        """How many terms the sparse leg has: V, or the number of ids of its own tokenizer."""
+        own = self.sparse.tokenizer
+        return (own and own.vocab_size) or self.vocab_size
 
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`, UTF-8."""

@@ -1,6 +1,6 @@
 """Query vectors to lay out a dense index by and to measure its recall with: of real queries, or made of documents."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from lightretriever.artifacts.tokens.table import TokenTable
 
 __all__ = ["QuerySample", "query_vectors"]
 
+Bags = Iterable[npt.NDArray[np.int32]]
 _MOST: Final = 512  # queries
 _TERMS: Final = 8  # of a document, for a query
 
@@ -38,12 +39,13 @@ class QuerySample:
             self._terms = self._terms[::2]
             self._stride *= 2
 
-    def queries(self, table: TokenTable) -> npt.NDArray[np.float32]:
-        """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none."""
-        return query_vectors(table, self._terms)
+    def queries(self, table: TokenTable, read: Callable[[Bags], Bags] | None = None) -> npt.NDArray[np.float32]:
+        """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none. `read` makes
+        the table's tokens of terms; None where they are the same."""
+        return query_vectors(table, self._terms if read is None else read(self._terms))
 
 
-def query_vectors(table: TokenTable, queries: Iterable[npt.NDArray[np.int32]]) -> npt.NDArray[np.float32]:
+def query_vectors(table: TokenTable, queries: Bags) -> npt.NDArray[np.float32]:
     """The vectors of queries, given as token ids (n,), as the service encodes them: float32 (q, D) of length 1.
 
     A query without tokens, or whose rows add up to zero, gives none. Raises ValueError for an id outside 0..V-1.

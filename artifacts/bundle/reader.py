@@ -2,6 +2,7 @@
 
     manifest.json      what it is, with size and SHA-256 of every other file
     tokenizer.json     the model's tokenizer
+    sparse_tokenizer.json   that of the terms, if the sparse leg has another one
     tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
     heads/TASK.json    texts of head queries, if the task has any; TASK.npy their vectors (n, D), TASK.sparse.npy their
                        terms and weights, if the model gives them
@@ -27,6 +28,7 @@ from lightretriever.artifacts.bundle.checks import (
     check_head,
     check_idf,
     check_sparse,
+    check_sparse_tokenizer,
     check_table,
     check_tokenizer,
     check_unlisted,
@@ -85,6 +87,15 @@ class Bundle:
         raise_first(self.path, check_tokenizer(self.manifest, tokenizer))
         return tokenizer
 
+    def sparse_tokenizer(self) -> TextTokenizer | None:
+        """The tokenizer of the terms; None where that is `tokenizer`. Raises BundleError when it is another one."""
+        info = self.manifest.sparse.tokenizer
+        if info is None:
+            return None
+        tokenizer = TextTokenizer.from_file(self.path / info.file, lowercase=info.lowercase)
+        raise_first(self.path, check_sparse_tokenizer(self.manifest, tokenizer))
+        return tokenizer
+
     def table(self, task: str) -> TokenTable:
         """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have."""
         info = self.manifest.tasks.get(task)
@@ -105,9 +116,9 @@ class Bundle:
         return head
 
     def idf(self) -> npt.NDArray[np.float32] | None:
-        """The IDF of every token, (V,) float32; None where a token of a query weighs its count alone."""
+        """The IDF of every term, (V,) float32; None where a token of a query weighs its count alone."""
         file = self.manifest.sparse.idf
-        return None if file is None else load_idf(self.path / file, self.manifest.vocab_size)
+        return None if file is None else load_idf(self.path / file, self.manifest.sparse_vocab_size)
 
     def dense(self) -> DenseIndex:
         """The Faiss index, memory-mapped, with the manifest's search parameters set."""

@@ -13,13 +13,14 @@ from lightretriever.artifacts.bundle.checks import (
     check_hash,
     check_idf,
     check_sparse,
+    check_sparse_tokenizer,
     check_table,
     check_tokenizer,
     check_unlisted,
     differs,
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, read_manifest
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
 from lightretriever.artifacts.bundle.reader import Bundle, open_dense
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
@@ -77,7 +78,12 @@ Check = Callable[[Path, Manifest], Iterator[Problem]]
 
 def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     """Each part of a bundle: its name, the files that must be sound before it is opened, and its check."""
-    yield manifest.tokenizer.file, [manifest.tokenizer.file], _tokenizer
+    for tokenizer, check in (
+        (manifest.tokenizer, check_tokenizer),
+        (manifest.sparse.tokenizer, check_sparse_tokenizer),
+    ):
+        if tokenizer is not None:
+            yield tokenizer.file, [tokenizer.file], partial(_tokenizer, info=tokenizer, check=check)
     for task, info in manifest.tasks.items():
         scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
         yield info.file, [info.file, *scales], partial(_table, task=task)
@@ -105,9 +111,13 @@ def _guarded(part: str, check: Check, root: Path, manifest: Manifest) -> list[Pr
     return problems
 
 
-def _tokenizer(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    info = manifest.tokenizer
-    yield from check_tokenizer(manifest, TextTokenizer.from_file(root / info.file, lowercase=info.lowercase))
+def _tokenizer(
+    root: Path,
+    manifest: Manifest,
+    info: TokenizerInfo,
+    check: Callable[[Manifest, TextTokenizer], Iterator[Problem]],
+) -> Iterator[Problem]:
+    yield from check(manifest, TextTokenizer.from_file(root / info.file, lowercase=info.lowercase))
 
 
 def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
@@ -127,7 +137,7 @@ def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
     head = Bundle(root, manifest).head(task)
-    bad = None if head is None else head.first_bad(manifest.vocab_size)
+    bad = None if head is None else head.first_bad(manifest.sparse_vocab_size)
     if bad is not None:
         file, expected = head_files(task, sparse=False)[0], "a vector of length 1, weights of tokens"
         yield Problem(file, "the values of a head query are impossible", expected, repr(bad[:80]), _REBUILD)

@@ -24,6 +24,7 @@ from lightretriever.artifacts.bundle.manifest import (
     LegWeights,
     Manifest,
     ModelInfo,
+    ModelSource,
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
@@ -47,6 +48,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = ["TableInput", "write_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
+_SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
 _DENSE_FILE = "dense.faiss"
 _SPARSE_FOLDER = "lucene"
 _MOST_QUERIES = 1024
@@ -80,6 +82,8 @@ def write_bundle(
     quantization: int = 100,
     impacts: ImpactKind = "learned",
     idf: npt.NDArray[np.float32] | None = None,
+    sparse_model: ModelSource | None = None,
+    sparse_tokenizer_file: Path | None = None,
     weights: LegWeights | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     words: bool = False,
@@ -92,13 +96,14 @@ def write_bundle(
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
     normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
-    is consumed once, batch by batch; `impacts` names their kind. `weights` of dense and sparse are for requests
-    that name none (None: the service's). `fields` are those to filter and count by. With `words`, those of title and
-    text are indexed too, for BM25; with `accelerate`, the posting lists are written a second time, for the compiled
-    backend. `queries` are a sample of those that will be asked of the default task: a large
-    dense index is laid out by them, and its search parameters are chosen by them; by some that the documents make
-    where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
-    complete.
+    is consumed once, batch by batch; `impacts` names their kind. `sparse_model` made them, where another one made the
+    vectors, and their terms, of which there are V IDF weights, are tokens of `sparse_tokenizer_file` (None: of the same
+    tokenizer). `weights` of dense and sparse are for requests that name none (None: the service's). `fields` are those
+    to filter and count by. With `words`, those of title and text are indexed too, for BM25; with `accelerate`, the
+    posting lists are written a second time, for the compiled backend. `queries` are a sample of those that will be
+    asked of the default task: a large dense index is laid out by them, and its search parameters are chosen by them; by
+    some that the documents make where there are none. With `overwrite`, an older bundle is replaced, and stays in place
+    until the new one is complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -107,17 +112,18 @@ def write_bundle(
     if factory is not None:
         check_factory(factory, dimension)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
-        tokenizer = _write_tokenizer(folder, tokenizer_file, lowercase=lowercase)
+        tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        sparse: dict[str, Any] = {"impacts": impacts, "words": words, "accelerate": accelerate}
-        sparse |= _write_idf(folder, idf, tokenizer.vocab_size)
+        terms, sparse = _write_terms(folder, tokenizer, sparse_tokenizer_file, idf)
+        sparse |= {"impacts": impacts, "words": words, "accelerate": accelerate, "model": sparse_model}
         declared = dict(fields or {})
         with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words, accelerate=accelerate) as index:
             sample = QuerySample()
-            ids, names = _write_documents(folder, index, sample, documents, tokenizer.vocab_size, dimension, top_k)
+            ids, names = _write_documents(folder, index, sample, documents, terms.vocab_size, dimension, top_k)
+        read = None if terms is tokenizer else lambda bags: tokenizer.as_queries(map(terms.spelt, bags))
         table = TokenTable.open(folder / tasks[default_task].file)
         given = query_vectors(table, list(tokenizer.as_queries(_sampled(queries))))
-        dense = _write_dense(folder, len(ids), dimension, factory, given, sample.queries(table))
+        dense = _write_dense(folder, len(ids), dimension, factory, given, sample.queries(table, read))
         manifest = Manifest(
             name=name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -127,7 +133,7 @@ def write_bundle(
             vocab_size=tokenizer.vocab_size,
             dimension=dimension,
             documents=len(ids),
-            tokenizer=TokenizerInfo(file=_TOKENIZER_FILE, sha256=tokenizer.sha256, lowercase=lowercase),
+            tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=lowercase),
             default_task=default_task,
             tasks=tasks,
             dense=dense,
@@ -162,8 +168,7 @@ def _check_settings(tables: Mapping[str, TableInput], default_task: str, dimensi
         raise RecipeError(f"top_k is {top_k}, expected at least 1 (or none, for all terms).")
 
 
-def _write_tokenizer(folder: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
-    file = folder / _TOKENIZER_FILE
+def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
     try:
         content = Path(source).read_bytes()
     except OSError as error:
@@ -198,8 +203,21 @@ def _write_head(folder: Path, task: str, head: HeadQueries, dimension: int) -> H
     return HeadInfo(queries=len(head), sparse=sparse)
 
 
+def _write_terms(
+    folder: Path, tokenizer: TextTokenizer, own: Path | None, idf: npt.NDArray[np.float32] | None
+) -> tuple[TextTokenizer, dict[str, Any]]:
+    """Write the sparse leg's own tokenizer and the IDF weights, where there are any; return the tokenizer of the terms,
+    and what the manifest says of them."""
+    if own is None:
+        return tokenizer, _write_idf(folder, idf, tokenizer.vocab_size)
+    terms = _write_tokenizer(folder / _SPARSE_TOKENIZER_FILE, own, lowercase=tokenizer.lowercase)
+    info = TokenizerInfo(
+        file=_SPARSE_TOKENIZER_FILE, sha256=terms.sha256, lowercase=terms.lowercase, vocab_size=terms.vocab_size
+    )
+    return terms, _write_idf(folder, idf, terms.vocab_size) | {"tokenizer": info}
+
+
 def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
-    """Write the IDF weights, if there are any; return what the manifest says of the query's weights."""
     if idf is None:
         return {"query_weights": "count"}
     if len(idf) != vocab_size:

@@ -25,7 +25,8 @@ _NO_TERMS = (np.empty(0, np.int32), np.empty(0, np.float32))
 
 @dataclass(frozen=True)
 class QueryModel:
-    """A causal LM with its adapter, or a folder of sentence-transformers: the model that encoded the documents."""
+    """A causal LM with its adapter, or a folder of sentence-transformers: the model that encoded the documents, for the
+    dense leg where another one made the impacts."""
 
     path: str
     adapter: str | None = None
@@ -69,26 +70,28 @@ def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence
     """Encode `queries` by the whole `model`, with the task's instruction. Also returns warnings.
 
     Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
-    maximum over the query's positions, times IDF where the bundle's queries are weighted so. Raises ModelError for a
-    model that can't be loaded, has another tokenizer, or is smaller than the bundle's dimension.
+    maximum over the query's positions, times IDF where the bundle's queries are weighted so; there are none where
+    another model made the bundle's impacts. Raises ModelError for a model that can't be loaded, has another tokenizer,
+    or is smaller than the bundle's dimension.
     """
     texts = list(dict.fromkeys(queries))
     instruction = bundle.manifest.tasks[task].instruction
     with scratch_folder(Path(gettempdir()), "query-model-") as work:
         encoder = model.load(work, lowercase=bundle.manifest.tokenizer.lowercase)
-        if encoder.has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
+        has_sparse = encoder.has_sparse and bundle.manifest.sparse.model is None
+        if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
             raise ModelError(
                 f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
                 remedy="Give the model that encoded the documents.",
             )
         with ProgressBar("query model", total=len(texts), unit="queries") as progress:
             made = encoder.encode_queries(texts, instruction, progress=progress)
-    idf, sparse = bundle.idf(), made.sparse or [_NO_TERMS] * len(texts)
+    idf, sparse = bundle.idf(), made.sparse if has_sparse and made.sparse else [_NO_TERMS] * len(texts)
     found = {
         text: QueryVectors(terms, weights if idf is None else weights * idf[terms], vector)
         for text, vector, (terms, weights) in zip(texts, _cut(made.dense, bundle), sparse, strict=True)
     }
-    return FullQueries(found, encoder.has_sparse), _compared(encoder.fingerprint, bundle)
+    return FullQueries(found, has_sparse), _compared(encoder.fingerprint, bundle)
 
 
 def _compared(fingerprint: str, bundle: Bundle) -> list[str]:

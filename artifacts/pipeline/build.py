@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, ModelInfo, ModelSource
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
@@ -28,6 +28,7 @@ from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weight
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
+    "SPARSE_TOKENIZER",
     "build_bundle",
     "check_before_build",
     "encoded_batches",
@@ -38,6 +39,9 @@ __all__ = [
     "refined_folder",
     "work_head_files",
 ]
+
+SPARSE_TOKENIZER = "sparse_tokenizer.json"
+"""In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -64,9 +68,9 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     plan = _read(recipe, "encode/plan.json", "encode")
     totals = store.totals()
     _check_same(recipe, facts, plan, corpus)
-    heads = _heads(recipe, facts, sparse=plan.get("impacts", "learned") == "learned")
+    heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan.get("impacts", "learned")))
     tables = {task: replace(_table(recipe, task), head=heads.get(task)) for task in recipe.tasks}
-    idf = _idf(recipe, facts, plan, len(tables[recipe.default_task].rows))
+    own = recipe.work / SPARSE_TOKENIZER if facts.get("sparse", {}).get("tokenizer") else None
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
@@ -83,7 +87,9 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         top_k=recipe.index.top_k or plan["top_k"],
         quantization=plan["quantization"],
         impacts=plan.get("impacts", "learned"),
-        idf=idf,
+        idf=_idf(recipe, facts, plan, own or recipe.work / "tokenizer.json"),
+        sparse_model=_sparse_source(recipe, facts),
+        sparse_tokenizer_file=own,
         weights=recipe.index.weights,
         fields=recipe.corpus.fields,
         words=recipe.index.words,
@@ -119,28 +125,26 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
 
 
 def _idf(
-    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], vocab_size: int
+    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], tokenizer_file: Path
 ) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none. BM25
     beside learned impacts has the corpus' own by default, where the model brings none."""
     wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")
     if wanted == "auto" and begun is None and plan.get("impacts") == "both":
         wanted = "corpus"
-    if wanted is None:
+    if wanted is None or (wanted == "auto" and begun is None):
         return None
+    tokenizer = TextTokenizer.from_file(tokenizer_file, lowercase=facts["lowercase"])
     if wanted == "corpus":
-        tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
         texts = (document.full_text for document in recipe.corpus.open())
-        return idf_weights(tokenizer.as_queries(texts), vocab_size)
-    now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), vocab_size))
+        return idf_weights(tokenizer.as_queries(texts), tokenizer.vocab_size)
+    now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), tokenizer.vocab_size))
     if now != begun:
         raise ResumeError(
             f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
             remedy="Run `table` and `encode` again with this recipe in another work directory.",
         )
-    if begun is None:
-        return None
-    idf = load_idf(recipe.work / IDF_FILE, vocab_size)
+    idf = load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
     if idf_sha256(idf) != begun:
         raise ResumeError(f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `encode` again.")
     return idf
@@ -157,14 +161,25 @@ def _corpus_info(recipe: Recipe, plan: dict[str, Any], totals: ShardTotals) -> C
 
 
 def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
+    own = facts.get("dense", facts)
     return ModelInfo(
-        name=recipe.model.name or facts["name"],
-        sha256=facts["fingerprint"],
+        name=recipe.model.name or own["name"],
+        sha256=own["fingerprint"],
         adapter=facts["adapter"],
         hidden_size=facts["hidden_size"],
         trained=recipe.model.trained,
         licence=recipe.model.licence,
     )
+
+
+def _sparse_source(recipe: Recipe, facts: dict[str, Any]) -> ModelSource | None:
+    """The model that made the impacts, where the recipe names one for them."""
+    own, told = facts.get("sparse"), recipe.sparse
+    if own is None or told is None:
+        return None
+    adapter = None if told.adapter is None else Path(told.adapter).name
+    name = told.name or own["name"]
+    return ModelSource(name=name, sha256=own["fingerprint"], adapter=adapter, licence=told.licence)
 
 
 def refined_folder(recipe: Recipe, task: str) -> Path:
@@ -177,6 +192,12 @@ def head_texts(recipe: Recipe) -> list[str]:
     """The recipe's head queries, none without a section `head`. Raises CorpusError for a bad log."""
     head = recipe.head
     return [] if head is None else most_frequent(head.queries, head.top, lowercase=recipe.encode.lowercase)
+
+
+def head_has_sparse(recipe: Recipe, impacts: ImpactKind) -> bool:
+    """Whether head queries have sparse weights: where the model that reads them made the `impacts`, and it learned
+    them."""
+    return impacts == "learned" and recipe.sparse is None
 
 
 def head_plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: bool) -> dict[str, Any]:

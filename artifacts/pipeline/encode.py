@@ -37,9 +37,9 @@ def encode_corpus(
     """Encode every document of `corpus` into the shards of `work`; shards that are there are kept.
 
     Dense vectors are the encoder's, or those of the file `vectors`, in the order of `ids` (see `GivenVectors`).
-    Impacts are the encoder's, BM25 over its tokens, or both, as `encoder.impacts` says. Killed at any point and called
-    again, it loses at most one shard and ends with byte-identical files: a shard is a fixed run of documents, batched
-    by itself.
+    Impacts are the encoder's, BM25 over its sparse side's tokens, or both, as `encoder.impacts` says. Killed at any
+    point and called again, it loses at most one shard and ends with byte-identical files: a shard is a fixed run of
+    documents, batched by itself.
 
     Raises ResumeError when `work` was begun with another corpus, model or setting, CorpusError for a corpus without
     documents or tokens, and RecipeError when the given vectors don't fit corpus or encoder.
@@ -50,7 +50,7 @@ def encode_corpus(
     bm25 = None
     if encoder.impacts != "learned":
         texts = (document.full_text for document in corpus)
-        bm25 = Bm25Encoder.of(texts, encoder.tokenizer, QUANTIZATION, settings.top_k, encoder.bm25_factor)
+        bm25 = Bm25Encoder.of(texts, encoder.sparse_tokenizer, QUANTIZATION, settings.top_k, encoder.bm25_factor)
     with ProgressBar("encode", total=total, unit="documents") as progress:
 
         def encode_part(first: int, part: list[Document]) -> EncodedShard:

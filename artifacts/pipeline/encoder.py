@@ -47,6 +47,7 @@ class Encoder(ABC):
     """A model ready to encode.
 
     `tokenizer` makes the tokens of a query, without special ones; `tokenizer_json` is its file, as a bundle holds it.
+    The terms of the sparse leg are tokens of `sparse_tokenizer`.
     `fingerprint` stands for all that decides a vector: weights, tokenizer, what frames a text, number type,
     lowercasing. `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded`
     number, the others are special tokens no text contains. It reads the first `longest` tokens of a text, special ones
@@ -76,6 +77,11 @@ class Encoder(ABC):
     def query_weights(self) -> npt.NDArray[np.float32] | None:
         """What the model itself says that tokens of a query weigh, (V,), above 0; None where it says nothing."""
         return None
+
+    @property
+    def sparse_tokenizer(self) -> TextTokenizer:
+        """`tokenizer`, unless another model makes the terms."""
+        return self.tokenizer
 
     @property
     def has_sparse(self) -> bool:

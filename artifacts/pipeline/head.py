@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json
-from lightretriever.artifacts.pipeline.build import head_plan, head_texts, work_head_files
+from lightretriever.artifacts.pipeline.build import head_has_sparse, head_plan, head_texts, work_head_files
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS
 from lightretriever.artifacts.pipeline.recipe import Recipe
@@ -28,7 +28,7 @@ def make_heads(recipe: Recipe, encoder: Encoder, where: dict[str, str]) -> None:
     made again. A stopped call goes on after the last finished part. Raises CorpusError for a bad log, and BundleError
     for a query whose vector is zero or not finite.
     """
-    texts, sparse = head_texts(recipe), encoder.impacts == "learned"
+    texts, sparse = head_texts(recipe), head_has_sparse(recipe, encoder.impacts)
     for task, instruction in recipe.tasks.items() if texts else ():
         files = work_head_files(recipe, task, sparse=sparse)
         folder, plan = files[0].parent, head_plan(encoder.fingerprint, instruction, texts, sparse=sparse) | where

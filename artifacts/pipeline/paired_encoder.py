@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ImpactKind
-from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -19,6 +18,7 @@ from lightretriever.artifacts.pipeline.loading import is_of_sentence_transformer
 from lightretriever.artifacts.pipeline.model import load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.sparse_model import SparseModel
@@ -28,10 +28,17 @@ __all__ = ["PairedEncoder", "load_sparse_encoder", "paired"]
 
 @dataclass(frozen=True)
 class PairedEncoder(Encoder):
-    """The dense side of one encoder and the sparse side of another, which have one tokenizer."""
+    """The dense side of one encoder and the sparse side of another. `apart` says whether they have different
+    tokenizers; `tokenizer` is that of the dense side."""
 
     dense: Encoder
     sparse: "SparseModel | LanguageModel"
+    apart: bool
+
+    @property
+    def sparse_tokenizer(self) -> TextTokenizer:
+        """That of the sparse side, where it is another one."""
+        return self.sparse.tokenizer if self.apart else self.tokenizer
 
     @property
     def settings(self) -> EncodeRecipe:
@@ -81,12 +88,7 @@ class PairedEncoder(Encoder):
 
 
 def paired(dense: Encoder, sparse: "SparseModel | LanguageModel") -> PairedEncoder:
-    """Join two encoders. Raises ModelError where their tokenizers are different."""
-    if _reading(dense) != _reading(sparse):
-        raise ModelError(
-            f"sparse.path: {sparse.name} has another tokenizer than {dense.name}, and a bundle has one for both legs.",
-            remedy="Give a model with the same vocabulary, or leave sparse out.",
-        )
+    """Join two encoders."""
     names = ("tokenizer", "tokenizer_json", "device", "hidden_size", "embedded", "longest")
     return PairedEncoder(
         name=f"{dense.name} + {sparse.name}",
@@ -94,6 +96,7 @@ def paired(dense: Encoder, sparse: "SparseModel | LanguageModel") -> PairedEncod
         **{name: getattr(dense, name) for name in names},
         dense=dense,
         sparse=sparse,
+        apart=_reading(dense) != _reading(sparse),
     )
 
 

@@ -184,8 +184,8 @@ class Recipe(Section):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
     With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
-    otherwise. `sparse` names another model for the sparse leg, a SparseEncoder or a language model, of the same
-    tokenizer. `tables` has the token tables of an official release (`emb_bag.pt`) by task; the others are made.
+    otherwise. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has the
+    token tables of an official release (`emb_bag.pt`) by task; the others are made.
     """
 
     name: str = Field(min_length=1)

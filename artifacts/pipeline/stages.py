@@ -3,6 +3,7 @@
 WORK/model/              a GGUF model, converted (only then)
 WORK/backbone.json       what the later stages need to know of the encoder
 WORK/tokenizer.json      its tokenizer
+WORK/sparse_tokenizer.json   that of the terms, where another model makes them and has another tokenizer
 WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
 WORK/encode/             encoded documents in shards
 WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
@@ -29,7 +30,7 @@ from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.pipeline.build import SPARSE_TOKENIZER, refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
@@ -67,7 +68,7 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
     if recipe.sparse is not None:
         encoder = paired(encoder, load_sparse_encoder(recipe.sparse, recipe.encode, recipe.work))
     idf = _recipe_idf(recipe, encoder)
-    facts = {
+    facts: dict[str, Any] = {
         "name": encoder.name,
         "adapter": None if recipe.model.adapter is None else Path(recipe.model.adapter).name,
         "fingerprint": encoder.fingerprint,
@@ -75,8 +76,14 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
         "lowercase": recipe.encode.lowercase,
         "idf": None if idf is None else idf_sha256(idf),
     }
+    if isinstance(encoder, PairedEncoder):
+        for side, one in (("dense", encoder.dense), ("sparse", encoder.sparse)):
+            facts[side] = {"name": one.name, "fingerprint": one.fingerprint}
+        facts["sparse"] |= {"tokenizer": encoder.sparse_tokenizer.sha256 if encoder.apart else None}
     check_plan(recipe.work / "backbone.json", facts)
     write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
+    if isinstance(encoder, PairedEncoder) and encoder.apart:
+        write_atomically(recipe.work / SPARSE_TOKENIZER, encoder.sparse.tokenizer_json)
     if idf is not None:
         write_array(recipe.work / IDF_FILE, idf)
     return encoder
@@ -89,7 +96,7 @@ def _dense_settings(recipe: Recipe) -> EncodeRecipe:
 
 def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
-    model, vocab_size = recipe.sparse or recipe.model, encoder.vocab_size
+    model, vocab_size = recipe.sparse or recipe.model, encoder.sparse_tokenizer.vocab_size
     wanted, adapter = model.idf, model.adapter
     if encoder.impacts == "bm25" and wanted not in ("auto", None):
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""The one tokenizer of a bundle: used for documents offline and for queries online."""
+"""The tokenizers of a bundle, one or one for each leg: used for documents offline and for queries online."""
 
 import hashlib
 import math
@@ -159,6 +159,10 @@ class TextTokenizer:
         if token is None:
             raise KeyError(token_id)
         return token
+
+    def spelt(self, ids: npt.NDArray[np.int32]) -> str:
+        """The texts of tokens (n,), each by itself, with spaces between them."""
+        return " ".join(text.strip() for text in self._tokenizer.decode_batch(ids[:, None].tolist()))
 
     def token_id(self, token: str) -> int | None:
         """The id of a vocabulary entry, or None."""

@@ -52,7 +52,7 @@ def read_rows(bundle: Bundle) -> Iterator[Row]:
     """Read all documents of a bundle, in ordinal order."""
     dense = bundle.dense()
     with bundle.sparse() as index:
-        indptr, terms, impacts = read_postings(index, bundle.manifest.vocab_size)
+        indptr, terms, impacts = read_postings(index, bundle.manifest.sparse_vocab_size)
         for number, raw in enumerate(stored_documents(index)):
             own = slice(indptr[number], indptr[number + 1])
             sparse = dict(zip(terms[own].tolist(), impacts[own].tolist(), strict=True))

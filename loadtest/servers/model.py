@@ -111,20 +111,22 @@ def query_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, devi
     """Load a model and give its query encoder, with the instruction of the bundle's default task.
 
     Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
-    times IDF if the bundle has IDF; with a bi-encoder, `base`, the bundle's own encoder, gives it. Raises ModelError.
+    times IDF if the bundle has IDF; with a bi-encoder, or where another model made the impacts, `base`, the bundle's
+    own encoder, gives it. Raises ModelError.
     """
     manifest, idf = bundle.manifest, bundle.idf()
     task = manifest.default_task
     with TemporaryDirectory(prefix="query-model-") as work:
         encoder = model.load(Path(work), lowercase=manifest.tokenizer.lowercase, device=device)
     _check_size(encoder.hidden_size, bundle)
-    if encoder.has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
+    has_sparse = encoder.has_sparse and manifest.sparse.model is None
+    if has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
         raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
 
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
         made = encoder.encode_queries(texts, manifest.tasks[task].instruction)
         vectors = _cut(made.dense, bundle)
-        if made.sparse is None:
+        if made.sparse is None or not has_sparse:
             own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
             return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
         return [

@@ -67,7 +67,8 @@ class Seekdb:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any]) -> None:
         task = bundle.manifest.default_task
-        self._encoder = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf())
+        tables, own = {task: bundle.table(task)}, bundle.sparse_tokenizer()
+        self._encoder = QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), sparse_tokenizer=own)
         self._task = task
         self._options = options
         self._own = local()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
 
-__all__ = ["DocumentFilter", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
+__all__ = ["DenseTokens", "DocumentFilter", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
@@ -27,6 +27,15 @@ class ScoredDocuments(NamedTuple):
     scores: Scores
 
 
+class DenseTokens(NamedTuple):
+    """The tokens of a query in the dense leg, where its tokenizer is not that of the terms: distinct `ids` (u,) int32,
+    ascending, their `counts` (u,) int64, and their `weights` (u,) float32 in the sum of table rows."""
+
+    ids: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+
+
 @dataclass(slots=True)  # frozen would take several times as long to construct
 class EncodedQuery:
     """A query as the legs read it; treat it as immutable.
@@ -35,7 +44,8 @@ class EncodedQuery:
     their counts, each occurrence in an extra text times that text's weight. weights: (t,) float32, their weights in the
     sparse leg. dense: (D,) float32 of length 1, None if not requested. parts: (t, D) float32, each term's part of
     `dense`, None if not requested. text: the query's text, which BM25 splits into words. head: whether a model read the
-    query, whose vector is then no sum over its terms.
+    query, whose vector is then no sum over its terms. dense_tokens: what `dense` is made of, None if that is the terms;
+    then `parts`, (u, D), are theirs, and `dense` is None if there are none.
     """
 
     terms: npt.NDArray[np.int32]
@@ -46,6 +56,7 @@ class EncodedQuery:
     parts: npt.NDArray[np.float32] | None = None
     text: str = ""
     head: bool = False
+    dense_tokens: DenseTokens | None = None
 
     @classmethod
     def of_text(cls, text: str) -> "EncodedQuery":
@@ -87,7 +98,8 @@ class Leg(Protocol):
         """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an unknown ordinal."""
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each query term's share of the scores of given documents: (m, t) float32."""
+        """Give each query term's share of the scores of given documents: (m, t) float32. In the dense leg (m, u), of
+        each of the query's `dense_tokens`, if it has any."""
 
     def close(self) -> None:
         """Release the resources that only this leg holds. Idempotent."""

@@ -4,7 +4,7 @@ import platform
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.schemas import BundleFacts, Info, LegFacts, Limits
+from lightretriever.service.schemas import BundleFacts, Info, LegFacts, Limits, ModelFacts
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["info_of"]
@@ -15,6 +15,7 @@ _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizer
 def info_of(engine: SearchEngine) -> Info:
     """Describe the served bundle, its legs and the limits."""
     manifest, settings = engine.bundle.manifest, engine.settings
+    sparse = manifest.sparse.model
     return Info(
         bundle=BundleFacts(
             name=manifest.name,
@@ -28,6 +29,8 @@ def info_of(engine: SearchEngine) -> Info:
             documents=manifest.documents,
             dimension=manifest.dimension,
             vocab_size=manifest.vocab_size,
+            sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
+            sparse_model=None if sparse is None else ModelFacts.model_validate(sparse.model_dump()),
             dense_index=manifest.dense.factory,
             query_weights=manifest.sparse.query_weights,
             fusion_weights=engine.fusion_weights,

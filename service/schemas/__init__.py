@@ -21,7 +21,7 @@ from lightretriever.service.schemas.answers import (
     TokenShares,
 )
 from lightretriever.service.schemas.base import LegName, Mode, Normalization
-from lightretriever.service.schemas.facts import BundleFacts, Info, LegFacts, Limits, Reloaded, Status
+from lightretriever.service.schemas.facts import BundleFacts, Info, LegFacts, Limits, ModelFacts, Reloaded, Status
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 from lightretriever.service.schemas.requests import (
     BatchRequest,
@@ -59,6 +59,7 @@ __all__ = [
     "Limits",
     "LinearFusion",
     "Mode",
+    "ModelFacts",
     "Normalization",
     "Not",
     "Or",

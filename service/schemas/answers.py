@@ -1,6 +1,6 @@
 """Models of answers, including errors."""
 
-from typing import Any
+from typing import Any, Final
 
 from lightretriever.service.schemas.base import LegName, Mode, Model
 from pydantic import Field
@@ -26,6 +26,10 @@ __all__ = [
     "TokenShares",
 ]
 
+_LEG: Final = (
+    "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
+)
+
 
 def _absent(value: object) -> bool:
     return value is None
@@ -49,10 +53,11 @@ class TokenShares(Model):
         description="Occurrences in the query and its `terms`, regardless of their weights; 0 if the model added the "
         "token to a head query."
     )
-    weight: float = Field(description="Its weight in the sparse query.")
+    weight: float = Field(description="Its weight in the sparse query; of a token of the dense leg alone, in the mean.")
     impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
     dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
     sparse: float | None = Field(description="Its share of the sparse score: weight times impact.")
+    leg: LegName | None = Field(default=None, exclude_if=_absent, description=_LEG)
 
 
 class FusionShares(Model):
@@ -69,7 +74,9 @@ class Explanation(Model):
     fusion: FusionShares
     tokens: list[TokenShares] = Field(
         description="By id. The shares of a leg sum to its score; null if the leg was not searched or gave no shares "
-        "in time. A head query's shares of the dense score are null: its vector is no sum over tokens."
+        "in time. A head query's shares of the dense score are null: its vector is no sum over tokens. If the legs "
+        "have different tokenizers, each `leg` has tokens of its own, the sparse one's first; their shares of the "
+        "other score are null."
     )
 
 
@@ -164,7 +171,11 @@ class TokenCount(Model):
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
     count: int = Field(description="Occurrences in the text.")
-    weight: float = Field(description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`.")
+    weight: float = Field(
+        description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`; of a token of the "
+        "dense leg alone, in the mean."
+    )
+    leg: LegName | None = Field(default=None, exclude_if=_absent, description=_LEG)
 
 
 class EncodeTimings(Model):
@@ -180,8 +191,10 @@ class EncodeResponse(Model):
 
     task: str
     dimension: int
-    dense: list[float] = Field(description="Query vector of length 1.")
-    tokens: list[TokenCount] = Field(description="By id.")
+    dense: list[float] = Field(description="Query vector of length 1; empty if only the sparse leg knows a token.")
+    tokens: list[TokenCount] = Field(
+        description="By id; if the legs have different tokenizers, the sparse one's first."
+    )
     head_query: bool | None = Field(default=None, exclude_if=_absent, description="As in the answer of a search.")
     timings_ms: EncodeTimings
 

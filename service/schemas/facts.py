@@ -12,15 +12,29 @@ __all__ = [
     "Info",
     "LegFacts",
     "Limits",
+    "ModelFacts",
     "Reloaded",
     "Status",
 ]
+
+
+def _absent(value: object) -> bool:
+    return value is None
 
 
 class Status(Model):
     """Answer of the health routes."""
 
     status: Literal["alive", "ready"]
+
+
+class ModelFacts(Model):
+    """A model."""
+
+    name: str
+    sha256: str | None = Field(description="SHA-256 over its weights, adapter and settings.")
+    adapter: str | None
+    licence: str | None
 
 
 class BundleFacts(Model):
@@ -37,6 +51,12 @@ class BundleFacts(Model):
     documents: int
     dimension: int
     vocab_size: int
+    sparse_vocab_size: int | None = Field(
+        default=None, exclude_if=_absent, description="Ids of the sparse leg's tokenizer; present if it has its own."
+    )
+    sparse_model: ModelFacts | None = Field(
+        default=None, exclude_if=_absent, description="What made the impacts; present if that is another model."
+    )
     dense_index: str = Field(description="Faiss factory string.")
     query_weights: Literal["count", "idf_count"] = Field(
         description="A query token's weight in the sparse leg: its count, or its count times its IDF."

@@ -7,10 +7,11 @@ The token that stands for what the vocabulary lacks is no evidence: it is left o
 the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
 A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 A head query without extra terms has the vector, and the sparse weights if there are any, that the model gave it.
+Where the legs have a tokenizer each, each counts the tokens of its own, and one that finds none finds no document.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import pairwise, repeat
 from time import perf_counter
@@ -22,11 +23,11 @@ from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.backends.base import DenseTokens, EncodedQuery
 from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["QueryEncoder"]
+__all__ = ["QueryEncoder", "require_tokens"]
 
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
@@ -37,7 +38,7 @@ _Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.fl
 
 class QueryEncoder:
     """Encodes queries with one tokenizer, a token table per task, and IDF weights (V,) and head queries by task, if
-    any."""
+    any; with a tokenizer for each leg if the sparse leg has a `sparse_tokenizer`."""
 
     def __init__(
         self,
@@ -45,8 +46,12 @@ class QueryEncoder:
         tables: Mapping[str, TokenTable],
         idf: npt.NDArray[np.float32] | None = None,
         heads: Mapping[str, HeadQueries] | None = None,
+        sparse_tokenizer: TextTokenizer | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = sparse_tokenizer or tokenizer
+        """That of the terms."""
+        self.dense_tokenizer = None if sparse_tokenizer is None else tokenizer
+        """That of the tables; None if it is the same."""
         self.tables = tables
         self.heads = heads or {}
         self._idf = idf
@@ -65,8 +70,10 @@ class QueryEncoder:
 
         `extra_terms`: texts with their weights. NoTokensError for a text without tokens, or if negative weights cancel
         every token; NoDirectionError if the mean of the tokens' rows is zero. Both name the request's `field` with the
-        text.
+        text. With two tokenizers, a text needs a token of one of them.
         """
+        if dense and self.dense_tokenizer is not None:
+            return self._encode_apart(text, task, clock, field, extra_terms)
         started = perf_counter()
         ids = self._token_ids(text, field)
         if dense:
@@ -78,7 +85,9 @@ class QueryEncoder:
             clock.add("encode" if dense else "tokenize", started)
             return head
         if extra_terms:
-            terms, counts, term_weights, weights = self._joined(ids, extra_terms)
+            bags = [ids, *(self._token_ids(*one, appended=True) for one in _extra_texts(extra_terms))]
+            terms, counts, term_weights, weights = _joined(bags, extra_terms, self._idf)
+            _require_terms(terms.size)
             if sums is not None:
                 vector, length = sums.direction(terms, term_weights)
         elif sums is None:
@@ -95,10 +104,14 @@ class QueryEncoder:
     ) -> Iterator[EncodedQuery]:
         """Encode many texts at once, each as `encode` does but none as a head query, to views of common arrays. An
         error names the first bad text, as `queries.N`."""
+        if dense and self.dense_tokenizer is not None:
+            fields = (f"queries.{number}" for number in range(len(texts)))
+            pairs = zip(texts, fields, strict=True)
+            return iter([self._encode_apart(text, task, clock, field, head=False) for text, field in pairs])
         started = perf_counter()
         ids, lengths = self.tokenizer.query_ids_of(texts)
         if (empty := np.flatnonzero(lengths == 0)).size:
-            _require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
+            require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
         if dense:
             started = clock.add("tokenize", started)
         bounds, terms, counts = kernels.count_each(ids, lengths)
@@ -115,8 +128,10 @@ class QueryEncoder:
         return map(EncodedQuery, *arrays, vectors)
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """Add each term's part of the dense vector to a query."""
-        rows = self.tables[task].rows(query.terms) * query.term_weights[:, None]
+        """Add each term's part of the dense vector to a query, or that of each of its dense tokens, if it has any."""
+        own = query.dense_tokens
+        ids, weights = (query.terms, query.term_weights) if own is None else (own.ids, own.weights)
+        rows = self.tables[task].rows(ids) * weights[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
@@ -137,39 +152,87 @@ class QueryEncoder:
         vector = found.dense if dense else None
         return EncodedQuery(terms, counts, term_weights, weights, vector, text=text, head=True)
 
+    def _encode_apart(
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        field: str,
+        extra_terms: Sequence[tuple[str, float]] = (),
+        *,
+        head: bool = True,
+    ) -> EncodedQuery:
+        """Encode a text by both tokenizers, each for its leg."""
+        started = perf_counter()
+        sparse, dense = list[list[int]](), list[list[int]]()
+        for one, name in [(text, field), *_extra_texts(extra_terms)]:
+            for bags, tokenizer in ((sparse, self.tokenizer), (dense, self.dense_tokenizer)):
+                bags.append(_ids(tokenizer or self.tokenizer, one, name, appended=name != field))
+            require_tokens(sparse[-1] + dense[-1], name, one)
+        started = clock.add("tokenize", started)
+        found = (
+            self._head(text, task, sparse[0], dense=True) if head and not extra_terms and task in self.heads else None
+        )
+        if found is None:
+            terms, counts, term_weights, weights = _joined(sparse, extra_terms, self._idf)
+            own = DenseTokens(*_joined(dense, extra_terms, None)[:3])
+            _require_terms(terms.size + own.ids.size)
+            vector, length = self.tables[task].sums.direction(own.ids, own.weights) if own.ids.size else (None, 1.0)
+            if length < _SHORTEST:
+                raise _no_direction(field, text)
+            found = EncodedQuery(terms, counts, term_weights, weights, vector, text=text, dense_tokens=own)
+        clock.add("encode", started)
+        return found
+
     def _token_ids(self, text: str, field: str, *, appended: bool = False) -> list[int]:
         """Give the token ids of a text, at least one. NoTokensError names the request's `field` with the text."""
-        try:
-            ids = self.tokenizer.query_ids(text, appended=appended)
-        except TokenizerError as error:
-            raise NoTokensError.of(FieldError(field, "the tokenizer fails on this text", shortened(text))) from error
-        _require_tokens(ids, field, text)
+        ids = _ids(self.tokenizer, text, field, appended=appended)
+        require_tokens(ids, field, text)
         return ids
 
-    def _joined(self, ids: list[int], extra_terms: Sequence[tuple[str, float]]) -> _Counted:
-        """Do `kernels.count` for a query and its extra terms, without the tokens that they cancel."""
-        counts = Counter(ids)
-        term_weights = {token_id: float(count) for token_id, count in counts.items()}
-        for position, (text, weight) in enumerate(extra_terms):
-            found = self._token_ids(text.strip(), f"terms.{position}.text", appended=True)
-            counts.update(found)
-            for token_id in found:
-                term_weights[token_id] = term_weights.get(token_id, 0.0) + weight
-        terms = sorted(token_id for token_id, factor in term_weights.items() if abs(factor) > _NOTHING)
-        if not terms:
-            reason = "they take away every token of the query: leave one of them out, or change a weight"
-            raise NoTokensError.of(FieldError("terms", reason))
-        factor = np.array([term_weights[term] for term in terms], dtype=np.float32)
-        return (
-            np.array(terms, dtype=np.int32),
-            np.array([counts[term] for term in terms], dtype=np.int64),
-            factor,
-            factor if self._idf is None else factor * self._idf.take(terms),
-        )
+
+def _extra_texts(extra_terms: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
+    """The texts of extra terms, and the request's fields with them."""
+    return [(text.strip(), f"terms.{place}.text") for place, (text, _) in enumerate(extra_terms)]
 
 
-def _require_tokens(ids: list[int], field: str, text: str) -> None:
-    if not ids:
+def _ids(tokenizer: TextTokenizer, text: str, field: str, *, appended: bool) -> list[int]:
+    """Give the token ids of a text. NoTokensError if the tokenizer fails on it."""
+    try:
+        return tokenizer.query_ids(text, appended=appended)
+    except TokenizerError as error:
+        raise NoTokensError.of(FieldError(field, "the tokenizer fails on this text", shortened(text))) from error
+
+
+def _joined(
+    bags: Sequence[list[int]], extra_terms: Sequence[tuple[str, float]], idf: npt.NDArray[np.float32] | None
+) -> _Counted:
+    """Do `kernels.count` for the token ids of a query and of its extra terms, without the tokens that they cancel."""
+    counts = Counter[int]()
+    term_weights: dict[int, float] = {}
+    for found, weight in zip(bags, [1.0, *(weight for _, weight in extra_terms)], strict=True):
+        counts.update(found)
+        for token_id in found:
+            term_weights[token_id] = term_weights.get(token_id, 0.0) + weight
+    kept = sorted(token_id for token_id, factor in term_weights.items() if abs(factor) > _NOTHING)
+    terms, factor = np.array(kept, dtype=np.int32), np.array([term_weights[term] for term in kept], dtype=np.float32)
+    return (
+        terms,
+        np.array([counts[term] for term in kept], dtype=np.int64),
+        factor,
+        factor if idf is None else factor * idf.take(terms),
+    )
+
+
+def _require_terms(count: int) -> None:
+    if not count:
+        reason = "they take away every token of the query: leave one of them out, or change a weight"
+        raise NoTokensError.of(FieldError("terms", reason))
+
+
+def require_tokens(found: Sized, field: str, text: str) -> None:
+    """Raise NoTokensError, which names the request's `field` with the text, if nothing was found."""
+    if not found:
         reason = "the tokenizer finds no token in this text that it knows: use other words, numbers or signs"
         raise NoTokensError.of(FieldError(field, reason, shortened(text)))
 

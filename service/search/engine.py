@@ -156,7 +156,7 @@ class SearchEngine:
         dense = [] if query.dense is None else query.dense.tolist()
         facts = {"task": task, "dimension": len(dense), "dense": dense, "timings_ms": clock.milliseconds()}
         head = query.head if task in encoder.heads else None
-        tokens = list_tokens(query, encoder.tokenizer)
+        tokens = list_tokens(query, encoder)
         return EncodeResponse.model_validate({**facts, "tokens": tokens, "head_query": head})
 
     def document(self, document_id: str, clock: StageClock | None = None) -> Document:

@@ -4,26 +4,31 @@ dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]
 sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
 fused   score(d) = sum_l share_l,   share_l the leg's share
 
-A head query's dense vector comes from a model, so its tokens have no shares of the dense score.
+A head query's dense vector comes from a model, so its tokens have no shares of the dense score. If the legs have
+different tokenizers, each has tokens of its own, which have no share of the other's score.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import LegName
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.hits import Plain
 
 __all__ = ["explained", "list_tokens"]
+
+Array = npt.NDArray[Any]
 
 
 def explained(
     hits: Sequence[Plain],
     query: EncodedQuery,
-    tokenizer: TextTokenizer,
+    encoder: QueryEncoder,
     fusion: npt.NDArray[np.float64],
     legs: Sequence[LegName],
     shares: Mapping[LegName, npt.NDArray[np.float32]],
@@ -32,12 +37,16 @@ def explained(
     """Give the hits with an explanation each, as `Explanation`. `require_time` is called before each and may raise.
 
     fusion: (legs, k), each leg's share of each hit's score. shares: by leg (k, t), each query term's share of the leg's
-    score; a leg may be absent.
+    score, or in the dense leg (k, u) of each of its dense tokens, if it has any; a leg may be absent.
     """
-    facts = list_tokens(query, tokenizer)
+    facts = list_tokens(query, encoder)
     nothing: list[float | None] = [None] * len(hits)
-    unknown = np.full((len(hits), len(facts)), np.nan)
-    dense, sparse = (shares.get(leg, unknown) for leg in ("dense", "sparse"))
+    dense, sparse = (np.full((len(hits), len(facts)), np.nan) for _ in range(2))
+    first = 0 if query.dense_tokens is None else query.terms.size
+    if "sparse" in shares:
+        sparse[:, : query.terms.size] = shares["sparse"]
+    if "dense" in shares:
+        dense[:, first:] = shares["dense"]
     added = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
     found = []
     for row, hit in enumerate(hits):
@@ -48,10 +57,17 @@ def explained(
     return found
 
 
-def list_tokens(query: EncodedQuery, tokenizer: TextTokenizer) -> list[Plain]:
-    """List the terms of a query, as `TokenCount`."""
-    ids = query.terms.tolist()
-    facts = zip(ids, query.counts.tolist(), query.weights.tolist(), strict=True)
+def list_tokens(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
+    """List the terms of a query, and its dense tokens, if it has any, as `TokenCount`."""
+    terms = _listed(query.terms, query.counts, query.weights, encoder.tokenizer)
+    if encoder.dense_tokenizer is None:
+        return terms
+    own = [] if query.dense_tokens is None else _listed(*query.dense_tokens, encoder.dense_tokenizer)
+    return [fact | {"leg": leg} for leg, facts in (("sparse", terms), ("dense", own)) for fact in facts]
+
+
+def _listed(ids: Array, counts: Array, weights: Array, tokenizer: TextTokenizer) -> list[Plain]:
+    facts = zip(ids.tolist(), counts.tolist(), weights.tolist(), strict=True)
     return [{"id": term, "token": tokenizer.token(term), "count": count, "weight": w} for term, count, w in facts]
 
 

@@ -13,6 +13,7 @@ from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequ
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
+from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, list_hits
@@ -72,19 +73,23 @@ class Search:
         request = self._plan.request
         if self._weights.keys() == {"bm25"}:
             return EncodedQuery.of_text(request.query)
-        return self._parts.encoder.encode(
+        query = self._parts.encoder.encode(
             request.query,
             self._plan.task,
             self.clock,
             dense="dense" in self._weights,
             extra_terms=[(term.text, term.weight) for term in request.terms],
         )
+        if query.dense is None and self._weights.pop("dense", 0.0):  # its own tokenizer finds no token
+            require_tokens(self._weights, "query", request.query)
+        return query
 
     def _check_explained(self, query: EncodedQuery) -> None:
         request, most = self._plan.request, self._plan.max_explained
-        if request.explain and request.k * query.terms.size > most:
+        tokens = query.terms.size + (0 if query.dense_tokens is None else query.dense_tokens.ids.size)
+        if request.explain and request.k * tokens > most:
             message = (
-                f"{request.k} hits times {query.terms.size} different tokens are too many to explain, at most {most} "
+                f"{request.k} hits times {tokens} different tokens are too many to explain, at most {most} "
                 "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
                 "the query"
             )
@@ -159,7 +164,7 @@ class Search:
             with self.clock.measure("explain"):
                 shares = self._shares(query, legs, ordinals)
                 added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
-                hits = explained(hits, query, parts.encoder.tokenizer, added, legs, shares, require_time)
+                hits = explained(hits, query, parts.encoder, added, legs, shares, require_time)
         facets = None
         if request.facets:
             self._require_time("count the facets")

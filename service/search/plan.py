@@ -71,7 +71,7 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
     tasks = bundle.manifest.tasks
     tables = {task: bundle.table(task) for task in tasks}
     heads = {task: head for task in tasks if (head := bundle.head(task)) is not None}
-    return QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), heads)
+    return QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), heads, bundle.sparse_tokenizer())
 
 
 @dataclass(frozen=True, slots=True)

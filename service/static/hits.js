@@ -66,6 +66,7 @@ function tokenTable(tokens, legs) {
   const order = (a, b) => (b.sparse || 0) - (a.sparse || 0) || (b.dense || 0) - (a.dense || 0);
   for (const token of [...tokens].sort(order)) {
     const row = make("tr"), name = make("th", "", piece(token.token) + (token.count > 1 ? ` × ${token.count}` : ""));
+    if (token.leg) name.append(make("small", "", ` ${token.leg}`)); // its id is one of that leg's tokenizer
     name.scope = "row";
     row.append(name, ...legs.map((leg) => shareCell(leg, token[leg], highest(leg))));
     body.append(row);

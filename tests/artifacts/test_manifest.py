@@ -235,7 +235,7 @@ def test_the_scales_of_an_int8_table_must_be_listed(tiny_bundle: Bundle) -> None
 def test_the_two_hashes_of_the_tokenizer_must_agree(tiny_bundle: Bundle) -> None:
     record = record_of(tiny_bundle)
     record["tokenizer"]["sha256"] = "0" * 64
-    with pytest.raises(BundleError, match=r"tokenizer\.sha256 is 0000"):
+    with pytest.raises(BundleError, match=r"tokenizer\.sha256 of tokenizer\.json is 0000"):
         parse(record)
 
 

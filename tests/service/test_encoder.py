@@ -112,3 +112,52 @@ def test_errors_of_a_batch_name_the_text(encoder: QueryEncoder) -> None:
     assert [(error.field, error.value) for error in no_tokens.value.errors] == [("queries.1", "xyz")]
     assert [(error.field, error.value) for error in no_direction.value.errors] == [("queries.2", "ud")]
     assert len(list(encoder.encode_batch(["ud"], "task", StageClock(), dense=False))) == 1
+
+
+@pytest.fixture
+def apart(encoder: QueryEncoder) -> QueryEncoder:
+    """The table's tokens are four letters, the terms are m, x and y."""
+    terms = Tokenizer(models.BPE({"x": 0, "m": 1, "y": 2}, []))
+    terms.pre_tokenizer = pre_tokenizers.Whitespace()
+    own = TextTokenizer.from_bytes(terms.to_str().encode(), name="terms")
+    return QueryEncoder(encoder.tokenizer, encoder.tables, np.array([2, 3, 5], np.float32), sparse_tokenizer=own)
+
+
+@pytest.mark.parametrize("extra", [[], [("m", 0.5)], [("p", 2.0)], [("x", -1.0)]])
+@pytest.mark.parametrize("text", ["m x p", "mm", "xp x", "p", "y"])
+def test_two_tokenizers_encode_as_one_does_for_its_leg(
+    encoder: QueryEncoder, apart: QueryEncoder, text: str, extra: list[tuple[str, float]]
+) -> None:
+    found = apart.encode(text, "task", StageClock(), extra_terms=extra)
+    assert found.dense_tokens is not None
+    known = [(one, weight) for one, weight in extra if one in "mudp"]
+    if any(letter in "mudp" for letter in text):
+        one = encoder.encode(text, "task", StageClock(), extra_terms=known)
+        for ours, theirs in zip(found.dense_tokens, (one.terms, one.counts, one.term_weights), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(found.dense, one.dense)
+        parts = apart.with_parts(found, "task").parts
+        assert parts is not None
+        assert parts.sum(axis=0) == pytest.approx(one.dense, abs=1e-6)
+    elif not known:
+        assert (found.dense, found.dense_tokens.ids.size) == (None, 0)
+    weights = {token: float(text.count(letter)) for token, letter in enumerate("xmy")}
+    for letter, weight in extra:
+        weights["xmy".find(letter)] = weights.get("xmy".find(letter), 0.0) + weight
+    expected = {token: weight * (2, 3, 5)[token] for token, weight in weights.items() if weight and token >= 0}
+    assert dict(zip(found.terms.tolist(), found.weights.tolist(), strict=True)) == expected
+
+
+def test_a_text_needs_a_token_of_one_of_two_tokenizers(apart: QueryEncoder) -> None:
+    for texts, field in ((("z", ()), "query"), (("m", (("x", 1.0), ("z", 1.0))), "terms.1.text")):
+        with pytest.raises(NoTokensError) as no_tokens:
+            apart.encode(texts[0], "task", StageClock(), extra_terms=texts[1])
+        assert [error.field for error in no_tokens.value.errors] == [field]
+    with pytest.raises(NoTokensError, match="take away every token"):
+        apart.encode("m x", "task", StageClock(), extra_terms=[("x", -1.0), ("m", -1.0)])
+    with pytest.raises(NoTokensError) as no_tokens:
+        apart.encode_batch(["m", "z"], "task", StageClock())
+    assert [error.field for error in no_tokens.value.errors] == ["queries.1"]
+    assert apart.encode("x", "task", StageClock(), dense=False).dense_tokens is None
+    with pytest.raises(NoTokensError):
+        apart.encode("p", "task", StageClock(), dense=False)

@@ -181,7 +181,7 @@ def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bun
 
 def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
     found = engine.answer(SearchRequest(query="music", k=5))["hits"]
-    tokenizer, looked = engine.parts.encoder.tokenizer, iter([True, True, False])
+    looked = iter([True, True, False])
 
     def require_time() -> None:
         if not next(looked):
@@ -189,5 +189,5 @@ def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
 
     query = engine.parts.encoder.encode("music", "default", StageClock())
     with pytest.raises(DeadlineError):
-        explained(found, query, tokenizer, np.zeros((2, 5)), ["dense", "sparse"], {}, require_time)
+        explained(found, query, engine.parts.encoder, np.zeros((2, 5)), ["dense", "sparse"], {}, require_time)
     assert next(looked, None) is None

@@ -23,9 +23,11 @@ SPECIAL = {
 }
 
 
-def save_biencoder(folder: Path, *, prompts: dict[str, str] | None = None, hidden_size: int = 32) -> Path:
+def save_biencoder(
+    folder: Path, *, prompts: dict[str, str] | None = None, hidden_size: int = 32, vocabulary: int = VOCABULARY
+) -> Path:
     """Save a seeded random BERT with mean pooling and a real WordPiece tokenizer; return its folder."""
-    tokenizer = _tokenizer([document.full_text for document in tiny_documents(80)])
+    tokenizer = _tokenizer([document.full_text for document in tiny_documents(80)], vocabulary)
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=hidden_size,
@@ -50,7 +52,7 @@ def save_biencoder(folder: Path, *, prompts: dict[str, str] | None = None, hidde
     return folder
 
 
-def _tokenizer(texts: list[str]) -> Tokenizer:
+def _tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
     """WordPiece over all characters and the most frequent words; the library's trainer draws another one each time."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -64,7 +66,7 @@ def _tokenizer(texts: list[str]) -> Tokenizer:
     frequent = sorted(words, key=lambda word: (-words[word], word))
     pieces = [*SPECIAL.values(), *characters, *(f"##{character}" for character in characters), *frequent]
     tokenizer.model = models.WordPiece(
-        {piece: index for index, piece in enumerate(list(dict.fromkeys(pieces))[:VOCABULARY])}, unk_token="[UNK]"
+        {piece: index for index, piece in enumerate(list(dict.fromkeys(pieces))[:vocabulary])}, unk_token="[UNK]"
     )
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     frame = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]

@@ -1,0 +1,275 @@
+"""Bundles whose legs have a tokenizer each, against both legs computed over all documents."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow, add_impacts, bm25_impacts
+from lightretriever.artifacts.pipeline.encoder import Encoder, load_encoder
+from lightretriever.artifacts.pipeline.paired_encoder import load_sparse_encoder
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.tokens.idf import count_tokens
+from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.evaluation import EngineSearcher
+from lightretriever.service.settings import Settings
+
+from tests.pipeline.test_build import run
+from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model, write_corpus
+from tests.support.sparse_model import save_sparse_model
+from tests.support.tampering import copy_of, edit_manifest, resign
+from tests.support.tiny import tiny_documents
+
+COUNT = 60
+TEXTS = [document.full_text for document in tiny_documents(COUNT)]
+QUERIES = ["music player", "text editor for the terminal", "The terminal, the network"]
+TERMS = [{"text": "video files", "weight": 0.5}, {"text": "music", "weight": -0.25}]
+KINDS = ("bm25", "both", "learned")
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass
+class Built:
+    """A bundle, its engine and its route, and the encoders of its two legs."""
+
+    kind: str
+    bundle: Bundle
+    engine: SearchEngine
+    client: TestClient
+    dense: Encoder
+    sparse: Encoder
+
+    def search(self, query: str, mode: str = "hybrid", **changes: Any) -> dict[str, Any]:
+        asked = {"query": query, "mode": mode, "k": COUNT, "candidates": COUNT, "fields": [], **changes}
+        answer = self.client.post("/search", json=asked)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def dense_scores(self, tokens: dict[int, float]) -> Scores:
+        """By the table and the encoded documents."""
+        rows = self.bundle.table("search").rows(np.array(list(tokens)))
+        total = np.array(list(tokens.values())) @ rows.astype(np.float64)
+        (shard, *rest) = ShardStore(self.bundle.path.parent / "work" / "encode")
+        vectors = np.concatenate([shard.dense, *(one.dense for one in rest)]).astype(np.float64)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) @ (total / np.linalg.norm(total)))
+
+    def sparse_scores(self, tokens: dict[int, float]) -> Scores:
+        """By what the sparse model and BM25 make of its own tokens."""
+        statistics = count_tokens(self.sparse.tokenizer.as_queries(TEXTS), self.sparse.tokenizer.vocab_size)
+        learned = self.sparse.encode_documents(TEXTS).sparse or [NOTHING] * COUNT
+        idf = None if self.kind == "bm25" else statistics.idf(np.arange(self.sparse.tokenizer.vocab_size))
+        weights = self.sparse.query_weights if self.kind == "learned" else idf
+        found = np.zeros(COUNT)
+        for number, (row, ids) in enumerate(zip(learned, self.sparse.tokenizer.as_queries(TEXTS), strict=True)):
+            bm25 = bm25_impacts(ids, statistics, factor=None if self.kind == "bm25" else 2.0)
+            impacts = dict(zip(*(row if self.kind == "learned" else add_impacts(row, bm25)), strict=True))
+            for token, count in tokens.items():
+                found[number] += count * (1 if weights is None else weights[token]) * float(impacts.get(token, 0))
+        return found
+
+
+NOTHING: ImpactRow = (np.empty(0, np.int32), np.empty(0, np.uint16))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    """BERT beside impacts of a llama's tokens, or a llama beside those of a SparseEncoder on BERT's tokens."""
+    kind, folder = request.param, tmp_path_factory.mktemp("two")
+    bert, llama = save_biencoder(folder / "tiny-bert", vocabulary=350), save_model(folder / "tiny-llama", "llama")
+    learned = kind == "learned"
+    sparse = ModelRecipe(path=str(save_sparse_model(folder / "tiny-doc", bert) if learned else llama), device="cpu")
+    content = {
+        "name": "two",
+        "model": {"path": str(llama if learned else bert), "device": "cpu"},
+        "sparse": {"path": sparse.path, "device": "cpu", "name": "other", "licence": "MIT"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", COUNT)), "name": "tiny"},
+        "tasks": {"search": ""},
+        "default_task": "search",
+        "encode": {"shard_size": 25, "max_length": 64, "impacts": kind, "top_k": None},
+        "index": {"factory": "Flat", "table_dtype": "float32", "accelerate": kind == "both"},
+        "head": {"queries": str(folder / "queries.log"), "top": 1},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+        **({} if learned else {"distil": {"epochs": 1, "batch_size": 32, "held_out": 20}}),
+    }
+    (folder / "queries.log").write_text("chess games\nchess games\nother\n")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
+    run("build", folder / "recipe.yaml")
+    bundle, settings = Bundle.open(folder / "bundle"), EncodeRecipe(impacts=kind, top_k=None, max_length=64)
+    dense = (
+        load_encoder(ModelRecipe(path=str(llama), device="cpu"), EncodeRecipe(impacts="bm25"), folder, biencoder=False)
+        if learned
+        else load_biencoder(str(bert), device="cpu")
+    )
+    with (
+        SearchEngine.open(bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine,
+        TestClient(create_app(engine)) as client,
+    ):
+        yield Built(kind, bundle, engine, client, dense, load_sparse_encoder(sparse, settings, folder))
+
+
+def counted(encoder: Encoder, query: str, terms: list[dict[str, Any]]) -> dict[int, float]:
+    counts: Counter[int] = Counter()
+    weights: dict[int, float] = dict.fromkeys(encoder.tokenizer.query_ids(query), 0.0)
+    counts.update(encoder.tokenizer.query_ids(query))
+    weights |= {token: float(count) for token, count in counts.items()}
+    for term in terms:
+        for token in encoder.tokenizer.query_ids(term["text"], appended=True):
+            weights[token] = weights.get(token, 0.0) + term["weight"]
+    return {token: weight for token, weight in weights.items() if weight}
+
+
+def test_the_bundle_says_what_it_is_made_of(built: Built) -> None:
+    manifest = built.bundle.manifest
+    assert verify_bundle(built.bundle.path) == []
+    assert (manifest.tokenizer.sha256, manifest.vocab_size) == (
+        built.dense.tokenizer.sha256,
+        built.dense.tokenizer.vocab_size,
+    )
+    own = manifest.sparse.tokenizer
+    assert own is not None
+    assert own.file == "sparse_tokenizer.json"
+    assert (own.sha256, own.vocab_size) == (built.sparse.tokenizer.sha256, built.sparse.tokenizer.vocab_size)
+    assert manifest.sparse_vocab_size != manifest.vocab_size
+    told = manifest.sparse.model
+    assert told is not None
+    assert (told.name, told.sha256, told.licence) == ("other", built.sparse.fingerprint, "MIT")
+    assert (manifest.model.name, manifest.model.sha256) == (built.dense.name, built.dense.fingerprint)
+    facts = built.client.get("/info").json()["bundle"]
+    assert facts["sparse_model"] == told.model_dump()
+    assert facts["sparse_vocab_size"] == own.vocab_size
+
+
+@pytest.mark.parametrize("terms", [[], TERMS])
+@pytest.mark.parametrize("query", QUERIES)
+def test_both_legs_rank_as_over_all_documents(built: Built, query: str, terms: list[dict[str, Any]]) -> None:
+    ids = [document.id for document in tiny_documents(COUNT)]
+    legs = {
+        "dense": built.dense_scores(counted(built.dense, query, terms)),
+        "sparse": built.sparse_scores(counted(built.sparse, query, terms)),
+    }
+    for leg, scores in legs.items():
+        expected = {name: score for name, score in zip(ids, scores, strict=True) if leg == "dense" or score > 0}
+        hits = built.search(query, leg, terms=terms)["hits"]
+        assert {hit["id"]: hit["score"] for hit in hits} == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    hits = built.search(query, terms=terms)["hits"]
+    for hit in hits:
+        for leg, scores in legs.items():
+            assert hit[leg]["score"] == pytest.approx(scores[ids.index(hit["id"])], rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
+def test_explained_shares_add_up_to_the_scores_of_their_legs(built: Built, mode: str) -> None:
+    answer = built.search(QUERIES[2], mode, terms=TERMS, explain=True, k=5)
+    assert answer["hits"]
+    encoders = {"dense": built.dense, "sparse": built.sparse}
+    for hit in answer["hits"]:
+        tokens = hit["explanation"]["tokens"]
+        for leg, other in (("dense", "sparse"), ("sparse", "dense")):
+            own = [token for token in tokens if token["leg"] == leg]
+            assert all(token[other] is None for token in own)
+            if mode in (leg, "hybrid"):
+                assert sum(token[leg] for token in own) == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-5)
+                weights = counted(encoders[leg], QUERIES[2], TERMS)
+                assert {token["id"] for token in own} == set(weights)
+                assert all(encoders[leg].tokenizer.token(token["id"]) == token["token"] for token in own)
+    assert {token["leg"] for token in tokens} == ({"sparse"} if mode == "sparse" else {"sparse", "dense"})
+
+
+def test_a_text_is_encoded_and_a_document_listed_by_the_right_tokenizer(built: Built) -> None:
+    told = built.client.post("/encode", json={"text": QUERIES[0]}).json()
+    for leg, encoder in (("dense", built.dense), ("sparse", built.sparse)):
+        tokens = [token["token"] for token in told["tokens"] if token["leg"] == leg]
+        ids = sorted(set(encoder.tokenizer.query_ids(QUERIES[0])))
+        assert tokens == [encoder.tokenizer.token(one) for one in ids]
+    listed = built.client.get("/terms/doc-30").json()["terms"]
+    assert listed
+    assert all(built.sparse.tokenizer.token(term["id"]) == term["token"] for term in listed)
+    marked = built.search("player", snippets={"fields": ["text"]}, fields=["text"])["hits"]
+    assert any(hit["snippets"]["text"]["marks"] for hit in marked)
+
+
+def test_many_texts_are_encoded_as_each(built: Built) -> None:
+    encoder, clock = built.engine.parts.encoder, StageClock()
+    for text, found in zip(QUERIES, encoder.encode_batch(QUERIES, "search", clock), strict=True):
+        one = encoder.encode(text, "search", clock)
+        assert one.dense_tokens is not None
+        assert found.dense_tokens is not None
+        for ours, theirs in (*zip(found.dense_tokens, one.dense_tokens, strict=True), (found.dense, one.dense)):
+            np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(found.weights, one.weights)
+
+
+def test_a_leg_without_a_token_leaves_the_answer_to_the_other(built: Built) -> None:
+    """BERT knows no emoji; the llama spells everything in bytes."""
+    silent, speaking = ("sparse", "dense") if built.kind == "learned" else ("dense", "sparse")
+    hits = built.search("🎉", explain=True)["hits"]
+    alone = built.search("🎉", speaking)["hits"]
+    assert [hit["id"] for hit in hits] == [hit["id"] for hit in alone]
+    assert all(hit[silent] is None or hit[silent] == {"score": 0.0, "rank": None} for hit in hits)
+    refused = built.client.post("/search", json={"query": "🎉", "mode": silent}).json()
+    assert (refused["status"], refused["kind"], refused["errors"][0]["field"]) == (422, "query_without_tokens", "query")
+    plain, more = (built.search("music", terms=terms)["hits"] for terms in ([], [{"text": "🎉", "weight": 1}]))
+    before = {hit["id"]: hit[silent]["score"] for hit in plain}
+    assert {hit["id"]: hit[silent]["score"] for hit in more if hit["id"] in before} == before
+
+
+def test_a_head_query_has_the_vector_of_the_dense_model(built: Built) -> None:
+    """The sparse leg reads its tokens, as it does without head queries."""
+    told = built.search("Chess  games", explain=True, k=1)
+    assert told["head_query"] is True
+    (hit,) = told["hits"]
+    tokens = hit["explanation"]["tokens"]
+    assert {token["leg"] for token in tokens} == {"sparse"}
+    assert all(token["dense"] is None for token in tokens)
+    place = [document.id for document in tiny_documents(COUNT)].index(hit["id"])
+    scores = built.sparse_scores(counted(built.sparse, "Chess  games", []))
+    assert hit["sparse"]["score"] == pytest.approx(scores[place], rel=1e-4, abs=1e-4)
+    vector = built.engine.parts.encoder.encode("chess games", "search", StageClock()).dense
+    assert vector == pytest.approx(built.dense.encode_queries(["chess games"]).dense[0], abs=2e-3)
+
+
+def test_a_whole_model_reads_for_the_dense_leg(built: Built) -> None:
+    path = "tiny-llama" if built.kind == "learned" else "tiny-bert"
+    full, warnings = encode_fully(QueryModel(str(built.bundle.path.parent / path)), built.bundle, "search", QUERIES)
+    assert warnings == []
+    assert not full.sparse
+    light = EngineSearcher(built.engine)
+    searcher = full.searcher(light, "search")
+    asked: dict[str, Any] = {"task": "search", "k": COUNT, "candidates": COUNT, "fusion": None}
+    for query in QUERIES:
+        assert searcher.search(query, mode="sparse", **asked) == light.search(query, mode="sparse", **asked)
+        assert searcher.search(query, mode="dense", **asked) != light.search(query, mode="dense", **asked)
+
+
+def test_verify_finds_a_swapped_tokenizer(built: Built, tmp_path: Path) -> None:
+    damaged = copy_of(built.bundle.path, tmp_path)
+    (damaged / "sparse_tokenizer.json").write_bytes((damaged / "tokenizer.json").read_bytes())
+    assert {problem.file for problem in verify_bundle(damaged)} == {"sparse_tokenizer.json"}
+    resign(damaged)
+    (problem,) = verify_bundle(damaged)
+    assert "tokenizer.sha256 of sparse_tokenizer.json is" in problem.found
+    edit_manifest(
+        damaged,
+        lambda record: record["sparse"]["tokenizer"].update(sha256=record["files"]["sparse_tokenizer.json"]["sha256"]),
+    )
+    (problem,) = verify_bundle(damaged)
+    assert (problem.file, problem.message) == ("sparse_tokenizer.json", "wrong number of token ids")
+    with pytest.raises(BundleError, match=r"sparse_tokenizer\.json: wrong number of token ids"):
+        SearchEngine.open(Bundle.open(damaged))
