@@ -67,6 +67,8 @@ def timed(work, values):
 def vectors(text):
     terms, counts = np.unique(tokenizer.encode(text), return_counts=True)
     mean = counts.astype(np.float32) @ table.rows(terms)
+    if own is not None:
+        terms, counts = np.unique(own.encode(text), return_counts=True)
     weights = counts.astype(np.float32) * (1 if idf is None else idf[terms])
     return mean / max(float(np.linalg.norm(mean)), 1e-12), terms.astype(np.int32), weights.astype(np.float32)
 
@@ -74,6 +76,7 @@ k = 100
 bundle = Bundle.open(Path(sys.argv[1]))
 accelerator = bundle.accelerator() if hasattr(bundle, "accelerator") else None
 tokenizer, idf = bundle.tokenizer(), bundle.idf()
+own = bundle.sparse_tokenizer() if hasattr(bundle, "sparse_tokenizer") else None
 table = bundle.table(bundle.manifest.default_task)
 with SearchEngine.open(bundle) as engine, bundle.sparse() as sparse:
     dense = bundle.dense()

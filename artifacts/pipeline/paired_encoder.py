@@ -96,7 +96,7 @@ def paired(dense: Encoder, sparse: "SparseModel | LanguageModel") -> PairedEncod
         **{name: getattr(dense, name) for name in names},
         dense=dense,
         sparse=sparse,
-        apart=_reading(dense) != _reading(sparse),
+        apart=_reading(dense) != _reading(sparse) or dense.vocab_size != sparse.vocab_size,
     )
 
 

@@ -161,8 +161,8 @@ class TextTokenizer:
         return token
 
     def spelt(self, ids: npt.NDArray[np.int32]) -> str:
-        """The texts of tokens (n,), each by itself, with spaces between them."""
-        return " ".join(text.strip() for text in self._tokenizer.decode_batch(ids[:, None].tolist()))
+        """The texts of tokens (n,), each by itself, with spaces between them; without WordPiece's mark of a part."""
+        return " ".join(text.strip().removeprefix("##") for text in self._tokenizer.decode_batch(ids[:, None].tolist()))
 
     def token_id(self, token: str) -> int | None:
         """The id of a vocabulary entry, or None."""
