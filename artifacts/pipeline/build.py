@@ -112,6 +112,8 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
         del made["encode.top_k"]  # all terms of BM25 are kept by default
     now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"], "corpus": corpus.sha256()}
     now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
+    if "sparse" in facts:
+        made["a model for the sparse leg"], now["a model for the sparse leg"] = True, recipe.sparse is not None
     for task, instruction in recipe.tasks.items():
         table = _read(recipe, f"tables/{task}/plan.json", "table")
         made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}

@@ -13,7 +13,7 @@ import yaml
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
@@ -264,6 +264,13 @@ def test_a_whole_model_reads_for_the_dense_leg(built: Built) -> None:
     for query in QUERIES:
         assert searcher.search(query, mode="sparse", **asked) == light.search(query, mode="sparse", **asked)
         assert searcher.search(query, mode="dense", **asked) != light.search(query, mode="dense", **asked)
+
+
+def test_an_index_needs_the_section_that_the_impacts_were_made_with(built: Built, tmp_path: Path) -> None:
+    recipe = yaml.safe_load((built.bundle.path.parent / "recipe.yaml").read_text())
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"sparse": None, "encode": {"top_k": None}}))
+    with pytest.raises(ResumeError, match="a model for the sparse leg: True when it was made, False now"):
+        run("index", tmp_path / "recipe.yaml", "--output", tmp_path / "bundle")
 
 
 def test_verify_finds_a_swapped_tokenizer(built: Built, tmp_path: Path) -> None:
