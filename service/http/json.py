@@ -14,8 +14,9 @@ from lightretriever.service.errors import (
     InvalidJsonError,
     InvalidRequestError,
     MediaTypeError,
+    ServiceError,
 )
-from lightretriever.service.http.problems import field_errors
+from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
 from lightretriever.service.schemas import BatchRequest, SearchRequest
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -28,6 +29,7 @@ __all__ = [
     "json_response",
     "parse",
     "parse_batch",
+    "problem_response",
     "read_body",
 ]
 
@@ -87,6 +89,14 @@ def parse_batch(body: bytes, most: int) -> BatchRequest:
         except InvalidRequestError as error:
             raise error.within(f"searches.{number}") from error
     return _validated({**content, "searches": read}, BatchRequest)
+
+
+def problem_response(
+    error: ServiceError, *, instance: str, request_id: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Give an error as application/problem+json."""
+    body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
+    return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightretriever.service.errors import InternalError, ServiceError, shortened
 from lightretriever.service.http.access import client_address
-from lightretriever.service.http.problems import problem_response
+from lightretriever.service.http.json import problem_response
 from lightretriever.service.observability.metrics import Metrics, StageClock
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-import orjson
 from lightretriever.service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
 from lightretriever.service.schemas.filters import TAGS
 from pydantic import ValidationError
-from starlette.responses import Response
 
-__all__ = ["PROBLEM_JSON", "field_errors", "problem", "problem_response"]
+__all__ = ["PROBLEM_JSON", "field_errors", "problem"]
 
 PROBLEM_JSON: Final = "application/problem+json"
 
@@ -33,14 +31,6 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
         "request_id": request_id,
         "errors": [{name: value for name, value in field.items() if value is not None} for field in fields],
     }
-
-
-def problem_response(
-    error: ServiceError, *, instance: str, request_id: str, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Give an error as application/problem+json."""
-    body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
-    return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:

@@ -7,8 +7,7 @@ from typing import Any, Final, get_args
 from lightretriever.artifacts.bundle.manifest import parse_manifest
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import ServiceError
-from lightretriever.service.http.json import parse, parse_batch
-from lightretriever.service.http.problems import problem_response
+from lightretriever.service.http.json import parse, parse_batch, problem_response
 from lightretriever.service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest
 from lightretriever.service.search.request import RequestLimits
 from lightretriever.service.settings import Settings

@@ -82,7 +82,9 @@ def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
     assert "| | scifact | cacm | average |" in page
     assert "| BM25 | 0.500 | 0.400 | 0.450 |" in page
     assert "| SmolLM2-135M, fitted table + BM25 on words | **0.750** | **0.500** | **0.625** |" in page
-    assert page.index("| BM25 |") < page.index("| SmolLM2-135M, fitted table, dense |") < page.index("words | **0.750**")
+    assert (
+        page.index("| BM25 |") < page.index("| SmolLM2-135M, fitted table, dense |") < page.index("words | **0.750**")
+    )
     assert "### Every system, Recall@100" in page
     assert "![Average nDCG@10 of the systems](results/quality.svg)" in page
     assert "| new thing | 0.125 |" in page
@@ -150,7 +152,9 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     fill(root, {"bm25": {"scifact": 0.5}, "smollm2 hybrid": {"scifact": 0.75}})
     assert results.main([]) == 0
     page = (root / "docs" / "evaluation.md").read_text()
-    assert page.index("| SmolLM2-135M, fitted table + BM25 on words |") < page.index("| hybrid, as served | 0.123 | 0.500 |")
+    assert page.index("| SmolLM2-135M, fitted table + BM25 on words |") < page.index(
+        "| hybrid, as served | 0.123 | 0.500 |"
+    )
     assert results.main(["--check"]) == 0
 
 
