@@ -4,7 +4,7 @@ nothing is refused late, and nothing is read that can't be served."""
 from collections.abc import Mapping, Set
 from typing import Any, Final
 
-from lightretriever.artifacts.files.reading import nesting
+from lightretriever.artifacts.files.nesting import nesting
 
 __all__ = [
     "MAX_DIMENSION",

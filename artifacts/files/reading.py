@@ -3,13 +3,13 @@
 import os
 import stat
 from io import BufferedReader
-from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from lightretriever.artifacts.files.nesting import nesting
 
-__all__ = ["nesting", "open_regular", "parse_yaml", "read_bounded", "read_yaml"]
+__all__ = ["open_regular", "parse_yaml", "read_bounded", "read_yaml"]
 
 _MAX_YAML_BYTES: Final = 1 << 20
 _MAX_YAML_DEPTH: Final = 20
@@ -62,18 +62,6 @@ def parse_yaml(content: bytes | str) -> Any:
     if depth > _MAX_YAML_DEPTH:
         raise ValueError(_TOO_DEEP)
     return value
-
-
-def nesting(value: object, deepest: int, most: float = inf) -> tuple[int, int]:
-    """How deep mappings and lists stand in each other, and how many values they have; ends above either bound."""
-    level, depth, count = [value], 0, 0
-    while depth <= deepest and count <= most:
-        parts = [part for part in level if isinstance(part, dict | list | set | tuple)]
-        if not parts:
-            break
-        depth, count = depth + 1, count + sum(map(len, parts))
-        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
-    return depth, count
 
 
 class _Loader(yaml.SafeLoader):
