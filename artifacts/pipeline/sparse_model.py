@@ -48,13 +48,13 @@ class SparseModel(Encoder):
 
     @property
     def query_weights(self) -> npt.NDArray[np.float32] | None:
-        """Those of its static embedding."""
-        return self.weights
+        """`weights`; None where impacts are BM25, which has the IDF in itself."""
+        return None if self.impacts == "bm25" else self.weights
 
     @property
     def impacts(self) -> ImpactKind:
-        """Learned, and with BM25 where the settings say so."""
-        return "both" if self.settings.impacts == "both" else "learned"
+        """What the settings say, or learned."""
+        return self.settings.impacts or "learned"
 
     @property
     def bm25_factor(self) -> float | None:
@@ -78,8 +78,10 @@ class SparseModel(Encoder):
 
     def count_cut(self, texts: Sequence[str]) -> int:
         """How many documents have more tokens than it reads, special ones included."""
-        room = None if self.longest is None else self.longest - 2
-        return 0 if room is None else sum(len(ids) > room for ids in self.tokenizer.encode_batch(texts))
+        if self.longest is None:
+            return 0
+        reads = route(self.model, "document")[0].tokenizer
+        return sum(len(ids) > self.longest for ids in reads(list(texts), truncation=False, verbose=False)["input_ids"])
 
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
@@ -108,9 +110,14 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
         if (kind := library_class(path)) not in (None, "SparseEncoder"):
             raise ModelError(f"{path}: is no SparseEncoder, but a {kind}.", remedy="Name it as model.path.")
         model = SparseEncoder(path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": dtype})
-        reads = route(model, "query")[0]
-        static = reads if isinstance(reads, SparseStaticEmbedding) else None
-        theirs: Any = reads.tokenizer
+        asked, read = (route(model, task)[0] for task in ("query", "document"))
+        static = asked if isinstance(asked, SparseStaticEmbedding) else None
+        theirs: Any = asked.tokenizer
+        if theirs.get_vocab() != read.tokenizer.get_vocab():
+            raise ModelError(
+                f"{path}: queries and documents have different tokenizers, so their terms are others.",
+                remedy="Fetch or save the model again.",
+            )
         content = theirs.backend_tokenizer.to_str(pretty=True).encode()
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=settings.lowercase)
         size = model.encode_document(["a"], convert_to_sparse_tensor=False, show_progress_bar=False).shape[1]
@@ -119,7 +126,7 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
                 f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model weighs {size} terms.",
                 remedy="Use the tokenizer the model was trained with.",
             )
-        longest = model.max_seq_length
+        longest = read.max_seq_length
         weights = None if static is None else _positive(static.weight, tokenizer.vocab_size, path)
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
         parts = (tokenizer.sha256, longest, dtype, settings.lowercase, digest)

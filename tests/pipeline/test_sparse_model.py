@@ -1,5 +1,7 @@
 """Folders of sentence-transformers as sources of a leg: SparseEncoders, and asymmetric models of both kinds."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,31 @@ def test_a_bundle_of_two_models_scores_as_the_library_does(folders: dict[str, Pa
         for number, document in enumerate(tiny_documents(COUNT)):
             score = found.get(document.id, 0.0) / bundle.manifest.sparse.quantization
             assert score == pytest.approx(expected[number], abs=0.005 * float(asked.sum()) + 1e-4)
+
+
+def test_documents_longer_than_the_sparse_model_reads_are_counted(folders: dict[str, Path]) -> None:
+    encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe(), Path())
+    theirs = route(SparseEncoder(str(folders["sparse"]), device="cpu"), "document")[0].tokenizer
+    lengths = [len(theirs(text, truncation=False)["input_ids"]) for text in TEXTS]
+    assert encoder.count_cut(TEXTS) == sum(length > 64 for length in lengths) > 0
+
+
+def test_queries_with_another_vocabulary_than_documents_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folders["sparse"], tmp_path / "other"))
+    (file,) = other.glob("query_*/tokenizer.json")
+    content = json.loads(file.read_text())
+    words = content["model"]["vocab"]
+    words["music"], words["player"] = words["player"], words["music"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="queries and documents have different tokenizers"):
+        load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe(), tmp_path)
+
+
+def test_bm25_takes_the_place_of_learned_impacts_where_the_recipe_says_so(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"], impacts="bm25"))
+    assert (bundle.manifest.sparse.impacts, bundle.manifest.sparse.query_weights) == ("bm25", "count")
 
 
 def test_both_adds_bm25_to_what_the_sparse_model_learned(folders: dict[str, Path], tmp_path: Path) -> None:
