@@ -1,4 +1,4 @@
-"""What an adapter of our own trainer has beside PEFT's files: settings, a linear map.
+"""What our own trainer writes beside PEFT's files: settings and a linear map.
 
 Also the token table of an official release.
 """

@@ -37,27 +37,27 @@ class PairedEncoder(Encoder):
 
     @property
     def sparse_tokenizer(self) -> TextTokenizer:
-        """That of the sparse side, where it is another one."""
+        """The sparse side's tokenizer, or the one that both sides have."""
         return self.sparse.tokenizer if self.apart else self.tokenizer
 
     @property
     def settings(self) -> EncodeRecipe:
-        """Those of the sparse side."""
+        """The sparse side's settings."""
         return self.sparse.settings
 
     @property
     def impacts(self) -> ImpactKind:
-        """Those of the sparse side."""
+        """The sparse side's kind of impacts."""
         return self.sparse.impacts
 
     @property
     def bm25_factor(self) -> float | None:
-        """That of the sparse side."""
+        """The sparse side's factor of BM25, None where it adds none."""
         return self.sparse.bm25_factor
 
     @property
     def query_weights(self) -> npt.NDArray[np.float32] | None:
-        """Those of the sparse side."""
+        """What the sparse side says that tokens of a query weigh, (V,); None where it says nothing."""
         return self.sparse.query_weights
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:

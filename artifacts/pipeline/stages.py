@@ -188,7 +188,10 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
         "settings": settings.model_dump(mode="json"),
         "software": software(),
     }
-    texts_of = cache(lambda: _refine_texts(recipe, settings))
+    teacher = _refine_teacher(recipe, settings)
+    if teacher is not None:
+        plan["teacher"] = teacher.fingerprint
+    texts_of = cache(lambda: _refine_texts(recipe, settings, teacher))
 
     def make(task: str) -> FittedTable:
         texts = texts_of()
@@ -198,13 +201,18 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
     return _make(folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
 
 
-def _refine_texts(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
-    texts = encoded_documents(recipe, settings)
+def _refine_teacher(recipe: Recipe, settings: RefineRecipe) -> Encoder | None:
     if settings.teacher is None:
-        return texts
+        return None
     from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
 
-    teacher = load_biencoder(settings.teacher, dtype=recipe.model.dtype, device=recipe.model.device)
+    return load_biencoder(settings.teacher, dtype=recipe.model.dtype, device=recipe.model.device)
+
+
+def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:
+    texts = encoded_documents(recipe, settings)
+    if teacher is None:
+        return texts
     return with_sentences(texts, recipe, settings, teacher, recipe.work / "teacher")
 
 

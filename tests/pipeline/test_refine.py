@@ -8,7 +8,7 @@ import pytest
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
@@ -64,6 +64,9 @@ def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path:
     made = np.stack([rows.rows(np.array(tokenizer.query_ids(text))).mean(axis=0) for text in texts])
     wanted = encoder.encode_queries(texts).dense
     assert ((made * wanted).sum(axis=1) / np.linalg.norm(made, axis=1)).mean() > 0.5
+    file = teacher / "1_Pooling" / "config.json"
+    file.write_text(file.read_text().replace('"mean"', '"max"'))  # another teacher at the same place
+    assert isinstance(run("refine", other).exception, ResumeError)
 
 
 def test_a_teacher_of_another_size_is_refused(recipe: Path, tmp_path: Path) -> None:
