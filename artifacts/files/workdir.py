@@ -38,16 +38,19 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def check_plan(file: Path, plan: dict[str, Any]) -> None:
+def check_plan(file: Path, plan: dict[str, Any], *, growing: str | None = None) -> None:
     """Begin a job by writing its plan, or go on with one that was begun with the same plan.
 
-    `plan` names every input and setting that changes the output. Raises ResumeError that names each difference.
+    `plan` names every input and setting that changes the output. The list under the key `growing` may have got longer
+    since. Raises ResumeError that names each difference.
     """
-    if not file.is_file():
+    begun = read_json(file) if file.is_file() else None
+    if begun and growing and plan[growing][: len(begun.get(growing, []))] == begun.get(growing):
+        begun[growing] = plan[growing]
+    if begun is None or begun == plan:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
         return
-    begun = read_json(file)
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
     if keys:
         differences = "; ".join(f"{key}: {begun.get(key)!r} there, {plan.get(key)!r} now" for key in keys)

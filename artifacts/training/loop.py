@@ -54,7 +54,7 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
         if not _run_stage(run, stage, optimizer, minutes):
             processes.leave()
             return False
-        run.next_stage()
+        run.next_stage(stage.steps)
     run.export()
     processes.leave()
     return True

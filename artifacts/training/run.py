@@ -88,7 +88,7 @@ class Run:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
-            check_plan(recipe.work / "plan.json", plan)
+            check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
         if processes.first and recipe.needs_pairs:
@@ -98,6 +98,7 @@ class Run:
         self.average_length = 0.0 if counted is None else counted.mean_length
         self.progress = Progress()
         self.resume(self.adapter.optimizer())
+        self._check_finished()
         self._earlier_s = self.progress.elapsed_s
 
     def minutes(self) -> float:
@@ -141,9 +142,10 @@ class Run:
             write_atomically(self._checkpoint_file, buffer.getvalue())
         self.processes.wait()
 
-    def next_stage(self) -> None:
-        """Note that the stage is done; the next begins with a fresh optimiser."""
-        self.progress = replace(self.progress, stage=self.progress.stage + 1, step=0)
+    def next_stage(self, steps: int) -> None:
+        """Note that the stage is done after so many steps; the next begins with a fresh optimiser."""
+        finished = [*self.progress.finished, steps]
+        self.progress = replace(self.progress, stage=self.progress.stage + 1, step=0, finished=finished)
         self.checkpoint(self.adapter.optimizer())
 
     def log(self, entry: dict[str, Any]) -> None:
@@ -184,6 +186,15 @@ class Run:
             card = model_card(self.recipe, self.sets, done)
             self.adapter.save(self.recipe.output, self.recipe, self.idf, card)
         self.processes.wait()
+
+    def _check_finished(self) -> None:
+        """Raise ResumeError if the recipe gives a finished stage another number of steps than it took."""
+        for number, (stage, steps) in enumerate(zip(self.recipe.stages, self.progress.finished, strict=False)):
+            if stage.steps != steps:
+                raise ResumeError(
+                    f"stages.{number}.steps: {stage.steps:,} now, but this stage has ended after {steps:,} steps.",
+                    remedy=f"Set it to {steps}; to train on, add a stage.",
+                )
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began

@@ -1,7 +1,7 @@
 """What the parts of the trainer hand to each other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -95,7 +95,8 @@ def same_text(text: str) -> str:
 class Progress:
     """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far.
 
-    `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is.
+    `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is, `finished` how many steps
+    each finished stage took.
     """
 
     stage: int = 0
@@ -104,3 +105,4 @@ class Progress:
     best_step: int | None = None
     elapsed_s: float = 0.0
     log_bytes: int = 0
+    finished: list[int] = field(default_factory=list)

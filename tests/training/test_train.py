@@ -106,6 +106,24 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(toy: Path, uninterrupted:
     assert losses(tmp_path) == losses(uninterrupted)
 
 
+def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
+    toy: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(toy, tmp_path)
+    first, second = recipe["stages"]
+    assert train(TrainRecipe.model_validate(recipe | {"stages": [first]}))
+    assert len(losses(tmp_path)) == 3
+    with pytest.raises(ResumeError, match=r"stages\.0\.steps: 5 now, .* after 3 steps") as refused:
+        train(TrainRecipe.model_validate(recipe | {"stages": [{**first, "steps": 5}]}))
+    assert refused.value.remedy == "Set it to 3; to train on, add a stage."
+    assert train(TrainRecipe.model_validate(recipe))
+    assert losses(tmp_path) == losses(uninterrupted)
+    for name, tensor in weights(uninterrupted).items():
+        assert torch.equal(tensor, weights(tmp_path)[name]), name
+    with pytest.raises(ResumeError, match="stages: "):
+        train(TrainRecipe.model_validate(recipe | {"stages": [second]}))
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
     whole, shared = tmp_path / "one", tmp_path / "two"
