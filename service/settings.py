@@ -133,6 +133,17 @@ class Settings(BaseSettings):
         description="Origins whose pages may call the service, as a JSON list, such as "
         '`["https://example.org"]`. `["*"]`: all.',
     )
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file of the server's certificate and of those that sign it. With it, the service speaks only "
+        "HTTPS.",
+    )
+    tls_key_file: Path | None = Field(
+        default=None, description="PEM file of the certificate's private key; without it, the key is in the same file."
+    )
+    tls_key_password: str | None = Field(
+        default=None, repr=False, description="Password of the private key, if it is encrypted."
+    )
     otlp_endpoint: str | None = Field(
         default=None,
         repr=False,  # it may hold a password

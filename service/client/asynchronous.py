@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,6 +14,7 @@ from lightretriever.service.client.calls import (
     batch_call,
     check_stream,
     document_call,
+    embeddings_call,
     encode_call,
     info_call,
     numbered_async,
@@ -28,6 +29,7 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -85,6 +87,10 @@ class AsyncSearchClient:
     async def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
         """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
         return await self.call(encode_call(request, fields))
+
+    async def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
+        """Encode texts as queries; `model` is a task, or the bundle's name for the default task."""
+        return await self.call(embeddings_call(texts, model))
 
     async def document(self, document_id: str, /) -> Document:
         """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""

@@ -12,6 +12,8 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -29,6 +31,7 @@ __all__ = [
     "batch_call",
     "check_stream",
     "document_call",
+    "embeddings_call",
     "encode_call",
     "info_call",
     "numbered",
@@ -102,6 +105,13 @@ def encode_call(request: str | EncodeRequest, fields: Mapping[str, Any]) -> Call
     """A text to encode. AnswerError if the request doesn't fit the schema."""
     model = _request(EncodeRequest, "text", request, fields)
     return Call("POST", "/encode", _reader(EncodeResponse), _json(model))
+
+
+def embeddings_call(texts: str | Sequence[str], model: str) -> Call[EmbeddingsResponse]:
+    """Query vectors of texts. AnswerError if the request doesn't fit the schema."""
+    given = texts if isinstance(texts, str) else list(texts)
+    request = _request(EmbeddingsRequest, "input", given, {"model": model})
+    return Call("POST", "/v1/embeddings", _reader(EmbeddingsResponse), _json(request))
 
 
 def document_call(document_id: str) -> Call[Document]:

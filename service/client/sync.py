@@ -1,7 +1,7 @@
 """The synchronous client."""
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic, sleep
 from types import TracebackType
@@ -15,6 +15,7 @@ from lightretriever.service.client.calls import (
     batch_call,
     check_stream,
     document_call,
+    embeddings_call,
     encode_call,
     info_call,
     numbered,
@@ -29,6 +30,7 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -86,6 +88,10 @@ class SearchClient:
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
         """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
         return self.call(encode_call(request, fields))
+
+    def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
+        """Encode texts as queries; `model` is a task, or the bundle's name for the default task."""
+        return self.call(embeddings_call(texts, model))
 
     def document(self, document_id: str, /) -> Document:
         """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""

@@ -28,7 +28,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:
@@ -169,8 +169,9 @@ async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | 
 
 def _routing_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == MethodNotAllowedError.status:
-        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-        detail = f"{request.method} is not possible here" + (f", only {allowed}." if allowed else ".")
+        there = (route for route in request.scope["router"].routes if route.matches(request.scope)[0] != Match.NONE)
+        allowed = ", ".join(sorted({method for route in there for method in route.methods}))
+        detail = f"{request.method} is not possible here, only {allowed}."
         return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
     if error.status_code == RouteNotFoundError.status:
         return _answer(request, RouteNotFoundError("There is no such path. The paths are listed at /docs."))

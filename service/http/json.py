@@ -1,6 +1,7 @@
 """Reading requests and writing answers: JSON in, JSON out."""
 
 import asyncio
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -15,19 +16,23 @@ from lightretriever.service.errors import (
     InvalidRequestError,
     MediaTypeError,
     ServiceError,
+    shortened,
 )
 from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
 from lightretriever.service.schemas import BatchRequest, SearchRequest
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 __all__ = [
+    "ADDRESS_FIELDS",
     "JSON",
     "MOST_NESTED",
     "MOST_VALUES",
     "json_response",
     "parse",
+    "parse_address",
     "parse_batch",
     "problem_response",
     "read_body",
@@ -42,6 +47,10 @@ MOST_VALUES: Final = 5_000
 """Most values in a request, or in one search of a batch: names and values of fields, and elements of lists. The largest
 valid filter has fewer. Without the bound, validation would build an error of a few kB for each wrong value."""
 
+ADDRESS_FIELDS: Final = {"q": "query", "k": "k", "offset": "offset", "mode": "mode", "task": "task"}
+"""The query parameters of a search by address, each with the field of the search that it sets."""
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -71,6 +80,24 @@ def parse(body: bytes, model: type[M]) -> M:
     InvalidRequestError if it is too deep or too large, or does not fit the model.
     """
     return _validated(_loaded(body), model)
+
+
+def parse_address(parameters: QueryParams) -> SearchRequest:
+    """Read a search from the query of an address. InvalidRequestError names the parameter."""
+    search: dict[str, str | int] = {}
+    for name, value in parameters.multi_items():
+        field = ADDRESS_FIELDS.get(name)
+        if field is None or field in search:
+            known = ", ".join(ADDRESS_FIELDS)
+            message = f"there is no such parameter, only {known}" if field is None else "the parameter is there twice"
+            raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
+        search[field] = int(value) if _WHOLE.fullmatch(value) and field in ("k", "offset") else value
+    try:
+        return SearchRequest.model_validate(search)
+    except ValidationError as error:
+        named = {field: name for name, field in ADDRESS_FIELDS.items()}
+        wrong = (FieldError(named[one.field], one.message, one.value) for one in field_errors(error))
+        raise InvalidRequestError.of(*wrong) from error
 
 
 def parse_batch(body: bytes, most: int) -> BatchRequest:

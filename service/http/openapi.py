@@ -1,7 +1,8 @@
 """The OpenAPI description. It adds the bodies, which FastAPI can't see because the routes handle JSON themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -16,6 +17,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute
 
 __all__ = [
+    "ADDRESS_ERRORS",
     "ADMIN_ERRORS",
     "DOCUMENT_ERRORS",
     "ENCODE_ERRORS",
@@ -42,6 +44,13 @@ ENCODE_ERRORS: Final = (
 )
 # NotReadyError: the engine may close while the last requests run.
 SEARCH_ERRORS: Final = (*ENCODE_ERRORS, errors.SearchFailedError, errors.NotReadyError)
+_OF_BODIES: Final = (
+    errors.InvalidJsonError,
+    errors.BodyTimeoutError,
+    errors.BodyTooLargeError,
+    errors.MediaTypeError,
+)
+ADDRESS_ERRORS: Final = tuple(error for error in SEARCH_ERRORS if error not in _OF_BODIES)
 DOCUMENT_ERRORS: Final = (
     *_GATE_ERRORS,
     errors.DocumentNotFoundError,
@@ -61,6 +70,7 @@ _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     *((getattr(schemas, name), "serialization") for name in EXAMPLES["answers"]),
     (schemas.Problem, "serialization"),
 ]
+_SEARCH: Final = schemas.SearchRequest.model_json_schema()
 _ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 
 - **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
@@ -78,8 +88,10 @@ def describe(
     request: type[BaseModel] | None = None,
     errors: Sequence[type[errors.ServiceError]] = (),
     path_parameter: str = "",
+    query_parameters: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type."""
+    """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type; `query_parameters` have
+    the names of fields of SearchRequest."""
     responses = {200: {"description": "The answer.", "content": _content(answer)}, **_problems(errors)}
     extra: dict[str, Any] = {}
     if request is not None:
@@ -88,6 +100,8 @@ def describe(
     if path_parameter:
         parameter = {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}
         extra["parameters"] = [parameter | {"example": "doc-1", "description": "Id, percent-encoded."}]
+    if query_parameters:
+        extra["parameters"] = [_query_parameter(*names) for names in query_parameters.items()]
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
 
 
@@ -111,6 +125,17 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
         for kind, error in errors.KINDS.items()
     ]
     return document
+
+
+def _query_parameter(name: str, field: str) -> dict[str, Any]:
+    schema = dict(_SEARCH["properties"][field])
+    return {
+        "name": name,
+        "in": "query",
+        "required": field in _SEARCH["required"],
+        "description": schema.pop("description"),
+        "schema": schema,
+    }
 
 
 def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str, Any]]:

@@ -19,7 +19,10 @@ _UNION: Final = "fusion"
 
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
-    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server."""
+    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server.
+
+    Below `/v1`, `error` has its text for clients of OpenAI's API.
+    """
     fields = [asdict(item) for item in error.errors]
     return {
         "type": f"/docs#error-{error.kind}",
@@ -30,6 +33,7 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
         "kind": error.kind,
         "request_id": request_id,
         "errors": [{name: value for name, value in field.items() if value is not None} for field in fields],
+        **({"error": {"message": error.detail, "type": error.kind}} if instance.startswith("/v1/") else {}),
     }
 
 

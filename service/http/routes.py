@@ -7,16 +7,26 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from lightretriever.service.errors import DeadlineError
-from lightretriever.service.http.api_keys import KeyScope
+from lightretriever.service.http.handling import (
+    answered,
+    begin,
+    charge,
+    clock_of,
+    engine_of,
+    enter,
+    holder_of,
+    in_thread,
+    state_of,
+    tell_legs,
+)
 from lightretriever.service.http.info import info_of
-from lightretriever.service.http.json import json_response, parse, parse_batch, read_body
+from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
 from lightretriever.service.http.openapi import (
+    ADDRESS_ERRORS,
     ADMIN_ERRORS,
     DOCUMENT_ERRORS,
     ENCODE_ERRORS,
@@ -25,13 +35,13 @@ from lightretriever.service.http.openapi import (
     describe,
 )
 from lightretriever.service.http.pages import Page
-from lightretriever.service.http.state import AppState
-from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
     DocumentTerms,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -41,14 +51,11 @@ from lightretriever.service.schemas import (
     Status,
 )
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.search.request import search_cost
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
 
 __all__ = ["router", "served"]
-
-T = TypeVar("T")
 
 
 class _AnyText(StringConvertor):
@@ -62,7 +69,6 @@ router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
 _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
-_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.post(
@@ -70,14 +76,21 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 )
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel, under one deadline."""
-    body = await _begin(request)
+    body = await begin(request)
+    return await _search(request, lambda: parse(body, SearchRequest))
 
-    def work(engine: SearchEngine) -> Response:
-        asked = parse(body, SearchRequest)
-        _charge(request, search_cost(asked, engine.settings))
-        return json_response(engine.answer(asked, _clock(request)))
 
-    return await _work(request, work)
+@router.get(
+    "/search",
+    **describe(
+        "Search, from the address bar", answer=SearchResponse, errors=ADDRESS_ERRORS, query_parameters=ADDRESS_FIELDS
+    ),
+    tags=["search"],
+)
+async def search_by_address(request: Request) -> Response:
+    """Find documents for the text `q`. `POST /search` takes the other fields of a search."""
+    enter(request, "search")
+    return await _search(request, lambda: parse_address(request.query_params))
 
 
 @router.post(
@@ -87,22 +100,22 @@ async def search(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
-    body, clock, most = await _begin(request), _clock(request), _state(request).settings.max_batch
-    with _state(request).admission.enter(), _holder(request).lease() as engine:
-        _tell_legs(request, engine)
+    body, clock, most = await begin(request), clock_of(request), state_of(request).settings.max_batch
+    with state_of(request).admission.enter(), holder_of(request).lease() as engine:
+        tell_legs(request, engine)
         # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
         asked = (await asyncio.to_thread(parse_batch, body, most)).searches
         cost = sum(search_cost(one, engine.settings) for one in asked)
-        with _state(request).admission.enter(cost, inside=1):
-            _charge(request, cost)
-            searches = await _in_thread(engine, clock, lambda: engine.batch(asked, clock))
-            tasks = [asyncio.ensure_future(_in_thread(engine, clock, answer)) for answer in searches]
+        with state_of(request).admission.enter(cost, inside=1):
+            charge(request, cost)
+            searches = await in_thread(engine, clock, lambda: engine.batch(asked, clock))
+            tasks = [asyncio.ensure_future(in_thread(engine, clock, answer)) for answer in searches]
             try:
                 results = [await task for task in tasks]
             finally:
                 for task in tasks:
                     task.cancel()
-            return await _in_thread(engine, clock, lambda: json_response({"results": results}))
+            return await in_thread(engine, clock, lambda: json_response({"results": results}))
 
 
 @router.post(
@@ -110,10 +123,27 @@ async def search_batch(request: Request) -> Response:
 )
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
-    body = await _begin(request)
-    return await _work(
-        request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), _clock(request)))
+    body = await begin(request)
+    return await answered(
+        request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), clock_of(request)))
     )
+
+
+@router.post(
+    "/v1/embeddings",
+    **describe("Query vectors", request=EmbeddingsRequest, answer=EmbeddingsResponse, errors=ENCODE_ERRORS),
+    tags=["search"],
+)
+async def embeddings(request: Request) -> Response:
+    """Encode texts as queries, for clients of OpenAI's API. A large request costs as much as several searches."""
+    body = await begin(request)
+
+    def work(engine: SearchEngine) -> Response:
+        asked = parse(body, EmbeddingsRequest)
+        charge(request, -(-len(asked.input) // engine.settings.max_batch))
+        return json_response(engine.embeddings(asked, clock_of(request)))
+
+    return await answered(request, work)
 
 
 @router.get(
@@ -123,9 +153,10 @@ async def encode(request: Request) -> Response:
 )
 async def document(request: Request) -> Response:
     """Give a stored document by its id."""
-    _enter(request, "search")
-    document_id = request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.document(document_id, _clock(request))))
+    enter(request, "search")
+    return await answered(
+        request, lambda engine: json_response(engine.document(request.path_params["id"], clock_of(request)))
+    )
 
 
 @router.get(
@@ -138,9 +169,10 @@ async def terms(request: Request) -> Response:
 
     This visits every term of the inverted index, which takes milliseconds.
     """
-    _enter(request, "search")
-    document_id = request.path_params["id"]
-    return await _work(request, lambda engine: json_response(engine.terms(document_id, _clock(request))))
+    enter(request, "search")
+    return await answered(
+        request, lambda engine: json_response(engine.terms(request.path_params["id"], clock_of(request)))
+    )
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
@@ -152,21 +184,21 @@ async def livez(request: Request) -> Response:
 @router.get("/readyz", **describe("Should it get requests?", answer=Status, errors=READY_ERRORS), tags=["operation"])
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that and while the threads of a leg are stuck."""
-    _engine(request).require_ready()
+    engine_of(request).require_ready()
     return json_response(Status(status="ready"))
 
 
 @router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
 async def info(request: Request) -> Response:
     """Give the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    return json_response(info_of(_engine(request)))
+    return json_response(info_of(engine_of(request)))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
 async def metrics(request: Request) -> Response:
     """Give all metrics in Prometheus' text format."""
-    text = await asyncio.to_thread(_holder(request).metrics.text)
-    return Response(text, media_type=_METRICS_TYPE)
+    text = await asyncio.to_thread(holder_of(request).metrics.text)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.post(
@@ -179,9 +211,9 @@ async def reload(request: Request) -> Response:
 
     Needs an API key with the scope `admin`. The request names no path: the folder is that of the command line.
     """
-    _enter(request, "admin")
-    swapped = await _holder(request).reload()
-    return json_response(Reloaded(swapped=swapped, bundle=info_of(_engine(request)).bundle))
+    enter(request, "admin")
+    swapped = await holder_of(request).reload()
+    return json_response(Reloaded(swapped=swapped, bundle=info_of(engine_of(request)).bundle))
 
 
 @router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
@@ -202,65 +234,10 @@ def served() -> list[Route]:
     return [Route(route.path, route.endpoint, methods=list(route.methods or ())) for route in described]
 
 
-def _engine(request: Request) -> SearchEngine:
-    return _holder(request).engine
+async def _search(request: Request, read: Callable[[], SearchRequest]) -> Response:
+    def work(engine: SearchEngine) -> Response:
+        asked = read()
+        charge(request, search_cost(asked, engine.settings))
+        return json_response(engine.answer(asked, clock_of(request)))
 
-
-def _holder(request: Request) -> EngineHolder:
-    return _state(request).holder
-
-
-def _state(request: Request) -> AppState:
-    state: AppState = request.app.state
-    return state
-
-
-def _enter(request: Request, scope: KeyScope) -> None:
-    """Let the request in, and keep who asks for what is charged later."""
-    state, authorization = request.scope["state"], request.headers.get("authorization", "")
-    about = state["about"]
-    state["caller"] = _state(request).access.enter(scope, authorization, about["client"], about)
-
-
-def _charge(request: Request, cost: int) -> None:
-    """Charge who asks, in the limit on the rate, for a request that costs as much as `cost` searches."""
-    _state(request).access.charge(request.scope["state"]["caller"], cost)
-
-
-def _clock(request: Request) -> StageClock:
-    clock: StageClock = request.scope["state"]["clock"]
-    return clock
-
-
-async def _begin(request: Request) -> bytes:
-    """Admit the request and read its body."""
-    _enter(request, "search")
-    state = _state(request)
-    state.admission.check()  # before the body is read
-    settings = state.settings
-    return await read_body(request, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
-
-
-async def _work(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
-    """Let a thread work, which reads the body and writes the answer too: both may take long."""
-    with _state(request).admission.enter(), _holder(request).lease() as engine:
-        _tell_legs(request, engine)
-        return await _in_thread(engine, _clock(request), lambda: work(engine))
-
-
-async def _in_thread(engine: SearchEngine, clock: StageClock, work: Callable[[], T]) -> T:
-    """Run `work` in a thread of the engine. DeadlineError at the service's own deadline; the abandoned work goes on."""
-    call, deadline_ms = engine.submit(work), engine.settings.deadline_ms
-    try:
-        async with asyncio.timeout(clock.arrived + deadline_ms / 1e3 - perf_counter()) as deadline:
-            return await asyncio.wrap_future(call.future)
-    except TimeoutError as error:
-        if not deadline.expired():
-            raise
-        call.give_up()
-        raise DeadlineError(f"The request was not answered within {deadline_ms:g} ms. Ask for less.") from error
-
-
-def _tell_legs(request: Request, engine: SearchEngine) -> None:
-    """Add the legs and their backends to the log line."""
-    request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.legs.items()}
+    return await answered(request, work)

@@ -1,6 +1,6 @@
 """Models of answers, including errors."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lightretriever.service.schemas.base import LegName, Mode, Model
 from pydantic import Field
@@ -10,6 +10,9 @@ __all__ = [
     "Document",
     "DocumentTerm",
     "DocumentTerms",
+    "Embedding",
+    "EmbeddingsResponse",
+    "EmbeddingsUsage",
     "EncodeResponse",
     "EncodeTimings",
     "Explanation",
@@ -18,6 +21,7 @@ __all__ = [
     "FusionShares",
     "Hit",
     "LegScore",
+    "OpenAIError",
     "Problem",
     "SearchResponse",
     "Snippet",
@@ -199,6 +203,30 @@ class EncodeResponse(Model):
     timings_ms: EncodeTimings
 
 
+class Embedding(Model):
+    """The query vector of a text."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int = Field(description="The text's position in the request, from 0.")
+    embedding: list[float] | str = Field(description="Query vector of length 1, as `encoding_format` says.")
+
+
+class EmbeddingsUsage(Model):
+    """Tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(Model):
+    """Query vectors in the form of OpenAI's `POST /v1/embeddings`."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding] = Field(description="In the order of the texts.")
+    model: str = Field(description="As in the request.")
+    usage: EmbeddingsUsage
+
+
 class Document(Model):
     """A stored document."""
 
@@ -230,6 +258,13 @@ class FieldProblem(Model):
     value: str | int | float | bool | None = Field(default=None, description="The field's value, shortened.")
 
 
+class OpenAIError(Model):
+    """An error as clients of OpenAI's API read it."""
+
+    message: str = Field(description="`detail` of the problem.")
+    type: str = Field(description="`kind` of the problem.")
+
+
 class Problem(Model):
     """An error as in RFC 9457."""
 
@@ -241,3 +276,4 @@ class Problem(Model):
     kind: str = Field(description="Short name of the kind of error, for programs.")
     request_id: str = Field(description="Also in the header X-Request-ID and in the log.")
     errors: list[FieldProblem] = Field(description="The fields at fault, if any.")
+    error: OpenAIError | None = Field(default=None, exclude_if=_absent, description="Present below `/v1`.")

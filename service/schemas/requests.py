@@ -4,10 +4,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 __all__ = [
     "BatchRequest",
+    "EmbeddingsRequest",
     "EncodeRequest",
     "LinearFusion",
     "QueryTerm",
@@ -190,3 +191,55 @@ class EncodeRequest(Model):
     task: str | None = Field(default=None, description="Name of the token table. Null: the bundle's default.")
 
     _blank = field_validator("text")(_not_blank)
+
+
+_MOST_TEXTS: Final = 2048
+
+
+def _as_texts(value: object) -> object:
+    """Give one text as a list of one. ValueError for token ids, which OpenAI's API also takes."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value and isinstance(value[0], int | list):
+        raise ValueError("send texts, not token ids: the bundle has a tokenizer of its own")
+    return value
+
+
+class EmbeddingsRequest(Model):
+    """Texts to encode as queries, in the form of OpenAI's `POST /v1/embeddings`."""
+
+    input: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(min_length=1, max_length=_MOST_TEXTS, description="A text, or a list of texts.", examples=["play music"]),
+        BeforeValidator(_as_texts),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1},
+                        "minItems": 1,
+                        "maxItems": _MOST_TEXTS,
+                    },
+                ],
+                "title": "Input",
+            }
+        ),
+    ]
+    model: str = Field(
+        description="A task, see `tasks` in `/info`, or the bundle's name for the default task.", examples=["default"]
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        default="float", description="Numbers, or base64 of float32 in little-endian order."
+    )
+    dimensions: int | None = Field(default=None, ge=1, description="If given, it must be the bundle's dimension.")
+    user: str | None = Field(default=None, description="Ignored.")
+
+    @field_validator("input")
+    @classmethod
+    def _none_blank(cls, texts: list[str]) -> list[str]:
+        for place, text in enumerate(texts):
+            if not text.strip():
+                raise ValueError(f"text {place} is empty or white space only")
+        return texts

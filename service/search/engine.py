@@ -25,6 +25,7 @@ from lightretriever.service.observability.metrics import Metrics, StageClock
 from lightretriever.service.schemas import (
     Document,
     DocumentTerms,
+    EmbeddingsRequest,
     EncodeRequest,
     EncodeResponse,
     Mode,
@@ -33,6 +34,7 @@ from lightretriever.service.schemas import (
     Weights,
 )
 from lightretriever.service.search.documents import list_terms
+from lightretriever.service.search.embeddings import embeddings
 from lightretriever.service.search.explain import list_tokens
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
@@ -158,6 +160,14 @@ class SearchEngine:
         head = query.head if task in encoder.heads else None
         tokens = list_tokens(query, encoder)
         return EncodeResponse.model_validate({**facts, "tokens": tokens, "head_query": head})
+
+    def embeddings(self, request: EmbeddingsRequest, clock: StageClock | None = None) -> Plain:
+        """Encode texts as queries, as `EmbeddingsResponse`."""
+        self._require_open()
+        manifest = self.bundle.manifest
+        self._limits.check_embeddings(request, manifest.name, manifest.dimension)
+        task = request.model if request.model in manifest.tasks else manifest.default_task
+        return embeddings(self.parts.encoder, task, request, clock or StageClock(), self._require_time)
 
     def document(self, document_id: str, clock: StageClock | None = None) -> Document:
         """Read a document. DocumentNotFoundError if none has this id."""

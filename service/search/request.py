@@ -5,7 +5,7 @@ from typing import Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
-from lightretriever.service.schemas import EncodeRequest, Mode, SearchRequest, Weights
+from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
@@ -70,6 +70,17 @@ class RequestLimits:
     def check_encode(self, request: EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""
         _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
+
+    def check_embeddings(self, request: EmbeddingsRequest, bundle: str, dimension: int) -> None:
+        """Raise InvalidRequestError unless the texts can be encoded by the bundle of this name and dimension."""
+        errors = [error for place, text in enumerate(request.input) for error in self._of_text(f"input.{place}", text)]
+        if request.model not in (*self._tasks, bundle):
+            known = shortened(", ".join([*self._tasks, bundle]), _LONGEST_LIST)
+            errors.append(FieldError("model", f"there is no such model; there are: {known}", shortened(request.model)))
+        if request.dimensions not in (None, dimension):
+            message = f"the vectors have {dimension} dimensions: leave it out"
+            errors.append(FieldError("dimensions", message, request.dimensions))
+        _raise_all(errors)
 
     def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
         yield from self._of_text("query", request.query)

@@ -9,7 +9,7 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.reload import EngineHolder
-from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, ready_line, serve
+from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, check_tls, ready_line, serve
 from lightretriever.service.serving.workers import run_workers
 from lightretriever.service.settings import Settings
 
@@ -35,7 +35,11 @@ def run(
         print(f"error: this process may have {files} files and connections open, too few. {remedy}", file=sys.stderr)
         return EXIT_ERROR
     try:
+        check_tls(chosen)
         listener = _listen(host, port)
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_ERROR
     except OSError as error:
         print(f"error: can't listen on {host} port {port}: {error.strerror or error}.", file=sys.stderr)
         return EXIT_ERROR
@@ -43,7 +47,7 @@ def run(
         print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
         return EXIT_ERROR
     with listener:
-        address = _address(host, listener)
+        address = _address("http" if chosen.tls_certificate_file is None else "https", host, listener)
         try:
             if workers > 1:
                 run_workers(bundle, chosen, listener, workers, address)
@@ -56,9 +60,9 @@ def run(
     return 0
 
 
-def _address(host: str, listener: socket.socket) -> str:
+def _address(scheme: str, host: str, listener: socket.socket) -> str:
     name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}"
+    return f"{scheme}://{name}:{listener.getsockname()[1]}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

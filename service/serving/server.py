@@ -5,12 +5,14 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import uvicorn
+from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.search.reload import EngineHolder
@@ -21,6 +23,7 @@ __all__ = [
     "BACKLOG",
     "EXIT_ERROR",
     "announce",
+    "check_tls",
     "make_server",
     "ready_line",
     "serve",
@@ -77,6 +80,8 @@ class _Protocol(H11Protocol):
     _ended = False
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to keep the connection open
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return False  # TLS has no half-closed connections
         self._ended = True
         return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
 
@@ -111,8 +116,34 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
         timeout_graceful_shutdown=settings.shutdown_grace_s,
         callback_notify=refresh,  # every second, for the other processes
         timeout_notify=_REFRESH_S,
+        ssl_certfile=settings.tls_certificate_file,
+        ssl_keyfile=settings.tls_key_file,
+        ssl_keyfile_password=settings.tls_key_password,
     )
     return uvicorn.Server(config)
+
+
+def check_tls(settings: Settings) -> None:
+    """Raise SettingsError unless certificate and private key can be used, if there are any."""
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if certificate is None:
+        if key is not None:
+            raise SettingsError(
+                "Setting 'tls_key_file' is set, but 'tls_certificate_file' is not.", remedy="Set both, or neither."
+            )
+        return
+    for name, file in (("tls_certificate_file", certificate), ("tls_key_file", key)):
+        if file is not None and not os.access(file, os.R_OK):
+            raise SettingsError(f"Setting {name!r}: {file} can't be read.", remedy="Name a PEM file.")
+    password = settings.tls_key_password or ""  # without one, OpenSSL would ask at the terminal
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise SettingsError(
+            f"Settings 'tls_certificate_file' and 'tls_key_file': {certificate} and {key or certificate} can't be "
+            f"used: {error}.",
+            remedy="Name PEM files of a certificate and its private key, and set tls_key_password if the key has one.",
+        ) from error
 
 
 def _also_mapped(proxies: str) -> str:

@@ -1,7 +1,7 @@
 """Both clients behind one face, so that every test of a call is made with each of them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -10,6 +10,7 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
     Info,
@@ -26,6 +27,7 @@ class Client(Protocol):
     def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse: ...
     def search_many(self, queries: Iterable[Query], /, **options: Any) -> Iterator[SearchResponse]: ...
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse: ...
+    def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse: ...
     def document(self, document_id: str, /) -> Document: ...
     def info(self) -> Info: ...
     def ready(self) -> bool: ...
@@ -67,6 +69,9 @@ class Driven:
 
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
         return self._runner.run(self._client.encode(request, **fields))
+
+    def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
+        return self._runner.run(self._client.embeddings(texts, model=model))
 
     def document(self, document_id: str, /) -> Document:
         return self._runner.run(self._client.document(document_id))

@@ -100,6 +100,17 @@ def test_a_document(client: Client) -> None:
     assert client.document(ODD_IDS[1]).id == ODD_IDS[1]
 
 
+def test_vectors_of_texts(client: Client) -> None:
+    answer = client.embeddings(["play music", "edit text"])
+    assert [one.embedding for one in answer.data] == [client.encode(text).dense for text in ("play music", "edit text")]
+    assert client.embeddings("play music").data == answer.data[:1]
+    with pytest.raises(AnswerError) as error:
+        client.embeddings("music", model="none")
+    assert (error.value.status, error.value.kind) == (422, "invalid_request")
+    with pytest.raises(AnswerError):
+        client.embeddings([])
+
+
 @pytest.mark.parametrize("document_id", [*ODD_IDS[2:], "", "x" * 3000])
 def test_an_id_is_asked_for_as_it_is(client: Client, document_id: str) -> None:
     with pytest.raises(AnswerError) as error:

@@ -95,5 +95,5 @@ def _mistakes(key: str) -> Iterator[Ask]:
     )
     yield ask("POST", "/search", {"query": "music"}, status=401)
     yield ask("POST", "/search", {"query": "music"}, key="lr_nobody", status=401)
-    yield ask("GET", "/search", key=key, status=405)
+    yield ask("GET", "/encode", key=key, status=405)
     yield ask("GET", "/nothing", key=key, status=404)

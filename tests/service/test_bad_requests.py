@@ -229,7 +229,8 @@ def test_unknown_documents(client: TestClient, document: str) -> None:
 
 def test_other_methods(client: TestClient) -> None:
     for method, path, allowed in (
-        ("GET", "/search", "POST"),
+        ("GET", "/encode", "POST"),
+        ("DELETE", "/search", "GET, HEAD, POST"),
         ("POST", "/livez", "GET, HEAD"),
         ("DELETE", "/documents/a", "GET, HEAD"),
     ):

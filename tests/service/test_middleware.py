@@ -169,7 +169,7 @@ def test_requests_get_ids_of_their_own(client: TestClient) -> None:
         ("GET", "/livez", "/livez", 200),
         ("GET", "/openapi.json", "/openapi.json", 200),
         ("GET", "/documents/music", "/documents/{id:any}", 200),
-        ("GET", "/search", "/search", 405),
+        ("GET", "/encode", "/encode", 405),
         ("GET", "/livez/", "unknown", 404),
     ],
 )

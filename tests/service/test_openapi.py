@@ -64,7 +64,7 @@ def test_every_route_is_described_with_examples(description: dict[str, Any]) -> 
         assert operation["summary"]
         assert operation["description"]
         assert "500" in operation["responses"]
-        can_be_refused = path.startswith(("/search", "/documents", "/terms", "/encode", "/readyz", "/admin"))
+        can_be_refused = path.startswith(("/search", "/documents", "/terms", "/encode", "/v1", "/readyz", "/admin"))
         assert ("503" in operation["responses"]) == can_be_refused
         for status, response in operation["responses"].items():
             ((media, content),) = response["content"].items()
@@ -99,7 +99,12 @@ def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> No
 
 
 def test_examples_of_requests_are_answered(client: TestClient) -> None:
-    paths = {"SearchRequest": "/search", "BatchRequest": "/search/batch", "EncodeRequest": "/encode"}
+    paths = {
+        "SearchRequest": "/search",
+        "BatchRequest": "/search/batch",
+        "EncodeRequest": "/encode",
+        "EmbeddingsRequest": "/v1/embeddings",
+    }
     for model, examples in EXAMPLES["requests"].items():
         for example in examples.values():
             answer = client.post(paths[model], json=example["value"])
@@ -120,6 +125,8 @@ def test_answers_have_the_documented_shape(client: TestClient) -> None:
         (client.post("/search/batch", json={"searches": [{"query": "music"}]}), schemas.BatchResponse),
         (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
         (client.post("/search", json={"query": "music", "explain": True}), schemas.SearchResponse),
+        (client.get("/search?q=music"), schemas.SearchResponse),
+        (client.post("/v1/embeddings", json={"model": "default", "input": ["music"]}), schemas.EmbeddingsResponse),
         (client.get("/documents/music"), schemas.Document),
         (client.get("/terms/music"), schemas.DocumentTerms),
         (client.get("/info"), schemas.Info),

@@ -45,7 +45,11 @@ def test_it_changes_no_hit(engine: SearchEngine, mode: Mode) -> None:
 def test_a_query_of_nothing_else_has_no_tokens(engine: SearchEngine) -> None:
     with TestClient(create_app(engine)) as client:
         for text in (*UNKNOWN, " ".join(UNKNOWN)):
-            for path, body in (("/search", {"query": text}), ("/encode", {"text": text})):
+            for path, body in (
+                ("/search", {"query": text}),
+                ("/encode", {"text": text}),
+                ("/v1/embeddings", {"model": "default", "input": ["party", text]}),
+            ):
                 answer = client.post(path, json=body)
                 assert (answer.status_code, answer.json()["kind"]) == (422, "query_without_tokens")
                 assert "no token in this text that it knows" in answer.json()["detail"]

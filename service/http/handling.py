@@ -1,0 +1,99 @@
+"""How a route admits a request and answers it in a thread of the engine."""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import TypeVar
+
+from lightretriever.service.errors import DeadlineError
+from lightretriever.service.http.api_keys import KeyScope
+from lightretriever.service.http.json import read_body
+from lightretriever.service.http.state import AppState
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import EngineHolder
+from starlette.requests import Request
+from starlette.responses import Response
+
+__all__ = [
+    "answered",
+    "begin",
+    "charge",
+    "clock_of",
+    "engine_of",
+    "enter",
+    "holder_of",
+    "in_thread",
+    "state_of",
+    "tell_legs",
+]
+
+T = TypeVar("T")
+
+
+def engine_of(request: Request) -> SearchEngine:
+    """Give the engine that serves now."""
+    return holder_of(request).engine
+
+
+def holder_of(request: Request) -> EngineHolder:
+    """Give the holder of the engine."""
+    return state_of(request).holder
+
+
+def state_of(request: Request) -> AppState:
+    """Give the state of the application."""
+    state: AppState = request.app.state
+    return state
+
+
+def enter(request: Request, scope: KeyScope) -> None:
+    """Let the request in, and keep who asks for what is charged later."""
+    state, authorization = request.scope["state"], request.headers.get("authorization", "")
+    about = state["about"]
+    state["caller"] = state_of(request).access.enter(scope, authorization, about["client"], about)
+
+
+def charge(request: Request, cost: int) -> None:
+    """Charge who asks, in the limit on the rate, for a request that costs as much as `cost` searches."""
+    state_of(request).access.charge(request.scope["state"]["caller"], cost)
+
+
+def clock_of(request: Request) -> StageClock:
+    """Give the clock that began when the request came."""
+    clock: StageClock = request.scope["state"]["clock"]
+    return clock
+
+
+async def begin(request: Request) -> bytes:
+    """Admit the request and read its body."""
+    enter(request, "search")
+    state = state_of(request)
+    state.admission.check()  # before the body is read
+    settings = state.settings
+    return await read_body(request, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
+
+
+async def answered(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
+    """Let a thread work, which reads the body and writes the answer too: both may take long."""
+    with state_of(request).admission.enter(), holder_of(request).lease() as engine:
+        tell_legs(request, engine)
+        return await in_thread(engine, clock_of(request), lambda: work(engine))
+
+
+async def in_thread(engine: SearchEngine, clock: StageClock, work: Callable[[], T]) -> T:
+    """Run `work` in a thread of the engine. DeadlineError at the service's own deadline; the abandoned work goes on."""
+    call, deadline_ms = engine.submit(work), engine.settings.deadline_ms
+    try:
+        async with asyncio.timeout(clock.arrived + deadline_ms / 1e3 - perf_counter()) as deadline:
+            return await asyncio.wrap_future(call.future)
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        call.give_up()
+        raise DeadlineError(f"The request was not answered within {deadline_ms:g} ms. Ask for less.") from error
+
+
+def tell_legs(request: Request, engine: SearchEngine) -> None:
+    """Add the legs and their backends to the log line."""
+    request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.legs.items()}

@@ -1,0 +1,66 @@
+"""Query vectors in the form of OpenAI's API, asked for by its own client."""
+
+import base64
+
+import numpy as np
+import openai
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+
+TEXTS = ["play music", "edit text"]
+
+
+@pytest.fixture(scope="module")
+def openai_client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none is needed", timeout=90, max_retries=0)
+
+
+def test_openais_client_gets_the_vectors_that_a_search_uses(openai_client: openai.OpenAI, client: TestClient) -> None:
+    encoded = [client.post("/encode", json={"text": text}).json() for text in TEXTS]
+    answer = openai_client.embeddings.create(model="default", input=TEXTS)  # it asks for base64
+    floats = openai_client.embeddings.create(model="default", input=TEXTS, encoding_format="float")
+    packed = client.post(
+        "/v1/embeddings", json={"model": "default", "input": TEXTS, "encoding_format": "base64"}
+    ).json()
+    for place, expected in enumerate(encoded):
+        assert answer.data[place].index == place
+        assert answer.data[place].embedding == floats.data[place].embedding == expected["dense"]
+        raw = base64.b64decode(packed["data"][place]["embedding"])
+        assert np.frombuffer(raw, "<f4").tolist() == expected["dense"]
+    tokens = sum(token["count"] for one in encoded for token in one["tokens"])
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (tokens, tokens)
+
+
+def test_one_text_and_the_bundles_name(openai_client: openai.OpenAI, tiny_bundle: Bundle) -> None:
+    name, dimension = tiny_bundle.manifest.name, tiny_bundle.manifest.dimension
+    answer = openai_client.embeddings.create(model=name, input="music", dimensions=dimension, user="me")
+    assert answer.model == name
+    assert len(answer.data[0].embedding) == dimension
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        ({"model": "text-embedding-3-small"}, "model", "there is no such model; there are: default"),
+        ({"dimensions": 7}, "dimensions", "leave it out"),
+        ({"input": [[1, 2]]}, "input", "send texts, not token ids"),
+        ({"input": [1, 2]}, "input", "send texts, not token ids"),
+        ({"input": []}, "input", "at least 1 item"),
+        ({"input": ["music"] * 2049}, "input", "at most 2048 items"),
+        ({"input": ["music", " "]}, "input", "text 1 is empty or white space only"),
+        ({"input": ["music", "x" * 10_001]}, "input.1", "10001 characters, at most 10000"),
+        ({"encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+    ],
+)
+def test_what_is_wrong_is_named(client: TestClient, change: dict[str, object], field: str, message: str) -> None:
+    answer = client.post("/v1/embeddings", json={"model": "default", "input": "music", **change})
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["field"] == field
+    assert message in error["message"]
+
+
+def test_openais_client_shows_the_reason(openai_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.UnprocessableEntityError, match="there is no such model"):
+        openai_client.embeddings.create(model="ada", input="music")

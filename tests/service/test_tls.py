@@ -1,0 +1,79 @@
+"""HTTPS by the service itself, with certificates that openssl makes."""
+
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+
+from tests.service.process import Server
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a self-signed certificate of 127.0.0.1, its key, and the same key encrypted."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = ("-keyout", folder / "key.pem", "-out", folder / "certificate.pem")
+    about = ("-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *about, *made)
+    openssl("rsa", "-aes256", "-passout", f"pass:{PASSWORD}", "-in", folder / "key.pem", "-out", folder / "locked.pem")
+    return folder
+
+
+def openssl(*words: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+
+
+def settings(certificate: Path | None, key: Path | None, password: str | None = None) -> dict[str, str]:
+    given = {"CERTIFICATE_FILE": certificate, "KEY_FILE": key, "KEY_PASSWORD": password}
+    return {f"LIGHTRETRIEVER_TLS_{name}": str(value) for name, value in given.items() if value is not None}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, workers: int) -> None:
+    certificate = certificates / "certificate.pem"
+    environment = settings(certificate, certificates / "locked.pem", PASSWORD)
+    with Server(tiny_bundle.path, environment=environment, workers=workers) as server:
+        url = server.ready_line.rpartition(" ")[2].strip()
+        assert url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with httpx2.Client(base_url=url, verify=trusting, timeout=60) as client:
+            assert client.get("/readyz").status_code == 200
+            assert client.post("/search", json={"query": "music"}).json()["hits"]
+        with pytest.raises(httpx2.ConnectError, match="certificate"):
+            httpx2.get(f"{url}/readyz", timeout=60)
+        with pytest.raises(httpx2.HTTPError):
+            httpx2.get(url.replace("https", "http"), timeout=60)
+        ours = [sys.executable, "-m", "lightretriever.service.cli", "search", "music", "--url", url]
+        trust = {**os.environ, "SSL_CERT_FILE": str(certificate)}
+        assert subprocess.run(ours, env=trust, timeout=120, check=False, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
+    certificates: Path, tmp_path: Path
+) -> None:
+    certificate, key, locked = (certificates / f"{name}.pem" for name in ("certificate", "key", "locked"))
+    openssl("genrsa", "-out", tmp_path / "other.pem", "2048")
+    (tmp_path / "text.pem").write_text("no PEM")
+    for environment, message in (
+        (settings(None, key), "'tls_certificate_file' is not. Set both, or neither."),
+        (settings(tmp_path / "none.pem", key), f"'tls_certificate_file': {tmp_path}/none.pem can't be read."),
+        (settings(certificate, tmp_path / "none.pem"), f"'tls_key_file': {tmp_path}/none.pem can't be read."),
+        (settings(certificate, tmp_path / "other.pem"), "KEY_VALUES_MISMATCH"),
+        (settings(tmp_path / "text.pem", key), "can't be used"),
+        (settings(certificate, locked), "set tls_key_password if the key has one."),
+        (settings(certificate, locked, "wrong"), "set tls_key_password if the key has one."),
+    ):
+        with Server(tmp_path / "no-bundle", environment=environment) as server:
+            status, output, errors = server.wait()
+        assert (status, output) == (2, "")
+        [line] = errors.splitlines()
+        assert line.startswith("error: Setting")
+        assert message in line
+        assert "wrong" not in line
