@@ -86,7 +86,7 @@ def test_head_is_get_without_the_body(client: TestClient, path: str) -> None:
 
 
 def test_head_where_there_is_no_get(client: TestClient) -> None:
-    answer = client.head("/search")
+    answer = client.head("/encode")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
