@@ -116,7 +116,7 @@ def fuse(
     scores: npt.NDArray[np.float64],
     ranks: npt.NDArray[np.int64],
     weights: Sequence[float],
-    by: Literal["range", "paper", "rank"],
+    by: Literal["range", "zscore", "dbsf", "paper", "rank"],
     constant: float,
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """The parts of a `service.search.fusion.Fused`: order (m,), shares (legs, u), scores (u,). Doesn't check

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
 
-__all__ = ["DenseTokens", "DocumentFilter", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
+__all__ = ["DenseLeg", "DenseTokens", "DocumentFilter", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
@@ -103,3 +103,10 @@ class Leg(Protocol):
 
     def close(self) -> None:
         """Release the resources that only this leg holds. Idempotent."""
+
+
+class DenseLeg(Leg, Protocol):
+    """The leg of vectors."""
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,), as the index has them: (m, D) float32 of length 1."""

@@ -35,6 +35,12 @@ class FaissDense:
         shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._index.vectors(ordinals), query.parts)
         return shares
 
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents."""
+        rows = self._index.vectors(ordinals)
+        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
+
     def close(self) -> None:
         """Do nothing: the index is mapped into memory and freed with its last reference."""
 

@@ -89,7 +89,7 @@ class AsyncSearchClient:
         return await self.call(encode_call(request, fields))
 
     async def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
-        """Encode texts as queries; `model` is a task, or the bundle's name for the default task."""
+        """Encode texts as queries; `model` is a task, `default` the default one."""
         return await self.call(embeddings_call(texts, model))
 
     async def document(self, document_id: str, /) -> Document:

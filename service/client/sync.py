@@ -90,7 +90,7 @@ class SearchClient:
         return self.call(encode_call(request, fields))
 
     def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
-        """Encode texts as queries; `model` is a task, or the bundle's name for the default task."""
+        """Encode texts as queries; `model` is a task, `default` the default one."""
         return self.call(embeddings_call(texts, model))
 
     def document(self, document_id: str, /) -> Document:

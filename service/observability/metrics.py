@@ -29,6 +29,7 @@ Stage = Literal[
     "bm25",
     "rescore",
     "fuse",
+    "rank",
     "fetch",
     "snippets",
     "facets",

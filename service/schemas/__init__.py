@@ -5,19 +5,14 @@ from lightretriever.service.schemas.answers import (
     Document,
     DocumentTerm,
     DocumentTerms,
-    Embedding,
-    EmbeddingsResponse,
-    EmbeddingsUsage,
     EncodeResponse,
     EncodeTimings,
     Explanation,
     FacetCount,
-    FieldProblem,
     FusionShares,
     Hit,
+    HitGroup,
     LegScore,
-    OpenAIError,
-    Problem,
     SearchResponse,
     Snippet,
     Timings,
@@ -25,11 +20,18 @@ from lightretriever.service.schemas.answers import (
     TokenShares,
 )
 from lightretriever.service.schemas.base import LegName, Mode, Normalization
+from lightretriever.service.schemas.embeddings import (
+    Embedding,
+    EmbeddingsRequest,
+    EmbeddingsResponse,
+    EmbeddingsUsage,
+)
 from lightretriever.service.schemas.facts import BundleFacts, Info, LegFacts, Limits, ModelFacts, Reloaded, Status
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
+from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, Problem
+from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
     BatchRequest,
-    EmbeddingsRequest,
     EncodeRequest,
     LinearFusion,
     QueryTerm,
@@ -43,6 +45,7 @@ __all__ = [
     "And",
     "BatchRequest",
     "BatchResponse",
+    "Boost",
     "BundleFacts",
     "Condition",
     "Document",
@@ -61,6 +64,7 @@ __all__ = [
     "Filter",
     "FusionShares",
     "Hit",
+    "HitGroup",
     "Info",
     "LegFacts",
     "LegName",
@@ -81,6 +85,7 @@ __all__ = [
     "SearchResponse",
     "Snippet",
     "SnippetRequest",
+    "Sort",
     "Status",
     "Timings",
     "TokenCount",

@@ -1,6 +1,6 @@
 """Models of answers, including errors."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from lightretriever.service.schemas.base import LegName, Mode, Model
 from pydantic import Field
@@ -10,19 +10,14 @@ __all__ = [
     "Document",
     "DocumentTerm",
     "DocumentTerms",
-    "Embedding",
-    "EmbeddingsResponse",
-    "EmbeddingsUsage",
     "EncodeResponse",
     "EncodeTimings",
     "Explanation",
     "FacetCount",
-    "FieldProblem",
     "FusionShares",
     "Hit",
+    "HitGroup",
     "LegScore",
-    "OpenAIError",
-    "Problem",
     "SearchResponse",
     "Snippet",
     "Timings",
@@ -65,7 +60,8 @@ class TokenShares(Model):
 
 
 class FusionShares(Model):
-    """Each leg's share of a hit's score; null for a leg that was not searched. The shares sum to the score."""
+    """Each leg's share of a hit's score; null for a leg that was not searched. With `boosts`, if there are any, the
+    shares sum to the score."""
 
     dense: float | None = None
     sparse: float | None = None
@@ -81,6 +77,11 @@ class Explanation(Model):
         "in time. A head query's shares of the dense score are null: its vector is no sum over tokens. If the legs "
         "have different tokenizers, each `leg` has tokens of its own, the sparse one's first; their shares of the "
         "other score are null."
+    )
+    boosts: list[float] | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="What each boost of the request adds to the score; present if it has `boosts`.",
     )
 
 
@@ -110,6 +111,23 @@ class Hit(Model):
     explanation: Explanation | None = Field(
         default=None, exclude_if=_absent, description="Present if the request has `explain`."
     )
+    group: "HitGroup | None" = Field(
+        default=None, exclude_if=_absent, description="Present if the request has `group_by`."
+    )
+
+
+class HitGroup(Model):
+    """The candidates that share the hit's value of `group_by`."""
+
+    value: str | int | float | bool | None = Field(description="Null: the hit has no such value, and is alone.")
+    candidates: int = Field(description="Number of candidates in the group.")
+    hits: list[Hit] = Field(
+        description="The next best of the group, up to `group_size` with the hit itself; `rank` is the rank in the "
+        "group."
+    )
+
+
+Hit.model_rebuild()
 
 
 class Timings(Model):
@@ -125,6 +143,11 @@ class Timings(Model):
     bm25: float | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
     rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other legs.")
     fuse: float | None = None
+    rank: float | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Present if the request has `boosts`, `diversity`, `sort` or `group_by`.",
+    )
     fetch: float | None = Field(default=None, description="Reading the documents.")
     snippets: float | None = Field(
         default=None, exclude_if=_absent, description="Present if the request has `snippets`."
@@ -203,30 +226,6 @@ class EncodeResponse(Model):
     timings_ms: EncodeTimings
 
 
-class Embedding(Model):
-    """The query vector of a text."""
-
-    object: Literal["embedding"] = "embedding"
-    index: int = Field(description="The text's position in the request, from 0.")
-    embedding: list[float] | str = Field(description="Query vector of length 1, as `encoding_format` says.")
-
-
-class EmbeddingsUsage(Model):
-    """Tokens of all texts."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsResponse(Model):
-    """Query vectors in the form of OpenAI's `POST /v1/embeddings`."""
-
-    object: Literal["list"] = "list"
-    data: list[Embedding] = Field(description="In the order of the texts.")
-    model: str = Field(description="As in the request.")
-    usage: EmbeddingsUsage
-
-
 class Document(Model):
     """A stored document."""
 
@@ -248,32 +247,3 @@ class DocumentTerms(Model):
 
     id: str
     terms: list[DocumentTerm] = Field(description="By descending impact.")
-
-
-class FieldProblem(Model):
-    """An error in one field."""
-
-    field: str = Field(description="Path of the field, as in `fusion.weights.dense`.")
-    message: str
-    value: str | int | float | bool | None = Field(default=None, description="The field's value, shortened.")
-
-
-class OpenAIError(Model):
-    """An error as clients of OpenAI's API read it."""
-
-    message: str = Field(description="`detail` of the problem.")
-    type: str = Field(description="`kind` of the problem.")
-
-
-class Problem(Model):
-    """An error as in RFC 9457."""
-
-    type: str = Field(description="Address that explains this kind of error.")
-    title: str
-    status: int
-    detail: str = Field(description="What is wrong with this request, and the remedy.")
-    instance: str = Field(description="Path of the request.")
-    kind: str = Field(description="Short name of the kind of error, for programs.")
-    request_id: str = Field(description="Also in the header X-Request-ID and in the log.")
-    errors: list[FieldProblem] = Field(description="The fields at fault, if any.")
-    error: OpenAIError | None = Field(default=None, exclude_if=_absent, description="Present below `/v1`.")

@@ -11,7 +11,7 @@ LegName = Literal["dense", "sparse", "bm25"]
 
 Mode = Literal["hybrid", "dense", "sparse", "bm25"]
 
-Normalization = Literal["range", "paper"]
+Normalization = Literal["range", "zscore", "dbsf", "paper"]
 """How to map a leg's scores before adding them, see `service.search.fusion`."""
 
 

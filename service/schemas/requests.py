@@ -4,11 +4,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from lightretriever.service.schemas.ranking import Boost, Sort
+from pydantic import Field, field_validator, model_validator
 
 __all__ = [
     "BatchRequest",
-    "EmbeddingsRequest",
     "EncodeRequest",
     "LinearFusion",
     "QueryTerm",
@@ -51,8 +51,11 @@ class LinearFusion(Model):
     normalization: Normalization = Field(
         default="range",
         description="`range`: map a leg's scores of all candidates, including the other legs', onto 0.001 to 1, and to "
-        "1 if all are equal. `paper`: plain min-max over the leg's own candidates, 0 for the last, for a single one "
-        "and for documents that the leg did not propose.",
+        "1 if all are equal. `zscore`: subtract the mean of all candidates and divide by their standard deviation; 0 "
+        "if all are equal. `dbsf`, as in Qdrant: map three standard deviations below and above the mean of the leg's "
+        "own candidates onto 0 and 1; 0.5 if all are equal, 0 for documents that the leg did not propose. `paper`: "
+        "plain min-max over the leg's own candidates, 0 for the last, for a single one and for documents that the leg "
+        "did not propose.",
     )
 
 
@@ -159,6 +162,28 @@ class SearchRequest(Model):
         description="Condition that restricts all legs to matching documents.",
         examples=[{"field": "year", "gte": 2019}],
     )
+    boosts: list[Boost] = Field(
+        default_factory=list,
+        max_length=10,
+        description="Additions to the candidates' scores by the values of declared fields.",
+        json_schema_extra=_EMPTY,
+    )
+    diversity: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Above 0: order the candidates by maximal marginal relevance, so that hits differ from those above "
+        "them. 1: only by their difference.",
+    )
+    sort: Sort | None = Field(default=None, description="Order all candidates by a field instead of their scores.")
+    group_by: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Document field whose equal values make a group, such as the document that a passage is from. "
+        "Each hit is the best of its group, and `k` and `offset` count groups. A document without a value is alone.",
+    )
+    group_size: int = Field(default=1, ge=1, le=100, description="Most hits of a group, its best included.")
     facets: list[str] = Field(
         default_factory=list,
         max_length=20,
@@ -191,55 +216,3 @@ class EncodeRequest(Model):
     task: str | None = Field(default=None, description="Name of the token table. Null: the bundle's default.")
 
     _blank = field_validator("text")(_not_blank)
-
-
-_MOST_TEXTS: Final = 2048
-
-
-def _as_texts(value: object) -> object:
-    """Give one text as a list of one. ValueError for token ids, which OpenAI's API also takes."""
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list) and value and isinstance(value[0], int | list):
-        raise ValueError("send texts, not token ids: the bundle has a tokenizer of its own")
-    return value
-
-
-class EmbeddingsRequest(Model):
-    """Texts to encode as queries, in the form of OpenAI's `POST /v1/embeddings`."""
-
-    input: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
-        Field(min_length=1, max_length=_MOST_TEXTS, description="A text, or a list of texts.", examples=["play music"]),
-        BeforeValidator(_as_texts),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {
-                        "type": "array",
-                        "items": {"type": "string", "minLength": 1},
-                        "minItems": 1,
-                        "maxItems": _MOST_TEXTS,
-                    },
-                ],
-                "title": "Input",
-            }
-        ),
-    ]
-    model: str = Field(
-        description="A task, see `tasks` in `/info`, or the bundle's name for the default task.", examples=["default"]
-    )
-    encoding_format: Literal["float", "base64"] = Field(
-        default="float", description="Numbers, or base64 of float32 in little-endian order."
-    )
-    dimensions: int | None = Field(default=None, ge=1, description="If given, it must be the bundle's dimension.")
-    user: str | None = Field(default=None, description="Ignored.")
-
-    @field_validator("input")
-    @classmethod
-    def _none_blank(cls, texts: list[str]) -> list[str]:
-        for place, text in enumerate(texts):
-            if not text.strip():
-                raise ValueError(f"text {place} is empty or white space only")
-        return texts

@@ -258,6 +258,7 @@ class SearchEngine:
             candidates=candidates_of(request, settings),
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
             max_explained=settings.max_explained // max(1, explained),
+            kinds=manifest.fields,
         )
 
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:

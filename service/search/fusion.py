@@ -10,6 +10,10 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
 
     "range"  norm_l(s) = 0.001 + 0.999 * (s - min_l) / (max_l - min_l), minimum and maximum over all known scores of the
              table; 1 if they are equal. The last candidate keeps 0.001 and a single hit gets 1: no hit drops to zero.
+    "zscore" norm_l(s) = (s - mean_l) / deviation_l over all known scores of the table; 0 if all are equal. A document
+             of unknown score counts as the last.
+    "dbsf"   norm_l(s) = 0.5 + (s - mean_l) / (6 deviation_l) over the leg's own candidates, other documents get 0; 0.5
+             if all are equal. Distribution-based score fusion, as in Qdrant. It ignores filled scores.
     "paper"  norm_l(s) = (s - min_l) / (max_l - min_l) over the leg's own candidates, other documents get 0; 0 if all
              are equal (the divisor is at least 1e-9, as in ranx and the official code). The paper's own fusion, for
              parity in evaluation. It ignores filled scores.

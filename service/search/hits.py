@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
-from lightretriever.service.search.fusion import CandidateTable, Fused
+from lightretriever.service.search.fusion import CandidateTable
+from lightretriever.service.search.ranking import Group
 
-__all__ = ["Plain", "list_hits"]
+__all__ = ["Plain", "in_groups", "list_hits"]
 
 Plain = dict[str, Any]
 """An answer, or a part of it, with the keys of its model in their order."""
@@ -20,25 +21,35 @@ Plain = dict[str, Any]
 def list_hits(
     table: CandidateTable,
     legs: list[LegName],
-    fused: Fused,
+    scores: npt.NDArray[np.float64],
     page: npt.NDArray[np.intp],
     documents: list[tuple[str, Plain]],
     offset: int,
 ) -> list[Plain]:
     """Give the hits of a page, as `Hit`. `page`: columns (k,) of the table, best first, after `offset` other hits.
-    `legs` names the table's rows; `documents` are the page's ids and
-    fields."""
+    `legs` names the table's rows; scores: (u,), those of the columns; `documents` are the page's ids and fields."""
     cells = zip(legs, table.scores[:, page].tolist(), table.ranks[:, page].tolist(), strict=True)
     found = {name: list(map(_leg_score, scores, ranks)) for name, scores, ranks in cells}
     nothing: list[Plain | None] = [None] * len(page)
     legs_of = {"dense": nothing, "sparse": nothing} | found
-    rows = zip(documents, fused.scores[page].tolist(), *legs_of.values(), strict=True)
+    rows = zip(documents, scores[page].tolist(), *legs_of.values(), strict=True)
     return [
         {"id": document[0], "rank": rank, "score": score}
         | dict(zip(legs_of, of_legs, strict=True))
         | {"fields": document[1]}
         for rank, (document, score, *of_legs) in enumerate(rows, start=offset + 1)
     ]
+
+
+def in_groups(hits: list[Plain], groups: list[Group], offset: int) -> list[Plain]:
+    """Nest hits, which stand group by group, into the best of their groups."""
+    rest, found = iter(hits), []
+    for rank, group in enumerate(groups, start=offset + 1):
+        best, *others = [next(rest) for _ in group.columns]
+        further = [hit | {"rank": place} for place, hit in enumerate(others, start=2)]
+        about = {"value": group.value, "candidates": group.size, "hits": further}
+        found.append(best | {"rank": rank, "group": about})
+    return found
 
 
 def _leg_score(score: float, rank: int) -> Plain | None:

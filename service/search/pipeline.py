@@ -16,8 +16,9 @@ from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from lightretriever.service.search.hits import Plain, list_hits
+from lightretriever.service.search.hits import Plain, in_groups, list_hits
 from lightretriever.service.search.plan import Parts, Plan
+from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.snippets import add_snippets
 
 __all__ = ["Search"]
@@ -65,9 +66,7 @@ class Search:
         self._rescore(query, table, legs)
         with self.clock.measure("fuse"):
             fused = self._fused(table, legs)
-        request = self._plan.request
-        page = fused.order[request.offset :][: request.k]
-        return self._answer(query, table, legs, fused, page)
+        return self._answer(query, table, legs, fused, self._ranked(table, fused))
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
@@ -87,9 +86,10 @@ class Search:
     def _check_explained(self, query: EncodedQuery) -> None:
         request, most = self._plan.request, self._plan.max_explained
         tokens = query.terms.size + (0 if query.dense_tokens is None else query.dense_tokens.ids.size)
-        if request.explain and request.k * tokens > most:
+        hits = request.k * (1 if request.group_by is None else request.group_size)
+        if request.explain and hits * tokens > most:
             message = (
-                f"{request.k} hits times {tokens} different tokens are too many to explain, at most {most} "
+                f"{hits} hits times {tokens} different tokens are too many to explain, at most {most} "
                 "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
                 "the query"
             )
@@ -147,15 +147,34 @@ class Search:
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
+    def _ranked(self, table: CandidateTable, fused: Fused) -> Ranked:
+        """Order the candidates by what else the request asks for."""
+        request, parts = self._plan.request, self._parts
+        names = fields_to_rank(request)
+        if not names and not request.diversity:
+            return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
+        self._require_time("order the candidates")
+        ordinals = table.ordinals[fused.order]
+        with self.clock.measure("rank"):
+            documents = parts.documents.fetch(ordinals, names) if names else []
+            values = {name: [fields.get(name) for _, fields in documents] for name in names}
+            vectors, require_time = partial(parts.dense.vectors, ordinals), partial(self._require_time, "diversify")
+            return ranked(request, fused, values, self._plan.kinds, vectors, require_time)
+
     def _answer(
-        self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], fused: Fused, page: npt.NDArray[np.intp]
+        self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], fused: Fused, ranking: Ranked
     ) -> Plain:
         """Read the page's documents, add snippets, explanations and facets, and make the answer."""
-        request, parts, ordinals = self._plan.request, self._parts, table.ordinals[page]
+        request, parts = self._plan.request, self._parts
+        window = slice(request.offset, request.offset + request.k)
+        groups = None if ranking.groups is None else ranking.groups[window]
+        columns = ranking.order[window] if groups is None else [one for group in groups for one in group.columns]
+        page = np.array(columns, np.intp)
+        ordinals = table.ordinals[page]
         self._require_time("read the documents")
         with self.clock.measure("fetch"):
             documents = parts.documents.fetch(ordinals, self._fields())
-        hits = list_hits(table, legs, fused, page, documents, request.offset)
+        hits = list_hits(table, legs, ranking.scores, page, documents, request.offset)
         if request.snippets is not None and hits:
             with self.clock.measure("snippets"):
                 arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
@@ -165,13 +184,19 @@ class Search:
                 shares = self._shares(query, legs, ordinals)
                 added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
                 hits = explained(hits, query, parts.encoder, added, legs, shares, require_time)
+                if request.boosts:
+                    boosts = ranking.boosts[:, page].T.tolist()
+                    hits = [
+                        hit | {"explanation": hit["explanation"] | {"boosts": adds}}
+                        for hit, adds in zip(hits, boosts, strict=True)
+                    ]
         facets = None
         if request.facets:
             self._require_time("count the facets")
             with self.clock.measure("facets"):
                 facets = parts.documents.facets(request.facets, table.ordinals)
         return {
-            "hits": hits,
+            "hits": hits if groups is None else in_groups(hits, groups, request.offset),
             "degraded": sorted(self.missing),
             "mode": request.mode,
             "task": self._plan.task,

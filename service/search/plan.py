@@ -1,11 +1,13 @@
 """The parts that searches use, and the plan of one search, with every default filled in."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.backends.base import Leg
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.backends.base import DenseLeg, Leg
 from lightretriever.service.backends.local import Backends
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor
@@ -55,11 +57,16 @@ class Parts:
                 backends.close()
                 raise
 
+    @property
+    def dense(self) -> DenseLeg:
+        """The dense leg, which every bundle has."""
+        return cast(DenseLeg, self.legs["dense"])
+
     def backends(self) -> dict[Stage, str]:
         """Give the backend of each stage that has one."""
         documents = LuceneSparse.backend
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
-        return {**legs, "filter": documents, "fetch": documents, "facets": documents}
+        return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}
 
     def close(self) -> None:
         """Refuse calls and close the backends. Running calls end in their threads."""
@@ -77,7 +84,8 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
-    from the arrival, the most hits times tokens to explain, and the filter's condition as the backends read it."""
+    from the arrival, the most hits times tokens to explain, the filter's condition as the backends read it, and the
+    kinds of the declared fields."""
 
     request: SearchRequest
     task: str
@@ -86,6 +94,7 @@ class Plan:
     deadline_ms: float
     max_explained: int
     condition: tuple[str, ...] | None
+    kinds: Mapping[str, FieldKind]
 
     def legs(self) -> dict[LegName, float]:
         """Give the weights of the legs to search, which excludes weight 0."""

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.corpus.fields import FieldKind, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
-from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, Mode, SearchRequest, Weights
+from lightretriever.service.schemas import Boost, EmbeddingsRequest, EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
@@ -17,10 +17,12 @@ _NO_WORDS: Final = "the bundle has no words for BM25: build it with `index.words
 
 
 def candidates_of(request: SearchRequest, settings: Settings) -> int:
-    """The candidates of each leg: those asked for, else as many times the default as `offset + k` needs."""
+    """The candidates of each leg: those asked for, else as many times the default as `offset + k` needs, each of the
+    size of a group."""
     if request.candidates is not None:
         return request.candidates
-    times = -(-(request.offset + request.k) // settings.candidates)
+    hits = (request.offset + request.k) * (1 if request.group_by is None else request.group_size)
+    times = -(-hits // settings.candidates)
     return min(times * settings.candidates, settings.max_candidates)
 
 
@@ -57,7 +59,7 @@ class RequestLimits:
         if len(requests) > most:
             message = f"a batch has at most {most} searches; send the others in another request"
             raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
-        hits, limit = sum(request.k for request in requests), self._settings.max_batch_hits
+        hits, limit = sum(request.k * request.group_size for request in requests), self._settings.max_batch_hits
         if hits > limit:
             message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
             raise InvalidRequestError.of(FieldError("searches", message, hits))
@@ -74,8 +76,9 @@ class RequestLimits:
     def check_embeddings(self, request: EmbeddingsRequest, bundle: str, dimension: int) -> None:
         """Raise InvalidRequestError unless the texts can be encoded by the bundle of this name and dimension."""
         errors = [error for place, text in enumerate(request.input) for error in self._of_text(f"input.{place}", text)]
-        if request.model not in (*self._tasks, bundle):
-            known = shortened(", ".join([*self._tasks, bundle]), _LONGEST_LIST)
+        models = dict.fromkeys(["default", bundle, *self._tasks])
+        if request.model not in models:
+            known = shortened(", ".join(models), _LONGEST_LIST)
             errors.append(FieldError("model", f"there is no such model; there are: {known}", shortened(request.model)))
         if request.dimensions not in (None, dimension):
             message = f"the vectors have {dimension} dimensions: leave it out"
@@ -92,6 +95,7 @@ class RequestLimits:
         yield from self._of_mode(request)
         yield from self._of_weights(request.fusion.weights)
         yield from self._of_window(request)
+        yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
             yield from self._of_fields("snippets.fields", request.snippets.fields)
@@ -120,6 +124,38 @@ class RequestLimits:
     def _of_weights(self, weights: Weights | None) -> Iterator[FieldError]:
         if weights is not None and weights.bm25 and "bm25" not in self._modes:
             yield FieldError("fusion.weights.bm25", _NO_WORDS, weights.bm25)
+
+    def _of_ranking(self, request: SearchRequest) -> Iterator[FieldError]:
+        for place, boost in enumerate(request.boosts):
+            yield from self._of_boost(f"boosts.{place}", boost)
+        if request.sort is not None:
+            if request.sort.field not in self._filters:
+                known = shortened(", ".join(self._filters), _LONGEST_LIST) or "none"
+                message = f"only declared fields can be sorted by: {known}"
+                yield FieldError("sort.field", message, shortened(request.sort.field))
+            if request.boosts or request.diversity:
+                yield FieldError("sort", "the field alone gives the order: leave out boosts and diversity")
+        if request.group_by is not None:
+            yield from self._of_fields("group_by", [request.group_by])
+        elif request.group_size > 1:
+            yield FieldError("group_size", "name the field of the groups with group_by", request.group_size)
+
+    def _of_boost(self, path: str, boost: Boost) -> Iterator[FieldError]:
+        kind = self._filters.get(boost.field)
+        if kind not in ("number", "date"):
+            numbers = (name for name, of in self._filters.items() if of != "keyword")
+            known = shortened(", ".join(numbers), _LONGEST_LIST) or "none"
+            yield FieldError(f"{path}.field", f"only declared numbers and dates boost: {known}", shortened(boost.field))
+        elif kind == "date" and boost.scale is not None:
+            yield FieldError(f"{path}.scale", "the field is a date: give half_life, in days", boost.scale)
+        elif kind == "number" and boost.half_life is not None and boost.origin is None:
+            yield FieldError(f"{path}.origin", "the field is a number: name the number that gets the whole weight")
+        elif boost.origin is not None:
+            try:
+                (milliseconds if kind == "date" else number)(boost.origin)
+            except ValueError as error:
+                value = shortened(boost.origin) if isinstance(boost.origin, str) else None
+                yield FieldError(f"{path}.origin", f"{error}", value)
 
     def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
         most = self._settings.max_candidates

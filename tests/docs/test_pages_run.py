@@ -81,6 +81,10 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     wait_for_documents(terminal, 13)
     terminal.follow(DOCS / "howto" / "filters.md")
     assert "{'category': [FacetCount(value='kitchen', count=4), " in terminal.said
+    terminal.follow(DOCS / "howto" / "embeddings.md")
+    assert '"object":"embedding","index":1' in terminal.said
+    terminal.follow(DOCS / "howto" / "ranking.md")
+    assert '"group":{"value":"kitchen","candidates":' in terminal.said
     assert terminal.stop() == 0
     terminal.follow(DOCS / "howto" / "own-vectors.md")
     assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said

@@ -4,12 +4,14 @@ import importlib
 from collections.abc import Iterator
 from random import Random
 from types import ModuleType
+from typing import cast
 
 import numba
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
 
 Leg = tuple[np.ndarray, np.ndarray]
@@ -41,14 +43,11 @@ def scores_by_ordinal(table: CandidateTable, fused: Fused) -> dict[int, float]:
 
 def fuse(method: str, legs: list[Leg], weights: tuple[float, ...]) -> tuple[list[int], dict[int, float]]:
     table = align(legs)
-    if method == "rrf":
-        fused = fuse_rrf(table, weights)
-    else:
-        fused = fuse_linear(table, weights, "paper" if method == "paper" else "range")
+    fused = fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, cast(Normalization, method))
     return ranking(table, fused), scores_by_ordinal(table, fused)
 
 
-METHODS = pytest.mark.parametrize("method", ["range", "paper", "rrf"])
+METHODS = pytest.mark.parametrize("method", ["range", "zscore", "dbsf", "paper", "rrf"])
 
 
 @METHODS
@@ -170,6 +169,17 @@ def test_paper_mode_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, weigh
     assert fuse("paper", [dense, sparse], weights)[1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@given(
+    scores=st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40, unique=True),
+    weights=st.tuples(WEIGHT, WEIGHT),
+)
+def test_zscores_equal_ranx(ranx: ModuleType, scores: list[float], weights: tuple[float, float]) -> None:
+    """Where both legs know every document: ranx gives others 0, the mean."""
+    legs = [(np.arange(len(scores)), np.array(own, np.float32)) for own in (scores, [*scores[1:], scores[0]])]
+    expected = ranx_scores(ranx, legs, norm="zmuv", method="wsum", params={"weights": list(weights)})
+    assert fuse("zscore", legs, weights)[1] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
 # Equal scores only without: ranx sorts them in no particular order.
 @given(dense=leg(minimum=1, ties=False), sparse=leg(minimum=1, ties=False), constant=st.integers(1, 100))
 def test_rrf_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, constant: int) -> None:
@@ -195,6 +205,23 @@ def test_linear_by_hand() -> None:
     assert ranking(table, fused) == [4, 7, 1, 3]
     paper = fuse_linear(table, (0.7, 0.3), "paper")
     assert paper.scores == pytest.approx([0.0, 0.0, 0.7, 0.7 * 0.2 + 0.3])
+
+
+def test_zscore_and_dbsf_by_hand() -> None:
+    table = align([(np.array([4, 7, 1]), np.array([9.0, 5.0, 4.0])), (np.array([7, 3]), np.array([20.0, 10.0]))])
+    deviation = np.std([9.0, 5.0, 4.0])
+    first = (np.array([4.0, np.nan, 9.0, 5.0]) - 6) / deviation
+    dbsf = fuse_linear(table, (2.0, 1.0), "dbsf")  # documents 1, 3, 4 and 7
+    assert dbsf.shares[0] == pytest.approx(
+        [2 * (0.5 + first[0] / 6), 0, 2 * (0.5 + first[2] / 6), 2 * (0.5 + first[3] / 6)]
+    )
+    assert dbsf.shares[1] == pytest.approx([0, 0.5 - 1 / 6, 0, 0.5 + 1 / 6])
+    zscore = fuse_linear(table, (2.0, 1.0), "zscore")
+    assert zscore.shares[0] == pytest.approx([2 * first[0], 2 * first[0], 2 * first[2], 2 * first[3]])
+    assert zscore.shares[1] == pytest.approx([-1, -1, -1, 1])
+    alike = align([(np.array([4, 7]), np.array([3.0, 3.0]))])
+    assert fuse_linear(alike, (1.0,), "zscore").scores.tolist() == [0, 0]
+    assert fuse_linear(alike, (1.0,), "dbsf").scores.tolist() == [0.5, 0.5]
 
 
 def test_rrf_counts_ranks_from_one() -> None:

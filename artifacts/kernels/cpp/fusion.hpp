@@ -95,27 +95,51 @@ inline bool fill(Array<double> &scores, const Converted<double> &numbers) {
     return true;
 }
 
+// The scores that a normalisation is made of.
+struct Known {
+    double low = UNKNOWN, high = UNKNOWN, mean = 0.0, deviation = 0.0;
+};
+
+template <class Counts>
+Known known(const double *scores, size_t width, const Counts &counts) {
+    Known found;
+    double count = 0.0, squares = 0.0;
+    for (size_t i = 0; i < width; ++i)
+        if (counts(i)) {
+            found.low = std::fmin(found.low, scores[i]);
+            found.high = std::fmax(found.high, scores[i]);
+            found.mean += scores[i];
+            ++count;
+        }
+    if (count == 0.0) return found;
+    found.mean /= count;
+    for (size_t i = 0; i < width; ++i)
+        if (counts(i)) squares += (scores[i] - found.mean) * (scores[i] - found.mean);
+    if (found.high > found.low) found.deviation = std::sqrt(squares / count);
+    return found;
+}
+
 // What a leg adds to each fused score, before its weight.
 inline void add_shares(const std::string &by, double constant, const double *scores, const int64_t *ranks, size_t width,
                 double *shares) {
-    double low = UNKNOWN, high = UNKNOWN;
-    const bool paper = by == "paper", rank = by == "rank";
-    const auto counts = [&](size_t i) { return paper ? ranks[i] > 0 : !std::isnan(scores[i]); };
-    for (size_t i = 0; i < width; ++i)
-        if (counts(i)) {
-            low = std::fmin(low, scores[i]);
-            high = std::fmax(high, scores[i]);
-        }
-    const double spread = high - low;
+    const bool paper = by == "paper", rank = by == "rank", zscore = by == "zscore", dbsf = by == "dbsf";
+    const auto counts = [&](size_t i) { return paper || dbsf ? ranks[i] > 0 : !std::isnan(scores[i]); };
+    const Known all = known(scores, width, counts);
+    const double spread = all.high - all.low;
+    const auto standard = [&](double score) { return all.deviation == 0.0 ? 0.0 : (score - all.mean) / all.deviation; };
     for (size_t i = 0; i < width; ++i) {
         if (rank)
             shares[i] = ranks[i] > 0 ? 1.0 / (constant + static_cast<double>(ranks[i])) : 0.0;
+        else if (zscore)
+            shares[i] = std::isnan(all.low) ? 0.0 : standard(counts(i) ? scores[i] : all.low);
         else if (!counts(i))
             shares[i] = 0.0;
+        else if (dbsf)
+            shares[i] = 0.5 + standard(scores[i]) / 6.0;
         else if (paper)
-            shares[i] = (scores[i] - low) / std::max(spread, SMALLEST_RANGE);
+            shares[i] = (scores[i] - all.low) / std::max(spread, SMALLEST_RANGE);
         else
-            shares[i] = spread == 0.0 ? 1.0 : FLOOR + (1.0 - FLOOR) * ((scores[i] - low) / spread);
+            shares[i] = spread == 0.0 ? 1.0 : FLOOR + (1.0 - FLOOR) * ((scores[i] - all.low) / spread);
     }
 }
 
@@ -145,7 +169,8 @@ inline py::tuple fuse(const Array<double> &scores, const Array<int64_t> &ranks, 
     require(scores.ndim() == 2 && ranks.ndim() == 2 && scores.shape(0) == ranks.shape(0) &&
                 scores.shape(1) == ranks.shape(1) && static_cast<size_t>(scores.shape(0)) == weights.size(),
             "scores and ranks have shape (legs, u), and every leg a weight");
-    require(by == "range" || by == "paper" || by == "rank", "scores are fused by range, paper or rank");
+    require(by == "range" || by == "paper" || by == "zscore" || by == "dbsf" || by == "rank",
+            "scores are fused by range, paper, zscore, dbsf or rank");
     const auto width = static_cast<size_t>(scores.shape(1));
     Array<double> shares({scores.shape(0), scores.shape(1)}), fused(scores.shape(1));
     double *total = fused.mutable_data();

@@ -1,0 +1,84 @@
+"""Models of query vectors in the form of OpenAI's API."""
+
+from typing import Annotated, Final, Literal
+
+from lightretriever.service.schemas.base import Model
+from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+
+__all__ = ["Embedding", "EmbeddingsRequest", "EmbeddingsResponse", "EmbeddingsUsage"]
+
+_MOST_TEXTS: Final = 2048
+
+
+def _as_texts(value: object) -> object:
+    """Give one text as a list of one. ValueError for token ids, which OpenAI's API also takes."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value and isinstance(value[0], int | list):
+        raise ValueError("send texts, not token ids: the bundle has a tokenizer of its own")
+    return value
+
+
+class EmbeddingsRequest(Model):
+    """Texts to encode as queries, in the form of OpenAI's `POST /v1/embeddings`."""
+
+    input: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(min_length=1, max_length=_MOST_TEXTS, description="A text, or a list of texts.", examples=["play music"]),
+        BeforeValidator(_as_texts),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {
+                        "type": "array",
+                        "items": {"type": "string", "minLength": 1},
+                        "minItems": 1,
+                        "maxItems": _MOST_TEXTS,
+                    },
+                ],
+                "title": "Input",
+            }
+        ),
+    ]
+    model: str = Field(
+        description="A task, see `tasks` in `/info`; `default` or the bundle's name: the default task.",
+        examples=["default"],
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        default="float", description="Numbers, or base64 of float32 in little-endian order."
+    )
+    dimensions: int | None = Field(default=None, ge=1, description="If given, it must be the bundle's dimension.")
+    user: str | None = Field(default=None, description="Ignored.")
+
+    @field_validator("input")
+    @classmethod
+    def _none_blank(cls, texts: list[str]) -> list[str]:
+        for place, text in enumerate(texts):
+            if not text.strip():
+                raise ValueError(f"text {place} is empty or white space only")
+        return texts
+
+
+class Embedding(Model):
+    """The query vector of a text."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int = Field(description="The text's position in the request, from 0.")
+    embedding: list[float] | str = Field(description="Query vector of length 1, as `encoding_format` says.")
+
+
+class EmbeddingsUsage(Model):
+    """Tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsResponse(Model):
+    """Query vectors in the form of OpenAI's `POST /v1/embeddings`."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding] = Field(description="In the order of the texts.")
+    model: str = Field(description="As in the request.")
+    usage: EmbeddingsUsage

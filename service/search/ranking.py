@@ -1,0 +1,164 @@
+"""The order of the candidates after fusion: boosts, diversity, sorting and groups.
+
+    boosted(d) = fused(d) + sum of what each boost adds
+
+Diversity is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998): the next document is the one with the
+highest (1 - diversity) * r(d) - diversity * max over those before it of max(0, cos(d, other)), where r maps the
+candidates' scores onto 0 to 1. All steps look at all candidates, so pages have one common order.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import time
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.corpus.fields import FieldKind, keyword, milliseconds, number
+from lightretriever.service.schemas import Boost, SearchRequest, Sort
+from lightretriever.service.search.fusion import Fused
+
+__all__ = ["Group", "Ranked", "fields_to_rank", "ranked"]
+
+_MS_PER_DAY: Final = 86_400_000
+_READ: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
+    "keyword": keyword,
+    "number": number,
+    "date": milliseconds,
+}
+
+Columns = list[int]
+Values = Mapping[str, Sequence[Any]]
+"""By field, the value of each candidate in the order of `Fused.order`, as its document has it, None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Candidates that share a value: its best `columns`, best first, of `size` candidates."""
+
+    value: str | int | float | bool | None
+    columns: Columns
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The candidates in their last order. order: (m,) columns of the table, or of the best of each group; scores:
+    (u,); boosts: (b, u), what each boost adds; groups: as many as `order`, if the request groups."""
+
+    order: Columns
+    scores: npt.NDArray[np.float64]
+    boosts: npt.NDArray[np.float64]
+    groups: list[Group] | None = field(default=None)
+
+
+def fields_to_rank(request: SearchRequest) -> list[str]:
+    """Give the document fields that the order depends on."""
+    names = [boost.field for boost in request.boosts]
+    names += [] if request.sort is None else [request.sort.field]
+    names += [] if request.group_by is None else [request.group_by]
+    return list(dict.fromkeys(names))
+
+
+def ranked(
+    request: SearchRequest,
+    fused: Fused,
+    values: Values,
+    kinds: Mapping[str, FieldKind],
+    vectors: Callable[[], npt.NDArray[np.float32]],
+    require_time: Callable[[], None],
+) -> Ranked:
+    """Order the candidates as the request says.
+
+    kinds: those of the declared fields. vectors: gives the candidates' vectors (m, D) of length 1, in the order of
+    `Fused.order`. `require_time` is called between the steps of diversity and may raise.
+    """
+    columns = fused.order
+    scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
+    for row, boost in enumerate(request.boosts):
+        kind = kinds[boost.field]
+        boosts[row, columns] = [_boosted(boost, kind, value) for value in values[boost.field]]
+    places = np.arange(columns.size)
+    if request.boosts:
+        scores = scores + boosts.sum(axis=0)
+        places = np.argsort(-scores[columns], kind="stable")
+    if request.diversity and columns.size:
+        places = _diverse(scores[columns], places, vectors(), request.diversity, require_time)
+    if request.sort is not None:
+        places = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], places)
+    order = columns[places].tolist()
+    if request.group_by is None:
+        return Ranked(order, scores, boosts)
+    groups = _grouped(order, [values[request.group_by][place] for place in places.tolist()], request.group_size)
+    return Ranked([group.columns[0] for group in groups], scores, boosts, groups)
+
+
+def _boosted(boost: Boost, kind: FieldKind, value: object) -> float:
+    """What a boost adds to a document with this value of its field."""
+    shares = [_share(boost, kind, one) for one in _values(kind, value)]
+    return boost.weight * max(shares, default=0.0)
+
+
+def _share(boost: Boost, kind: FieldKind, value: float) -> float:
+    """The share of the weight, from 0 to 1."""
+    if boost.scale is not None:
+        return min(1.0, math.log1p(max(0.0, value)) / math.log1p(boost.scale))
+    if kind == "date":
+        origin = time() * 1e3 if boost.origin is None else milliseconds(boost.origin)
+        distance = abs(value - origin) / _MS_PER_DAY
+    else:
+        distance = abs(value - number(boost.origin))
+    return float(0.5 ** (distance / boost.half_life)) if boost.half_life else 0.0
+
+
+def _values(kind: FieldKind, value: object) -> Iterator[Any]:
+    for one in value if isinstance(value, list) else [] if value is None else [value]:
+        yield _READ[kind](one)
+
+
+def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    descending = sort.order == "desc"
+    first = max if descending else min
+    keys = [first(_values(kind, value), default=None) for value in values]
+    known = [place for place in places.tolist() if keys[place] is not None]
+    known.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
+    return np.array([*known, *(place for place in places.tolist() if keys[place] is None)], np.intp)
+
+
+def _grouped(order: Columns, values: Sequence[Any], size: int) -> list[Group]:
+    """Group columns, best first, by their values; a document without one, or with an object or list, is alone."""
+    groups: dict[object, Group] = {}
+    for column, value in zip(order, values, strict=True):
+        single = isinstance(value, str | int | float)
+        key: object = (type(value) is bool, value) if single else column
+        group = groups.get(key)
+        if group is None:
+            groups[key] = Group(value if single else None, [column], 1)
+        else:
+            columns = group.columns if len(group.columns) >= size else [*group.columns, column]
+            groups[key] = Group(group.value, columns, group.size + 1)
+    return list(groups.values())
+
+
+def _diverse(
+    scores: npt.NDArray[np.float64],
+    places: npt.NDArray[np.intp],
+    vectors: npt.NDArray[np.float32],
+    diversity: float,
+    require_time: Callable[[], None],
+) -> npt.NDArray[np.intp]:
+    spread = scores.max() - scores.min()
+    relevance = (scores - scores.min()) / spread if spread > 0 else np.ones(scores.size)
+    nearest, left = np.zeros(scores.size), np.ones(scores.size, bool)
+    tie = np.empty(scores.size)
+    tie[places] = np.arange(scores.size)
+    chosen = np.empty(scores.size, np.intp)
+    for step in range(scores.size):
+        require_time()
+        value = np.where(left, (1 - diversity) * relevance - diversity * nearest, -math.inf)
+        best = np.flatnonzero(value == value.max())
+        place = best[np.argmin(tie[best])]
+        chosen[step], left[place] = place, False
+        nearest = np.maximum(nearest, vectors @ vectors[place])
+    return chosen

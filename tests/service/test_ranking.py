@@ -1,0 +1,265 @@
+"""Boosts, diversity, sorting and groups: the order is that of the documented formulas over all candidates."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import Hit, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+
+from tests.service.conftest import SETTINGS
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+COUNT = 300
+QUERY = "play music from the terminal"
+NOW = datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Ranked(TinyDocument):
+    """A document with fields to rank by; each third lacks one of them."""
+
+    number: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        made: dict[str, Any] = {"part_of": f"book-{self.number % 7}", "kind": ["a", "b"][self.number % 2]}
+        if self.number % 3:
+            made["stars"] = [self.number % 50, 1] if self.number % 4 == 0 else self.number % 50
+        if self.number % 3 != 1:
+            made["added"] = (NOW - timedelta(days=self.number % 100)).isoformat()
+        if self.number % 11 == 0:
+            del made["part_of"]
+        if self.number % 13 == 0:
+            made["part_of"] = self.number % 26 == 0
+        return made
+
+    @property
+    def raw(self) -> bytes:
+        return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **self.fields}).encode()
+
+
+DOCUMENTS = [Ranked(one.id, one.title, one.text, one.year, place) for place, one in enumerate(tiny_documents(COUNT))]
+FIELDS = {one.id: one.fields for one in DOCUMENTS}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    path = tmp_path_factory.mktemp("ranking") / "bundle"
+    kinds: dict[str, FieldKind] = {"stars": "number", "added": "date", "kind": "keyword"}
+    bundle = make_tiny_bundle(path, documents=DOCUMENTS, fields=kinds)
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def client(engine: SearchEngine) -> Iterator[TestClient]:
+    with TestClient(create_app(engine)) as client:
+        yield client
+
+
+def hits(engine: SearchEngine, **fields: Any) -> list[Hit]:
+    return engine.search(SearchRequest.model_validate({"query": QUERY, "candidates": 100, **fields})).hits
+
+
+def values(document_id: str, name: str) -> list[Any]:
+    value = FIELDS[document_id].get(name)
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def decayed(document_id: str) -> float:
+    ages = [
+        (datetime.now(UTC) - datetime.fromisoformat(value)) / timedelta(days=1)
+        for value in values(document_id, "added")
+    ]
+    return max((0.5 ** (abs(age) / 10) for age in ages), default=0.0)
+
+
+def logged(document_id: str) -> float:
+    return max((min(1.0, math.log1p(max(0, v)) / math.log1p(20)) for v in values(document_id, "stars")), default=0.0)
+
+
+def near(document_id: str) -> float:
+    return max((0.5 ** (abs(value - 30) / 5) for value in values(document_id, "stars")), default=0.0)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
+def test_boosts_add_what_they_say(engine: SearchEngine, mode: str) -> None:
+    before = {hit.id: hit.score for hit in hits(engine, k=100, mode=mode)}
+    boosts = [
+        {"field": "added", "half_life": 10, "weight": 0.3},
+        {"field": "stars", "scale": 20, "weight": -0.5},
+        {"field": "stars", "half_life": 5, "origin": 30, "weight": 0.2},
+    ]
+    after = hits(engine, k=100, mode=mode, boosts=boosts, explain=True)
+    adds = {one: (0.3 * decayed(one), -0.5 * logged(one), 0.2 * near(one)) for one in FIELDS}
+    for hit in after:
+        assert hit.explanation is not None
+        assert hit.explanation.boosts is not None
+        assert hit.explanation.boosts == pytest.approx(adds[hit.id], abs=1e-5)
+        legs = [share for share in hit.explanation.fusion.model_dump().values() if share is not None]
+        assert hit.score == pytest.approx(sum(legs) + sum(hit.explanation.boosts), abs=1e-5)
+        if hit.id in before:
+            assert hit.score == pytest.approx(before[hit.id] + sum(adds[hit.id]), abs=1e-5)
+    assert [hit.score for hit in after] == sorted((hit.score for hit in after), reverse=True)
+    assert [hit.id for hit in after] != list(before)
+    assert [hit.rank for hit in after] == list(range(1, 101))
+    pages = [
+        hit.id for offset in range(0, 100, 20) for hit in hits(engine, mode=mode, boosts=boosts, k=20, offset=offset)
+    ]
+    assert pages == [hit.id for hit in after]
+
+
+def test_a_date_is_an_origin(engine: SearchEngine) -> None:
+    origin = (NOW - timedelta(days=50)).date().isoformat()
+    found = hits(engine, k=100, boosts=[{"field": "added", "half_life": 1, "weight": 100, "origin": origin}])
+    dates = (datetime.fromisoformat(value) for hit in found[:5] for value in values(hit.id, "added"))
+    dated = [abs(one - datetime.fromisoformat(f"{origin}T00:00:00+00:00")) for one in dates]
+    assert len(dated) == 5
+    assert dated == sorted(dated)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("name", ["stars", "added", "kind"])
+def test_hits_are_sorted_and_ties_keep_their_order(engine: SearchEngine, name: str, order: str) -> None:
+    scores = [hit.id for hit in hits(engine, k=100, mode="dense")]
+    found = [hit.id for hit in hits(engine, k=100, mode="dense", sort={"field": name, "order": order})]
+    best = max if order == "desc" else min
+
+    def key(one: str) -> Any:
+        own = values(one, name)
+        return (best(own) if name != "added" else datetime.fromisoformat(best(own)).timestamp()) if own else None
+
+    known = [one for one in scores if key(one) is not None]
+    expected = sorted(known, key=key, reverse=order == "desc")
+    assert found == expected + [one for one in scores if key(one) is None]
+    assert 0 < len(known) <= 100
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_each_hit_is_the_best_of_its_group(engine: SearchEngine, size: int) -> None:
+    everything = hits(engine, k=100, mode="dense")
+    groups: dict[Any, list[Hit]] = {}
+    for hit in everything:
+        value = FIELDS[hit.id].get("part_of")
+        groups.setdefault(hit.id if value is None else (type(value), value), []).append(hit)
+    found = hits(engine, k=100, mode="dense", group_by="part_of", group_size=size)
+    assert [hit.id for hit in found] == [group[0].id for group in groups.values()]
+    assert len(found) > 8  # seven books, true, false, and some that are alone
+    for rank, (hit, group) in enumerate(zip(found, groups.values(), strict=True), start=1):
+        assert hit.group is not None
+        assert (hit.rank, hit.score, hit.group.candidates) == (rank, group[0].score, len(group))
+        assert hit.group.value == FIELDS[hit.id].get("part_of")
+        assert [(one.id, one.score, one.rank) for one in hit.group.hits] == [
+            (one.id, one.score, place) for place, one in enumerate(group[1:size], start=2)
+        ]
+        assert all(one.group is None for one in hit.group.hits)
+    pages = [
+        hit.model_dump()
+        for offset in range(0, len(found), 4)
+        for hit in hits(engine, k=4, offset=offset, mode="dense", group_by="part_of", group_size=size)
+    ]
+    assert pages == [hit.model_dump() for hit in found]
+
+
+def test_groups_of_sorted_and_boosted_candidates_with_snippets_and_explanations(engine: SearchEngine) -> None:
+    found = hits(
+        engine, k=3, group_by="kind", group_size=2, sort={"field": "stars"}, explain=True, snippets={"fields": ["text"]}
+    )
+    assert [hit.group.value for hit in found if hit.group] == [FIELDS[hit.id]["kind"] for hit in found]
+    for hit in found:
+        assert hit.group is not None
+        [other] = hit.group.hits
+        for one in (hit, other):
+            assert one.explanation is not None
+            assert one.explanation.boosts is None
+            assert one.snippets is not None
+            assert one.fields["kind"] == hit.group.value
+        assert max(values(hit.id, "stars")) >= max(values(other.id, "stars"))
+
+
+def test_without_a_number_of_candidates_groups_have_more_of_them(engine: SearchEngine) -> None:
+    counts = [
+        engine.search(SearchRequest.model_validate({"query": QUERY, "k": 60, "mode": "dense", **fields})).candidates
+        for fields in ({}, {"group_by": "part_of"}, {"group_by": "part_of", "group_size": 3})
+    ]
+    assert counts == [100, 100, 200]
+
+
+@pytest.mark.parametrize("diversity", [0.3, 0.7, 1.0])
+def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, diversity: float) -> None:
+    before = hits(engine, k=100, mode="dense")
+    after = hits(engine, k=100, mode="dense", diversity=diversity)
+    assert sorted(hit.id for hit in after) == sorted(hit.id for hit in before)
+    assert after[0].id == before[0].id
+    store = engine.parts.documents.store
+    rows = engine.parts.dense.vectors(np.array([store.ordinal(hit.id) for hit in before]))
+    scores = np.array([hit.score for hit in before])
+    relevance = (scores - scores.min()) / (scores.max() - scores.min())
+    chosen: list[int] = []
+    for _ in before:
+        values_of = [
+            -math.inf
+            if place in chosen
+            else (1 - diversity) * relevance[place]
+            - diversity * max((max(0.0, float(rows[place] @ rows[one])) for one in chosen), default=0.0)
+            for place in range(100)
+        ]
+        chosen.append(int(np.argmax(values_of)))
+    assert [hit.id for hit in after] == [before[place].id for place in chosen]
+    pages = [
+        hit.id
+        for offset in (0, 30, 60, 90)
+        for hit in hits(engine, k=30 if offset < 90 else 10, offset=offset, mode="dense", diversity=diversity)
+    ]
+    assert pages == [hit.id for hit in after]
+
+
+def boosted(field: str, **how: Any) -> dict[str, Any]:
+    return {"boosts": [{"field": field, "weight": 1, **how}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        (boosted("kind", scale=2), "boosts.0.field", "only declared numbers and dates boost: stars, added"),
+        (boosted("title", scale=2), "boosts.0.field", "only declared numbers"),
+        (boosted("stars"), "boosts.0", "give half_life or scale"),
+        (boosted("stars", scale=1, half_life=1), "boosts.0", "give half_life or scale"),
+        (boosted("stars", scale=1, origin=1), "boosts.0", "origin belongs to half_life"),
+        (boosted("stars", half_life=1), "boosts.0.origin", "the field is a number"),
+        (boosted("stars", half_life=1, origin="2024-01-01"), "boosts.0.origin", "expected a number"),
+        (boosted("added", half_life=1, origin=5), "boosts.0.origin", "expected a date"),
+        (boosted("added", half_life=1, origin="soon"), "boosts.0.origin", "expected a date"),
+        (boosted("added", scale=1), "boosts.0.scale", "give half_life, in days"),
+        (boosted("stars", scale=0), "boosts.0.scale", "greater than 0"),
+        ({"boosts": boosted("stars", scale=1)["boosts"] * 11}, "boosts", "at most 10 items"),
+        ({"sort": {"field": "title"}}, "sort.field", "only declared fields can be sorted by: stars, added, kind"),
+        ({"sort": {"field": "stars", "order": "up"}}, "sort.order", "'asc' or 'desc'"),
+        ({"sort": {"field": "stars"}, "diversity": 0.5}, "sort", "leave out boosts and diversity"),
+        ({"diversity": 2}, "diversity", "less than or equal to 1"),
+        ({"group_by": "nix"}, "group_by", "documents have no such field"),
+        ({"group_size": 2}, "group_size", "name the field of the groups with group_by"),
+        ({"group_by": "kind", "group_size": 101}, "group_size", "less than or equal to 100"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(client: TestClient, change: dict[str, Any], field: str, message: str) -> None:
+    answer = client.post("/search", json={"query": QUERY, **change})
+    assert answer.status_code == 422, answer.text
+    [error] = answer.json()["errors"]
+    assert error["field"] == field
+    assert message in error["message"]
+
+
+def test_the_order_takes_its_share_of_the_time(client: TestClient) -> None:
+    timings = client.post("/search", json={"query": QUERY, "diversity": 0.5}).json()["timings_ms"]
+    assert timings["rank"] > 0
+    assert "rank" not in client.post("/search", json={"query": QUERY}).json()["timings_ms"]
