@@ -133,6 +133,17 @@ class Settings(BaseSettings):
         description="Origins whose pages may call the service, as a JSON list, such as "
         '`["https://example.org"]`. `["*"]`: all.',
     )
+    rerank_url: str | None = Field(
+        default=None,
+        repr=False,  # it may hold a password
+        pattern="^https?://",
+        description="Address of a reranking model in the form of text-embeddings-inference, such as "
+        "`http://reranker:8080/rerank`. It reads the first hits of each search, so it is a model in the query path.",
+    )
+    rerank_api_key: str | None = Field(
+        default=None, repr=False, description="Key that the reranking model wants as a bearer token."
+    )
+    rerank_top: int = Field(default=20, ge=1, le=1000, description="Candidates that the reranking model reads.")
     tls_certificate_file: Path | None = Field(
         default=None,
         description="PEM file of the server's certificate and of those that sign it. With it, the service speaks only "

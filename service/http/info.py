@@ -39,6 +39,7 @@ def info_of(engine: SearchEngine) -> Info:
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
+        rerank_top=None if engine.parts.reranker is None else engine.parts.reranker.top,
         modes=engine.modes,
         fields=engine.fields,
         filters=manifest.fields,

@@ -30,6 +30,7 @@ Stage = Literal[
     "rescore",
     "fuse",
     "rank",
+    "rerank",
     "fetch",
     "snippets",
     "facets",
@@ -160,7 +161,7 @@ class Metrics:
 
     def _count_faults(self) -> None:
         self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
-        self.degraded = self._counter("degraded", "Searches answered without a leg.", "leg", "reason")
+        self.degraded = self._counter("degraded", "Searches answered without a leg or the reranker.", "leg", "reason")
         about = "Searches in which a leg did not score the other leg's candidates."
         self.unscored = self._counter("unscored", about, "leg", "reason")
         self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")

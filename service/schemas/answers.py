@@ -1,6 +1,6 @@
 """Models of answers, including errors."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lightretriever.service.schemas.base import LegName, Mode, Model
 from pydantic import Field
@@ -104,6 +104,9 @@ class Hit(Model):
     dense: LegScore | None = Field(description="Null if the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null if the sparse leg was not searched or gave no score in time.")
     bm25: LegScore | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
+    rerank: float | None = Field(
+        default=None, exclude_if=_absent, description="Score by the reranking model; present if it read the hit."
+    )
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
         default=None, exclude_if=_absent, description="By field; present if the request has `snippets`."
@@ -146,8 +149,10 @@ class Timings(Model):
     rank: float | None = Field(
         default=None,
         exclude_if=_absent,
-        description="Present if the request has `boosts`, `diversity`, `sort` or `group_by`.",
+        description="Reading what the order depends on, and ordering, `rerank` included; present if the request has "
+        "`boosts`, `diversity`, `sort` or `group_by`, or a model reranked.",
     )
+    rerank: float | None = Field(default=None, exclude_if=_absent, description="Present if a model reranked.")
     fetch: float | None = Field(default=None, description="Reading the documents.")
     snippets: float | None = Field(
         default=None, exclude_if=_absent, description="Present if the request has `snippets`."
@@ -168,7 +173,9 @@ class SearchResponse(Model):
     """The hits of one search."""
 
     hits: list[Hit]
-    degraded: list[LegName] = Field(description="Legs missing from this ranking, because they failed or were late.")
+    degraded: list[LegName | Literal["rerank"]] = Field(
+        description="Legs missing from this ranking, because they failed or were late; `rerank`: the reranking model."
+    )
     mode: Mode
     task: str
     candidates: int = Field(description="Number of distinct documents that the legs proposed.")

@@ -102,6 +102,12 @@ class Info(Model):
         exclude_if=lambda tasks: not tasks,
         description="By task, the number of queries that the model itself read; present if a task has any.",
     )
+    rerank_top: int | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Candidates that a reranking model reads in each search; present if the service has one. It is a "
+        "model in the query path.",
+    )
     modes: list[Mode] = Field(description="Search modes; `bm25` if the bundle indexes the words of its documents.")
     fields: list[str] = Field(description="Document fields that a request may name.")
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")

@@ -177,6 +177,11 @@ class SearchRequest(Model):
         "them. 1: only by their difference.",
     )
     sort: Sort | None = Field(default=None, description="Order all candidates by a field instead of their scores.")
+    rerank: bool | None = Field(
+        default=None,
+        description="Whether the service's reranking model orders the first candidates anew, if it has one, see "
+        "`/info`. Null: if there is one, and `sort` and `diversity` are not used.",
+    )
     group_by: str | None = Field(
         default=None,
         min_length=1,

@@ -40,7 +40,8 @@ from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.plan import REQUESTS, Parts, Plan
-from lightretriever.service.search.request import RequestLimits, candidates_of
+from lightretriever.service.search.request import RequestLimits, candidates_of, reranks
+from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
 
@@ -204,7 +205,7 @@ class SearchEngine:
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
-        if stuck := self.parts.executor.stuck:
+        if stuck := [name for name in self.parts.executor.stuck if name != RERANK]:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
 
     def close(self) -> None:
@@ -259,6 +260,7 @@ class SearchEngine:
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
             max_explained=settings.max_explained // max(1, explained),
             kinds=manifest.fields,
+            rerank=self.parts.reranker is not None and reranks(request),
         )
 
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.fusion import CandidateTable
-from lightretriever.service.search.ranking import Group
+from lightretriever.service.search.ranking import Group, Ranked
 
-__all__ = ["Plain", "in_groups", "list_hits"]
+__all__ = ["Plain", "add_ranking", "in_groups", "list_hits"]
 
 Plain = dict[str, Any]
 """An answer, or a part of it, with the keys of its model in their order."""
@@ -39,6 +39,19 @@ def list_hits(
         | {"fields": document[1]}
         for rank, (document, score, *of_legs) in enumerate(rows, start=offset + 1)
     ]
+
+
+def add_ranking(hits: list[Plain], ranking: Ranked, columns: list[int]) -> list[Plain]:
+    """Add to the hits, which have these columns, the reranking model's scores, and to explanations what boosts added."""
+    if not ranking.reranked and not len(ranking.boosts):
+        return hits
+    found = []
+    for hit, column in zip(hits, columns, strict=True):
+        added = {} if column not in ranking.reranked else {"rerank": ranking.reranked[column]}
+        if len(ranking.boosts) and "explanation" in hit:
+            added["explanation"] = hit["explanation"] | {"boosts": ranking.boosts[:, column].tolist()}
+        found.append(hit | added)
+    return found
 
 
 def in_groups(hits: list[Plain], groups: list[Group], offset: int) -> list[Plain]:

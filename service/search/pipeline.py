@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,10 @@ from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from lightretriever.service.search.hits import Plain, in_groups, list_hits
+from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
+from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.snippets import add_snippets
 
 __all__ = ["Search"]
@@ -28,6 +29,7 @@ _log = logging.getLogger(__name__)
 # Shares of the deadline, counted from the arrival; they reserve time for the later stages.
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
+_RERANK_UNTIL: Final = 0.97
 
 # Every answer has these times.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
@@ -38,8 +40,8 @@ class Search:
 
     def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
         self.clock = clock
-        self.missing: dict[LegName, Reason] = {}
-        """Legs that did not answer."""
+        self.missing: dict[LegName | Literal["rerank"], Reason] = {}
+        """Legs that did not answer, and the reranking model if it didn't."""
         self.unscored: dict[LegName, Reason] = {}
         """Legs that answered but did not score the other legs' candidates."""
         self._parts = parts
@@ -151,7 +153,7 @@ class Search:
         """Order the candidates by what else the request asks for."""
         request, parts = self._plan.request, self._parts
         names = fields_to_rank(request)
-        if not names and not request.diversity:
+        if not names and not request.diversity and not self._plan.rerank:
             return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
         self._require_time("order the candidates")
         ordinals = table.ordinals[fused.order]
@@ -159,7 +161,28 @@ class Search:
             documents = parts.documents.fetch(ordinals, names) if names else []
             values = {name: [fields.get(name) for _, fields in documents] for name in names}
             vectors, require_time = partial(parts.dense.vectors, ordinals), partial(self._require_time, "diversify")
-            return ranked(request, fused, values, self._plan.kinds, vectors, require_time)
+            kinds, rerank = self._plan.kinds, partial(self._reranked, table)
+            return ranked(request, fused, values, kinds, vectors, rerank, require_time)
+
+    def _reranked(self, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
+        """Ask the reranking model for the scores of the first columns; none if it is not to be asked, fails or is
+        late."""
+        parts, until = self._parts, self._until(_RERANK_UNTIL)
+        if not self._plan.rerank or parts.reranker is None or not columns.size:
+            return []
+        documents = parts.documents.fetch(table.ordinals[columns[: parts.reranker.top]], ["title", "text"])
+        texts = [fields for _, fields in documents]
+        call = partial(parts.reranker.scores, self._plan.request.query, texts, until)
+        outcome = parts.executor.gather({RERANK: call}, until)[RERANK]
+        if outcome.reason is None:
+            self.clock.add(RERANK, outcome.started, outcome.ended)
+            return outcome.get()
+        self.missing[RERANK] = outcome.reason
+        if outcome.error is not None:
+            _log.error("reranker failed", exc_info=outcome.error)
+        if not self._plan.request.allow_partial:
+            raise SearchFailedError("The reranking model failed or was late. Allow partial answers, or more time.")
+        return []
 
     def _answer(
         self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], fused: Fused, ranking: Ranked
@@ -184,12 +207,7 @@ class Search:
                 shares = self._shares(query, legs, ordinals)
                 added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
                 hits = explained(hits, query, parts.encoder, added, legs, shares, require_time)
-                if request.boosts:
-                    boosts = ranking.boosts[:, page].T.tolist()
-                    hits = [
-                        hit | {"explanation": hit["explanation"] | {"boosts": adds}}
-                        for hit, adds in zip(hits, boosts, strict=True)
-                    ]
+        hits = add_ranking(hits, ranking, columns)
         facets = None
         if request.facets:
             self._require_time("count the facets")
@@ -257,5 +275,5 @@ class Search:
         )
 
 
-def _named(missing: Mapping[LegName, Reason], reason: Reason) -> str:
+def _named(missing: Mapping[Any, Reason], reason: Reason) -> str:
     return " and ".join(sorted(name for name, why in missing.items() if why == reason))

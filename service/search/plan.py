@@ -16,6 +16,7 @@ from lightretriever.service.schemas import LegName, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters
+from lightretriever.service.search.rerank import RERANK, Reranker
 from lightretriever.service.settings import Settings
 
 __all__ = ["REQUESTS", "Parts", "Plan"]
@@ -26,13 +27,15 @@ REQUESTS: Final = "requests"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that searches use: query encoder, legs, documents, filters, and the executor that calls the legs."""
+    """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, and the
+    reranking model, if there is one."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
     documents: Documents
     filters: Filters
     executor: Executor
+    reranker: Reranker | None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
@@ -43,15 +46,16 @@ class Parts:
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder = thread.submit(_encoder, bundle)
             backends = Backends.open(bundle, hashed=hashed)
+            reranker = Reranker.of(settings)
+            lanes = [REQUESTS, *backends.legs, *([] if reranker is None else [RERANK])]
             try:
                 return cls(
                     encoder=encoder.result(),
                     legs=backends.legs,
                     documents=Documents(backends.documents, bundle.manifest.field_names),
                     filters=Filters(backends.documents),
-                    executor=Executor(
-                        [REQUESTS, *backends.legs], settings.threads(), patience_s=settings.deadline_ms / 1e3
-                    ),
+                    executor=Executor(lanes, settings.threads(), patience_s=settings.deadline_ms / 1e3),
+                    reranker=reranker,
                 )
             except BaseException:
                 backends.close()
@@ -84,8 +88,8 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
-    from the arrival, the most hits times tokens to explain, the filter's condition as the backends read it, and the
-    kinds of the declared fields."""
+    from the arrival, the most hits times tokens to explain, the filter's condition as the backends read it, the
+    kinds of the declared fields, and whether the reranking model is asked."""
 
     request: SearchRequest
     task: str
@@ -95,6 +99,7 @@ class Plan:
     max_explained: int
     condition: tuple[str, ...] | None
     kinds: Mapping[str, FieldKind]
+    rerank: bool
 
     def legs(self) -> dict[LegName, float]:
         """Give the weights of the legs to search, which excludes weight 0."""

@@ -1,4 +1,4 @@
-"""The order of the candidates after fusion: boosts, diversity, sorting and groups.
+"""The order of the candidates after fusion: boosts, diversity, sorting, a reranking model, and groups.
 
     boosted(d) = fused(d) + sum of what each boost adds
 
@@ -45,12 +45,14 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """The candidates in their last order. order: (m,) columns of the table, or of the best of each group; scores:
-    (u,); boosts: (b, u), what each boost adds; groups: as many as `order`, if the request groups."""
+    (u,); boosts: (b, u), what each boost adds; reranked: by column, the reranking model's score; groups: as many as
+    `order`, if the request groups."""
 
     order: Columns
     scores: npt.NDArray[np.float64]
     boosts: npt.NDArray[np.float64]
-    groups: list[Group] | None = field(default=None)
+    reranked: Mapping[int, float] = field(default_factory=dict)
+    groups: list[Group] | None = None
 
 
 def fields_to_rank(request: SearchRequest) -> list[str]:
@@ -67,12 +69,14 @@ def ranked(
     values: Values,
     kinds: Mapping[str, FieldKind],
     vectors: Callable[[], npt.NDArray[np.float32]],
+    rerank: Callable[[npt.NDArray[np.intp]], Sequence[float]],
     require_time: Callable[[], None],
 ) -> Ranked:
     """Order the candidates as the request says.
 
     kinds: those of the declared fields. vectors: gives the candidates' vectors (m, D) of length 1, in the order of
-    `Fused.order`. `require_time` is called between the steps of diversity and may raise.
+    `Fused.order`. rerank: gives the reranking model's scores of the first of the given columns, or none. `require_time`
+    is called between the steps of diversity and may raise.
     """
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
@@ -88,10 +92,13 @@ def ranked(
     if request.sort is not None:
         places = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], places)
     order = columns[places].tolist()
+    reranked = dict(zip(order, rerank(columns[places]), strict=False))
+    order[: len(reranked)] = sorted(reranked, key=lambda column: -reranked[column])
     if request.group_by is None:
-        return Ranked(order, scores, boosts)
-    groups = _grouped(order, [values[request.group_by][place] for place in places.tolist()], request.group_size)
-    return Ranked([group.columns[0] for group in groups], scores, boosts, groups)
+        return Ranked(order, scores, boosts, reranked)
+    by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))
+    groups = _grouped(order, [by_column[column] for column in order], request.group_size)
+    return Ranked([group.columns[0] for group in groups], scores, boosts, reranked, groups)
 
 
 def _boosted(boost: Boost, kind: FieldKind, value: object) -> float:

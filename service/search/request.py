@@ -9,7 +9,7 @@ from lightretriever.service.schemas import Boost, EmbeddingsRequest, EncodeReque
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
-__all__ = ["RequestLimits", "candidates_of", "search_cost"]
+__all__ = ["RequestLimits", "candidates_of", "reranks", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
@@ -24,6 +24,11 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
     hits = (request.offset + request.k) * (1 if request.group_by is None else request.group_size)
     times = -(-hits // settings.candidates)
     return min(times * settings.candidates, settings.max_candidates)
+
+
+def reranks(request: SearchRequest) -> bool:
+    """Whether the reranking model orders the candidates of a search anew, if there is one."""
+    return not (request.sort or request.diversity) if request.rerank is None else request.rerank
 
 
 def search_cost(request: SearchRequest, settings: Settings) -> int:
@@ -135,6 +140,11 @@ class RequestLimits:
                 yield FieldError("sort.field", message, shortened(request.sort.field))
             if request.boosts or request.diversity:
                 yield FieldError("sort", "the field alone gives the order: leave out boosts and diversity")
+        if request.rerank:
+            if self._settings.rerank_url is None:
+                yield FieldError("rerank", "the service has no reranking model (setting rerank_url)", value=True)
+            if request.sort is not None or request.diversity:
+                yield FieldError("rerank", "sort and diversity give the order: leave one of them out", value=True)
         if request.group_by is not None:
             yield from self._of_fields("group_by", [request.group_by])
         elif request.group_size > 1:

@@ -84,7 +84,7 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     terminal.follow(DOCS / "howto" / "embeddings.md")
     assert '"object":"embedding","index":1' in terminal.said
     terminal.follow(DOCS / "howto" / "ranking.md")
-    assert '"group":{"value":"kitchen","candidates":' in terminal.said
+    assert "kitchen Kettle with a thermometer 5\n" in terminal.said
     assert terminal.stop() == 0
     terminal.follow(DOCS / "howto" / "own-vectors.md")
     assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said

@@ -1,0 +1,71 @@
+"""A reranking model behind a URL, asked in the form of text-embeddings-inference's `POST /rerank`.
+
+It reads query and documents together, so it is a model in the query path, and off unless the settings name one.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+import orjson
+from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.service.settings import Settings
+
+__all__ = ["RERANK", "Reranker"]
+
+RERANK: Final = "rerank"
+"""The lane, the stage, and the name in `degraded`."""
+
+_LONGEST_ANSWER: Final = 1_000_000  # bytes
+_OPENER: Final = build_opener(ProxyHandler({}))
+
+
+class Reranker:
+    """Asks the model for the relevance of the first `top` candidates. Thread-safe."""
+
+    def __init__(self, url: str, key: str | None, top: int) -> None:
+        self.top = top
+        self._url = url
+        self._headers = {"content-type": "application/json", "accept": "application/json"}
+        if key is not None:
+            self._headers["authorization"] = f"Bearer {key}"
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Reranker | None":
+        """Give that of the settings, if they name one."""
+        if settings.rerank_url is None:
+            return None
+        return cls(settings.rerank_url, settings.rerank_api_key, settings.rerank_top)
+
+    def scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
+        """Give a score for each document, of its title and text, until the `perf_counter` time `until`.
+
+        OSError if there is no answer, ValueError if it is not the expected JSON.
+        """
+        texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for fields in documents]
+        body = orjson.dumps({"query": query, "texts": texts, "truncate": True})
+        request = Request(self._url, body, self._headers)
+        left_s = max(0.001, until - perf_counter())
+        try:
+            with _OPENER.open(request, timeout=left_s) as answer:
+                content = answer.read(_LONGEST_ANSWER)
+        except HTTPError as error:
+            raise OSError(f"the reranker answered {error.code}: {error.read(300)!r}") from error
+        return _read(content, len(texts))
+
+
+def _read(content: bytes, count: int) -> list[float]:
+    """Read a list of one {"index": i, "score": s} for each text, in any order."""
+    given = json.loads(content)
+    try:
+        found = {item["index"]: float(item["score"]) for item in given}
+        scores = [found[place] for place in range(count)]
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"the reranker did not give an index and a score for each text: {content[:200]!r}") from error
+    if len(given) != count or not all(map(math.isfinite, scores)):
+        raise ValueError(f"the reranker gave {len(given)} scores for {count} texts, or one that is not finite")
+    return scores

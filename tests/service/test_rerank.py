@@ -1,0 +1,175 @@
+"""The reranking model: a real HTTP server that speaks the form of text-embeddings-inference, and scores by length."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import InvalidRequestError, SearchFailedError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+
+from tests.service.conftest import SETTINGS
+
+Answer = Callable[[dict[str, Any]], tuple[int, Any]]
+KEY = "rerank-key"
+
+
+def by_length(request: dict[str, Any]) -> tuple[int, Any]:
+    scores = [{"index": place, "score": 1 / len(text)} for place, text in enumerate(request["texts"])]
+    return 200, sorted(scores, key=lambda one: -one["score"])
+
+
+class Model:
+    """A reranking model whose answers a test chooses, and the requests that it got."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answer: Answer = by_length
+        self.asked: list[dict[str, Any]] = []
+
+
+@contextmanager
+def running() -> Iterator[Model]:
+    of_server = Model("")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name that http.server calls
+            assert (self.path, self.headers["authorization"]) == ("/rerank", f"Bearer {KEY}")
+            of_server.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            status, content = of_server.answer(of_server.asked[-1])
+            body = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        of_server.url = f"http://127.0.0.1:{server.server_port}/rerank"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield of_server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def running_model() -> Iterator[Model]:
+    with running() as model:
+        yield model
+
+
+@pytest.fixture
+def model(running_model: Model) -> Model:
+    running_model.answer = by_length
+    running_model.asked.clear()
+    return running_model
+
+
+@pytest.fixture(scope="module")
+def engine_with_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
+    settings = SETTINGS.model_copy(
+        update={"rerank_url": running_model.url, "rerank_api_key": KEY, "rerank_top": 7, "deadline_ms": 10_000}
+    )
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        yield engine
+
+
+def search(engine: SearchEngine, **fields: Any) -> Any:
+    return engine.search(SearchRequest.model_validate({"query": "play music", "candidates": 30, **fields}))
+
+
+def test_the_first_candidates_are_in_the_models_order(engine_with_model: SearchEngine, model: Model) -> None:
+    before = search(engine_with_model, k=20, rerank=False).hits
+    after = search(engine_with_model, k=20).hits
+    [asked] = model.asked
+    assert asked["query"] == "play music"
+    assert len(asked["texts"]) == 7
+    assert after[7:] == before[7:]
+    assert sorted(hit.id for hit in after[:7]) == sorted(hit.id for hit in before[:7])
+    scores = {hit.id: 1 / len(text) for hit, text in zip(before, asked["texts"], strict=False)}
+    assert [hit.rerank for hit in after[:7]] == sorted(scores.values(), reverse=True)
+    assert all(hit.rerank == scores[hit.id] for hit in after[:7])
+    assert {hit.id: hit.score for hit in after} == {hit.id: hit.score for hit in before}
+    assert all(hit.rerank is None for hit in (*after[7:], *before))
+    pages = [search(engine_with_model, k=5, offset=offset).hits for offset in (0, 5, 10, 15)]
+    assert [hit for page in pages for hit in page] == after
+    every = search(engine_with_model, k=30).hits
+    grouped = search(engine_with_model, k=3, group_by="year").hits
+    first_of = {hit.fields["year"]: hit.id for hit in reversed(every)}
+    assert [hit.id for hit in grouped] == [hit.id for hit in every if first_of[hit.fields["year"]] == hit.id][:3]
+
+
+def test_each_text_is_title_and_text(engine_with_model: SearchEngine, model: Model) -> None:
+    hits = search(engine_with_model, k=7, rerank=False).hits
+    search(engine_with_model)
+    expected = [f"{hit.fields['title']} {hit.fields['text']}".strip() for hit in hits]
+    assert [text.strip() for text in model.asked[0]["texts"]] == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (500, b"out of memory"),
+        (200, b"no JSON"),
+        (200, []),
+        (200, {"error": "x"}),
+        (200, [{"index": 0, "score": 1}] * 7),
+        (200, [{"index": place, "score": None} for place in range(7)]),
+        (200, b'[{"index": 0, "score": NaN}]'),
+        (200, [{"index": place, "score": 1} for place in range(8)]),
+    ],
+)
+def test_a_model_that_fails_is_named_and_the_order_stays(
+    engine_with_model: SearchEngine, model: Model, answer: tuple[int, Any]
+) -> None:
+    model.answer = lambda _: answer
+    before = search(engine_with_model, rerank=False)
+    after = search(engine_with_model)
+    assert after.degraded == ["rerank"]
+    assert after.hits == before.hits
+    with pytest.raises(SearchFailedError, match="reranking model"):
+        search(engine_with_model, allow_partial=False)
+
+
+def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: Model) -> None:
+    release = threading.Event()
+    model.answer = lambda request: (release.wait(30), by_length(request))[1]
+    try:
+        found = search(engine_with_model, deadline_ms=1500)
+        assert found.degraded == ["rerank"]
+        assert found.hits
+        assert b'lightretriever_degraded_total{leg="rerank",reason="late"} 1.0' in engine_with_model.metrics.text()
+    finally:
+        release.set()
+
+
+def test_sorting_and_diversity_are_not_reranked(engine_with_model: SearchEngine, model: Model) -> None:
+    search(engine_with_model, diversity=0.5)
+    assert not model.asked
+    with pytest.raises(InvalidRequestError, match="leave one of them out"):
+        search(engine_with_model, diversity=0.5, rerank=True)
+
+
+def test_info_says_that_there_is_a_model_in_the_query_path(
+    engine_with_model: SearchEngine, client: TestClient, model: Model
+) -> None:
+    with TestClient(create_app(engine_with_model)) as with_model:
+        assert with_model.get("/info").json()["rerank_top"] == 7
+        assert with_model.post("/search", json={"query": "music"}).json()["timings_ms"]["rerank"] > 0
+    assert "rerank_top" not in client.get("/info").json()
+    refused = client.post("/search", json={"query": "music", "rerank": True})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "rerank"
+    assert "rerank_url" in refused.json()["errors"][0]["message"]
