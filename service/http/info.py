@@ -41,6 +41,7 @@ def info_of(engine: SearchEngine) -> Info:
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
         rerank_top=None if engine.parts.reranker is None else engine.parts.reranker.top,
         modes=engine.modes,
+        examples=engine.examples if settings.api_keys_file is None else [],
         fields=engine.fields,
         filters=manifest.fields,
         limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),

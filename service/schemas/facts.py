@@ -109,6 +109,11 @@ class Info(Model):
         "model in the query path.",
     )
     modes: list[Mode] = Field(description="Search modes; `bm25` if the bundle indexes the words of its documents.")
+    examples: list[str] = Field(
+        default_factory=list,
+        exclude_if=lambda examples: not examples,
+        description="Queries to try, made of documents; absent if the service has API keys.",
+    )
     fields: list[str] = Field(description="Document fields that a request may name.")
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")
     limits: Limits

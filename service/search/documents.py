@@ -1,6 +1,7 @@
 """The stored documents: JSON objects, read by ordinal or id."""
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,6 +20,8 @@ _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
 _SAMPLE: Final = 1000
 _PROBE_WORDS: Final = 8
+_FEWEST_WORDS: Final = 3
+_CLAUSE: Final = re.compile(r"[.,;:!?](?:\s|$)|\s[(\[–-]")
 
 
 @contextmanager
@@ -79,6 +82,16 @@ class Documents:
         """Give up to `count` query-like texts: the first words of documents spread over the index."""
         texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
         return [probe for text in texts if (probe := " ".join(text.split()[:_PROBE_WORDS]))]
+
+    def examples(self, count: int) -> list[str]:
+        """Give up to `count` queries to try, from documents spread over the index: titles of several words, or else how
+        the text begins."""
+        found = []
+        for document in self._sample(count + 2)[1:-1]:  # the first and the last of a corpus are often odd
+            title, text = (_CLAUSE.split(str(document.get(name) or ""))[0].split() for name in ("title", "text"))
+            if words := (title if len(title) >= _FEWEST_WORDS else text or title)[:_PROBE_WORDS]:
+                found.append(" ".join(words))
+        return list(dict.fromkeys(found))
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
         size = min(count, self.store.count)

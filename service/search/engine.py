@@ -49,6 +49,7 @@ __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
+_EXAMPLES: Final = 3
 T = TypeVar("T")
 
 
@@ -78,6 +79,8 @@ class SearchEngine:
             filters=manifest.fields,
             modes=self.modes,
         )
+        self.examples = parts.documents.examples(_EXAMPLES)
+        """Queries to try, made of documents."""
         self._warm = False
         self._closed = False
         if metrics is None:

@@ -42,7 +42,7 @@ def list_hits(
 
 
 def add_ranking(hits: list[Plain], ranking: Ranked, columns: list[int]) -> list[Plain]:
-    """Add to the hits, which have these columns, the reranking model's scores, and to explanations what boosts added."""
+    """Add the reranking model's scores to the hits, which have these columns, and to explanations what boosts added."""
     if not ranking.reranked and not len(ranking.boosts):
         return hits
     found = []

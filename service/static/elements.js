@@ -36,6 +36,21 @@ function show(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
+const UNITS = { kb: "kB", mb: "MB", gb: "GB", bytes: "bytes", ms: "ms", s: "s", days: "days", kg: "kg", km: "km", m: "m" };
+
+// A field's name for people, and the unit that it ends in: "installed_kb" is "Installed (kB)".
+function labelled(name) {
+  const words = name.split("_"), unit = words.length > 1 ? UNITS[words.at(-1)] : undefined;
+  const plain = (unit ? words.slice(0, -1) : words).join(" "), own = plain.charAt(0).toUpperCase() + plain.slice(1);
+  return { own, unit, label: unit ? `${own} (${unit})` : own };
+}
+
+// A field with its value: "Installed: 120 kB".
+function named(name, value) {
+  const { own, unit } = labelled(name);
+  return `${own}: ${show(value)}${unit ? ` ${unit}` : ""}`;
+}
+
 // The text with its marks, whose places count Unicode characters.
 function marked(element, text, marks) {
   const characters = Array.from(text);

@@ -84,7 +84,7 @@ function buildFilters(fields) {
   for (const [field, kind] of Object.entries(fields)) {
     if (kind === "keyword" && !facets.includes(field)) continue;
     const group = make("fieldset"), values = make("div", "values"), inputs = {};
-    group.append(make("legend", "", field), values);
+    group.append(make("legend", "", labelled(field).label), values);
     if (kind !== "keyword") for (const end of ["from", "to"]) inputs[end] = boundInput(values, field, kind, end);
     groups.set(field, { group, values, inputs });
   }

@@ -115,7 +115,7 @@ function scoresElement(hit, best) {
   for (const [leg, name] of Object.entries(LEGS)) {
     if (leg === "bm25" && !hit.bm25) continue;
     const found = hit[leg], rank = found?.rank ? `rank ${found.rank}` : "not proposed";
-    scores.append(make("dt", `leg ${leg}`, name), make("dd", "", found ? `${number(found.score)} · ${rank}` : "–"));
+    scores.append(make("dt", `leg ${leg}`, name), make("dd", "", found ? `${rank} · score ${number(found.score)}` : "–"));
   }
   return scores;
 }
@@ -127,7 +127,8 @@ function hitElement(hit, best) {
   heading.append(make("span", "rank", String(hit.rank)));
   if (title) shorten(heading, title); else heading.append(hit.id);
   left.append(heading);
-  const facts = Object.entries(others).map(([name, value]) => `${name}: ${show(value)}`);
+  const facts = Object.entries(others).map(([name, value]) => named(name, value));
+  if (hit.group?.candidates > 1) facts.unshift(`${hit.group.candidates - 1} more of this file among the candidates`);
   if (title && title.whole !== hit.id) facts.unshift(hit.id);
   if (facts.length) left.append(make("div", "facts", facts.join(" · ").slice(0, 200)));
   if (text) left.append(textElement(text, title ? title.text : hit.id));

@@ -79,7 +79,24 @@ async function learnNow() {
   if (!moved) ownWeight();
   buildFilters(filters);
   byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}, encoded by ${bundle.model}` +
-    (bundle.trained ? "." : " (not trained for retrieval).") + " No model in the query path.";
+    (bundle.trained ? "." : " (not trained for retrieval).") +
+    (facts.rerank_top ? " A model reranks the first hits." : " No model in the query path.");
+  showExamples(facts.examples || []);
+}
+
+function showExamples(examples) {
+  const links = examples.map((example) => {
+    const link = make("a", "", example);
+    link.href = `#${new URLSearchParams({ q: example })}`;
+    return link;
+  });
+  byId("examples").replaceChildren(" Try: ", ...links.flatMap((link, i) => (i ? [" · ", link] : [link])));
+  byId("examples").hidden = !links.length;
+}
+
+// Passages of files, as `lightretriever corpus` makes them, are shown file by file.
+function grouped() {
+  return facts.fields.includes("path") ? { group_by: "path" } : {};
 }
 
 // The searches that make the page: one, or one for each column; then one for each field whose counts need their own.
@@ -91,7 +108,7 @@ function searches(mode) {
   const main = modes.map((one) => ({
     ...asked,
     mode: one,
-    ...(compared ? { fields: ["title"], snippets: { ...SNIPPETS, fields: ["title"] } } : { explain: true, snippets: SNIPPETS }),
+    ...(compared ? { fields: ["title"], snippets: { ...SNIPPETS, fields: ["title"] } } : { explain: true, snippets: SNIPPETS, ...grouped() }),
     ...(one === ranked && facets.length && { facets }),
   }));
   const { filter: _, ...unfiltered } = asked;
@@ -110,6 +127,7 @@ async function search(entry) {
   byId("balance").hidden = mode !== "hybrid" && mode !== "compare";
   document.body.classList.toggle("wide", mode === "compare");
   document.body.classList.toggle("busy", Boolean(query.value.trim()));
+  document.body.classList.toggle("asked", Boolean(query.value.trim()));
   if (!query.value.trim()) { clear(); byId("welcome").hidden = false; return; }
   try {
     await learn();
@@ -184,10 +202,11 @@ function append(answer) {
   if (!items.length) shown.most = shown.number;
   const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
-  say((number ? `${number} of ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
+  const unit = shown.body.group_by ? "files in" : "of";
+  say((number ? `${number} ${unit} ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
-  byId("shown").textContent = number < most ? `${number} of ${candidates} candidates are shown.`
+  byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} candidates are shown.`
     : number === candidates ? `All ${candidates} candidates are shown.`
     : `The first ${number} of ${candidates} candidates are shown, as many as a search lists.`;
   return items[0];

@@ -1,0 +1,87 @@
+"""What the page makes of documents: example queries, files with several passages, names and units of fields."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from lightretriever.service.http.api_keys import new_key
+from playwright.sync_api import Page, expect
+
+from tests.service.browsing import search_for
+from tests.service.process import serving
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+QUERY = "play music from the terminal"
+
+
+@dataclass(frozen=True)
+class Passage(TinyDocument):
+    """A passage of one of nine files."""
+
+    number: int = 0
+
+    @property
+    def raw(self) -> bytes:
+        made = {"path": f"notes/{self.number % 9}.md", "installed_kb": self.number, "last_change": "2024-05-31"}
+        return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **made}).encode()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    documents = [Passage(one.id, one.title, one.text, one.year, n) for n, one in enumerate(tiny_documents(90))]
+    path = tmp_path_factory.mktemp("page") / "bundle"
+    make_tiny_bundle(path, documents=documents, fields={"installed_kb": "number"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(bundle: Path) -> Iterator[str]:
+    with serving(bundle, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+def test_an_empty_page_has_queries_to_try(page: Page, site: str, messages: list[str]) -> None:
+    examples = httpx2.get(f"{site}/info", timeout=60).json()["examples"]
+    assert len(examples) == 3
+    links = page.locator("#examples a")
+    expect(links).to_have_count(3)
+    assert links.all_inner_texts() == examples
+    links.nth(1).click()
+    expect(page.locator("li.hit").first).to_be_visible()
+    assert page.get_by_role("searchbox").input_value() == examples[1]
+    assert messages == []
+
+
+def test_each_file_is_one_hit_with_names_and_units(page: Page) -> None:
+    search_for(page, QUERY)
+    hits = page.locator("li.hit")
+    expect(hits).to_have_count(9)
+    expect(page.get_by_role("status")).to_contain_text("9 files in 90 candidates, ranked in")
+    facts = hits.first.locator(".facts").inner_text()
+    assert "9 more of this file among the candidates" in facts
+    assert "Installed: " in facts
+    assert " kB" in facts
+    assert "Last change: 2024-05-31" in facts
+    expect(page.locator("#fields legend")).to_have_text("Installed (kB)")
+    expect(hits.first).to_contain_text(re.compile(r"Denserank \d+ · score 0\.\d+"))
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_the_first_hit_is_in_the_upper_third_of_a_phone(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 780})
+    search_for(page, QUERY)
+    box = page.locator("li.hit").first.bounding_box()
+    assert box is not None
+    assert box["y"] <= 260
+
+
+def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps([new_key("one", ["search"])[1].model_dump()]))
+    environment = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}
+    with serving(bundle, environment) as url:
+        assert "examples" not in httpx2.get(f"{url}/info", timeout=60).json()
