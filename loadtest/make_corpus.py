@@ -35,8 +35,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.pipeline.build import encoded_batches
+from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
 __all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
@@ -160,9 +159,10 @@ class SyntheticCorpus:
 
 def read_sample(recipe: Recipe) -> Sample:
     """Read the encoded documents of a recipe, cut like its bundle. Raises ResumeError if some are missing."""
-    store = ShardStore(recipe.work / "encode")
     manifest = Bundle.open(recipe.output).manifest
-    return Sample.of(list(encoded_batches(store, recipe.corpus.open())), manifest.dimension, manifest.sparse.top_k)
+    return Sample.of(
+        list(encoded_batches(recipe.work, recipe.corpus.open())), manifest.dimension, manifest.sparse.top_k
+    )
 
 
 def make_bundle(

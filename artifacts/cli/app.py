@@ -16,6 +16,7 @@ from lightretriever.artifacts.cli.options import (
     ModelOption,
     OutputOption,
     OverwriteOption,
+    PartOption,
     RecipeArgument,
     SkipOption,
     TopKOption,
@@ -38,6 +39,7 @@ from lightretriever.artifacts.cli.tune import tune
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.files.shards import Part
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe
@@ -126,18 +128,22 @@ def encode(
     device: DeviceOption = None,
     work: WorkOption = None,
     limit: LimitOption = None,
+    part: PartOption = None,
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Encode the corpus with the full LLM, in shards; a stopped run goes on where it was."""
+    """Encode the corpus with the full LLM, in shards: texts that were encoded before are kept."""
     with running("encode", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded, own = recipe_of(context), None if part is None else Part.parse(part)
         stages = _stages()
-        with work_lock(loaded.work):
-            store, skipped = stages.run_encode(loaded, stages.load_recipe_encoder(loaded))
-        _report_skipped(skipped, cut=store.totals().cut)
-        job.summary = encode_summary(store, skipped)
-        job.summary.next = next_command(context, next_stage(loaded), recipe)
+        with work_lock(loaded.work, shared=own is not None):
+            encoding = stages.run_encode(loaded, stages.load_recipe_encoder(loaded), own)
+        job.summary = encode_summary(encoding)
+        _report_skipped(encoding.skipped, cut=job.summary.cut)
+        missing = encoding.store.missing_parts()
+        job.summary.next = next_command(context, "encode" if missing else next_stage(loaded), recipe)
+        if missing:
+            job.summary.next += f" --part {missing[0]}"
 
 
 def refine(
@@ -205,12 +211,16 @@ def build(
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
             encoder = stages.load_recipe_encoder(loaded)
-            stages.run_tables(loaded, encoder)
-            stages.run_encode(loaded, encoder)
+            if loaded.distil is None:
+                stages.run_tables(loaded, encoder)
+            encoding = stages.run_encode(loaded, encoder)
+            if loaded.distil is not None:  # the tables are fitted to the encoded corpus
+                stages.run_tables(loaded, encoder)
             if loaded.refine is not None:
                 for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():
                     typer.echo(line, err=True)
-            job.summary = _bundle(context, "build", loaded, overwrite)
+            bundle = _bundle(context, "build", loaded, overwrite)
+            job.summary = bundle.model_copy(update=encoding.counts._asdict())
             _compare_with_bm25(context, loaded)
 
 

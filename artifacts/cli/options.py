@@ -16,6 +16,7 @@ __all__ = [
     "ModelOption",
     "OutputOption",
     "OverwriteOption",
+    "PartOption",
     "RecipeArgument",
     "SkipOption",
     "TopKOption",
@@ -39,6 +40,9 @@ HeadOption = Annotated[
     Path | None, typer.Option("--head-queries", help="Query log: the model reads its most frequent (head.queries).")
 ]
 TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
+PartOption = Annotated[
+    str | None, typer.Option("--part", metavar="I/N", help="Only every N-th shard from the I-th on, for N machines.")
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 
 _KEYS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
@@ -24,6 +24,9 @@ from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.build import refined_folder, work_head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.encode import Encoding
 
 __all__ = [
     "bundle_summary",
@@ -47,18 +50,20 @@ def tables_summary(
     return TablesSummary(command=command, path=str(recipe.work / "tables"), tables=made)
 
 
-def encode_summary(store: ShardStore, skipped: Skipped) -> EncodeSummary:
-    """Of an encoded corpus."""
-    totals = store.totals()
+def encode_summary(encoding: "Encoding") -> EncodeSummary:
+    """Of an encoded corpus, or of the part of it that was encoded."""
+    store, names = encoding.store, encoding.names
+    totals = store.totals(names)
     return EncodeSummary(
         command="encode",
         path=str(store.path),
         documents=totals.documents,
-        skipped=skipped.count,
+        **encoding.counts._asdict(),
+        skipped=encoding.skipped.count,
         cut=totals.cut,
         terms=totals.terms,
-        dimension=store.read(0).dense.shape[1],
-        shards=store.count(),
+        dimension=store.read(names[0]).dense.shape[1] if names else 0,
+        shards=totals.shards,
         bytes=folder_size(store.path)[1],
     )
 
@@ -110,12 +115,18 @@ def next_stage(recipe: Recipe) -> str:
         files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
     if not all(file.is_file() for file in files):
         return "table" if recipe.distil is None else "distil-table"
-    if not (work / "encode" / "done.json").is_file():
+    if not (work / "encode" / "shards.json").is_file():
         return "encode"
-    refined = recipe.refine is None or all(
-        (refined_folder(recipe, task) / "table.npy").is_file() for task in recipe.tasks
-    )
-    return "index" if refined else "refine"
+    documents = ShardStore(work / "encode").documents
+    if recipe.refine is None:
+        fitted = all(_fitted(work / "tables" / task, documents) for task in recipe.tasks)
+        return "index" if fitted else "distil-table"
+    return "index" if all(_fitted(refined_folder(recipe, task), documents) for task in recipe.tasks) else "refine"
+
+
+def _fitted(folder: Path, documents: object) -> bool:
+    """Whether a table is there, and was fitted to these documents or to none."""
+    return (folder / "table.npy").is_file() and read_json(folder / "plan.json").get("documents", documents) == documents
 
 
 def _manifest(bundle: Path) -> Manifest | None:

@@ -120,11 +120,15 @@ class TablesSummary(Summary):
 
 
 class EncodeSummary(Summary):
-    """Of `encode`: `terms` are sparse terms of all documents together, `skipped` bad lines of the corpus, `cut`
-    documents that are longer than the model reads."""
+    """Of `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there; `removed`
+    are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together, `skipped` bad
+    lines of the corpus, `cut` documents that are longer than the model reads."""
 
     command: Literal["encode"]
     documents: int
+    reused: int
+    encoded: int
+    removed: int
     skipped: int
     cut: int
     terms: int
@@ -133,21 +137,26 @@ class EncodeSummary(Summary):
     bytes: int
 
     def made(self) -> Iterator[str]:
-        """One line, and those of `left_out`."""
+        """Two lines, and those of `left_out`."""
         yield (
             f"{self.path}: {self.documents:,} documents, {self.terms:,} sparse terms in {self.shards:,} shards, "
             f"{megabytes(self.bytes)}"
         )
+        yield _read(self.reused, self.encoded, self.removed)
         yield from left_out(self.skipped, self.cut)
 
 
 class BundleSummary(Summary):
-    """Of `index` and `build`: `version` is the manifest's digest, `skipped` and `cut` are those of `encode`."""
+    """Of `index` and `build`: `version` is the manifest's digest, the other counts are those of `encode`; `index` has
+    null for `reused`, `encoded` and `removed`."""
 
     command: Literal["index", "build"]
     name: str
     version: str
     documents: int
+    reused: int | None = None
+    encoded: int | None = None
+    removed: int | None = None
     skipped: int
     cut: int
     dimension: int
@@ -157,11 +166,13 @@ class BundleSummary(Summary):
     bytes: int
 
     def made(self) -> Iterator[str]:
-        """One line."""
+        """One or two lines, and those of `left_out`."""
         yield (
             f"{self.path}: {self.documents:,} documents × {self.dimension}, {self.tokens:,} tokens, "
             f"tasks {', '.join(self.tasks)}; {self.files} files, {megabytes(self.bytes)}"
         )
+        if self.reused is not None and self.encoded is not None and self.removed is not None:
+            yield _read(self.reused, self.encoded, self.removed)
         yield from left_out(self.skipped, self.cut)
 
 
@@ -261,6 +272,10 @@ class ErrorObject(_Part):
     """What stands on stdout in place of the summary."""
 
     error: ErrorInfo
+
+
+def _read(reused: int, encoded: int, removed: int) -> str:
+    return f"documents: {reused:,} reused, {encoded:,} encoded, {removed:,} removed"
 
 
 def left_out(skipped: int, cut: int) -> Iterator[str]:

@@ -25,24 +25,25 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path, *, last: bool = False) -> Iterator[BinaryIO]:
+def new_file(path: Path, *, last: bool = False, partial: str | None = None) -> Iterator[BinaryIO]:
     """Yield a file that takes the name `path` when the block ends well, and is gone else. Its folder is made.
 
     `path` has either its old or its whole new content, whatever happens. With `last`, the file is the command's result:
-    from its renaming on, a signal no longer stops the command. Raises DiskError.
+    from its renaming on, a signal no longer stops the command. Until then it has the name `partial`, by default one
+    that the next attempt takes again. Raises DiskError.
     """
-    partial = path.with_name(f"{path.name}.partial")
+    written = path.with_name(partial or f"{path.name}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with partial.open("wb") as file:
+            with written.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             if last:
                 commit_point()
-            partial.replace(path)
+            written.replace(path)
         except BaseException:
             with suppress(OSError):
-                partial.unlink()
+                written.unlink()
             raise

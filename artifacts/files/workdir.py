@@ -3,10 +3,11 @@
 import fcntl
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
@@ -15,19 +16,25 @@ __all__ = ["check_plan", "read_json", "scratch_folder", "work_lock", "write_atom
 
 
 @contextmanager
-def work_lock(work: Path) -> Iterator[None]:
-    """Hold a work directory for this process. Raises ResumeError while another process holds it, and DiskError where
-    it can't be made."""
+def work_lock(work: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold a work directory for this process, or `shared` with others that share it.
+
+    A process that has it alone removes what killed ones left half written. Raises ResumeError while another process
+    holds it, and DiskError where it can't be made.
+    """
     with writing(work):
         work.mkdir(parents=True, exist_ok=True)
         lock = (work / ".lock").open("w")
     with lock as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ResumeError(
                 f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
             ) from error
+        for leftover in () if shared else work.rglob("*.partial"):
+            if leftover.is_file():
+                leftover.unlink()
         yield
 
 
@@ -38,26 +45,29 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def check_plan(file: Path, plan: dict[str, Any], *, growing: str | None = None) -> None:
+def check_plan(
+    file: Path, plan: dict[str, Any], *, growing: str | None = None, renew: Callable[[], None] | None = None
+) -> None:
     """Begin a job by writing its plan, or go on with one that was begun with the same plan.
 
     `plan` names every input and setting that changes the output. The list under the key `growing` may have got longer
-    since. Raises ResumeError that names each difference.
+    since. Where nothing but the `documents` differ, `renew` removes what was made of the earlier ones, and the job
+    begins again. Raises ResumeError that names each other difference.
     """
-    begun = read_json(file) if file.is_file() else None
-    if begun and growing and plan[growing][: len(begun.get(growing, []))] == begun.get(growing):
-        begun[growing] = plan[growing]
-    if begun is None or begun == plan:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
-        return
+    begun = read_json(file) if file.is_file() else plan
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
-    if keys:
+    if growing in keys and plan[growing][: len(begun.get(growing, []))] == begun.get(growing):
+        keys.remove(growing)
+    if keys == ["documents"] and renew is not None:
+        renew()
+    elif keys:
         differences = "; ".join(f"{key}: {begun.get(key)!r} there, {plan.get(key)!r} now" for key in keys)
         raise ResumeError(
             f"{file}: this work directory was begun with other inputs ({differences}).",
             remedy="Use the same inputs, another work directory, or delete this one.",
         )
+    if begun is plan or begun != plan:
+        write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -72,6 +82,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that `path` has either its old or its whole new content, whatever happens. Raises DiskError."""
-    with new_file(path) as file:
+    """Write a file so that `path` has either its old or its whole new content, whatever happens, also where several
+    processes write it. Raises DiskError."""
+    with new_file(path, partial=f"{path.name}.{uuid4().hex}.partial") as file:
         file.write(content)

@@ -2,46 +2,38 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, ModelInfo, ModelSource
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
-from lightretriever.artifacts.corpus.beir import Corpus, Document, Skipped, read_queries
+from lightretriever.artifacts.corpus.beir import Corpus, Skipped, read_queries
 from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.shards import ShardStore, ShardTotals
+from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
-    "SPARSE_TOKENIZER",
     "build_bundle",
     "check_before_build",
-    "encoded_batches",
     "head_plan",
     "head_texts",
-    "next_document",
-    "no_document_left",
     "refined_folder",
     "work_head_files",
 ]
-
-SPARSE_TOKENIZER = "sparse_tokenizer.json"
-"""In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -64,32 +56,32 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     setting or corpus than the recipe has now.
     """
     facts = _read(recipe, "backbone.json", "table")
-    store, corpus = ShardStore(recipe.work / "encode"), recipe.corpus.open()
     plan = _read(recipe, "encode/plan.json", "encode")
-    totals = store.totals()
-    _check_same(recipe, facts, plan, corpus)
-    heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan.get("impacts", "learned")))
-    tables = {task: replace(_table(recipe, task), head=heads.get(task)) for task in recipe.tasks}
-    own = recipe.work / SPARSE_TOKENIZER if facts.get("sparse", {}).get("tokenizer") else None
+    store, corpus = ShardStore(recipe.work / "encode"), recipe.corpus.open()
+    store.names()
+    _check_same(recipe, facts, store, corpus)
+    heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
+    tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
+    terms = terms_tokenizer(recipe.work)
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
         model=_model_info(recipe, facts),
-        corpus=_corpus_info(recipe, plan, totals),
+        corpus=_corpus_info(recipe, store),
         tokenizer_file=recipe.work / "tokenizer.json",
         lowercase=facts["lowercase"],
         tables=tables,
         default_task=recipe.default_task,
-        documents=encoded_batches(store, corpus),
+        documents=encoded_batches(recipe.work, corpus),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         table_dtype=recipe.index.table_dtype,
         factory=recipe.index.factory,
         top_k=recipe.index.top_k or plan["top_k"],
         quantization=plan["quantization"],
-        impacts=plan.get("impacts", "learned"),
-        idf=_idf(recipe, facts, plan, own or recipe.work / "tokenizer.json"),
+        impacts=plan["impacts"],
+        idf=_idf(recipe, facts, plan, terms),
         sparse_model=_sparse_source(recipe, facts),
-        sparse_tokenizer_file=own,
+        sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         weights=recipe.index.weights,
         fields=recipe.corpus.fields,
         words=recipe.index.words,
@@ -104,11 +96,12 @@ def _queries(recipe: Recipe) -> list[str]:
     return [] if recipe.index.queries is None else list(read_queries(recipe.index.queries).values())
 
 
-def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], corpus: Corpus) -> None:
+def _check_same(recipe: Recipe, facts: dict[str, Any], store: ShardStore, corpus: Corpus) -> None:
     """Every stage must have been run with the model, the corpus and the settings that the recipe has now."""
-    made = {"model of the encoded corpus": plan["model"], "corpus": plan["corpus_sha256"]}
+    plan = store.plan
+    made = {"model of the encoded corpus": plan["model"], "corpus": store.documents["corpus_sha256"]}
     made |= {f"encode.{key}": plan[key] for key in ("max_length", "top_k")} | {"encode.lowercase": facts["lowercase"]}
-    if "impacts" in plan and "top_k" not in recipe.encode.model_fields_set:
+    if plan["impacts"] != "learned" and "top_k" not in recipe.encode.model_fields_set:
         del made["encode.top_k"]  # all terms of BM25 are kept by default
     now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"], "corpus": corpus.sha256()}
     now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
@@ -118,11 +111,15 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], cor
         table = _read(recipe, f"tables/{task}/plan.json", "table")
         made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
         now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
-    differences = [f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]]
+    differences = {
+        key: f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]
+    }
     if differences:
+        elsewhere = "Run `table` and `encode` again with this recipe in another work directory."
+        again = "Run `lightretriever encode` with this recipe again."
         raise ResumeError(
-            f"{recipe.work}: the stages don't fit together ({'; '.join(differences)}).",
-            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+            f"{recipe.work}: the stages don't fit together ({'; '.join(differences.values())}).",
+            remedy=again if list(differences) == ["corpus"] else elsewhere,
         )
 
 
@@ -132,7 +129,7 @@ def _idf(
     """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none. BM25
     beside learned impacts has the corpus' own by default, where the model brings none."""
     wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")
-    if wanted == "auto" and begun is None and plan.get("impacts") == "both":
+    if wanted == "auto" and begun is None and plan["impacts"] == "both":
         wanted = "corpus"
     if wanted is None or (wanted == "auto" and begun is None):
         return None
@@ -152,13 +149,13 @@ def _idf(
     return idf
 
 
-def _corpus_info(recipe: Recipe, plan: dict[str, Any], totals: ShardTotals) -> CorpusInfo:
+def _corpus_info(recipe: Recipe, store: ShardStore) -> CorpusInfo:
     return CorpusInfo(
         name=recipe.corpus.name,
         licence=recipe.corpus.licence,
-        sha256=plan["corpus_sha256"],
-        skipped=totals.skipped,
-        cut=totals.cut,
+        sha256=store.documents["corpus_sha256"],
+        skipped=store.skipped,
+        cut=store.totals().cut,
     )
 
 
@@ -238,16 +235,18 @@ def _heads(recipe: Recipe, facts: dict[str, Any], *, sparse: bool) -> dict[str, 
     return heads
 
 
-def _table(recipe: Recipe, task: str) -> TableInput:
-    folder, stage = recipe.work / "tables" / task, "table"
+def _table(recipe: Recipe, task: str, store: ShardStore) -> TableInput:
+    folder, stage = recipe.work / "tables" / task, "table" if recipe.distil is None else "distil-table"
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"
-        begun = _read(recipe, f"tables/{task}/{folder.name}/plan.json", stage)["settings"]
-        if begun != recipe.refine.model_dump(mode="json"):
-            raise ResumeError(
-                f"{folder}: was refined with other settings.", remedy="Remove it, and run `refine` again."
-            )
-    file = folder / "table.npy"
+    begun, file = _read(recipe, str(folder.relative_to(recipe.work) / "plan.json"), stage), folder / "table.npy"
+    if recipe.refine is not None and begun["settings"] != recipe.refine.model_dump(mode="json"):
+        raise ResumeError(f"{folder}: was refined with other settings.", remedy="Remove it, and run `refine` again.")
+    if begun.get("documents", store.documents) != store.documents:
+        raise ResumeError(
+            f"{folder}: was fitted to other documents than those that are encoded.",
+            remedy=f"Run `lightretriever {stage}` with this recipe again.",
+        )
     if not file.is_file():
         raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` to its end.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))
@@ -258,37 +257,3 @@ def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
     if not file.is_file():
         raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
     return read_json(file)
-
-
-def encoded_batches(store: ShardStore, corpus: Corpus) -> Iterator[EncodedBatch]:
-    """Shards joined with the documents' JSON, id by id."""
-    documents = iter(corpus)
-    with ProgressBar("index", total=store.totals().documents, unit="documents") as progress:
-        for shard in store:
-            raws = [next_document(documents, document_id).raw for document_id in shard.ids]
-            progress.advance(len(raws))
-            dense = shard.dense.astype(np.float32)
-            yield EncodedBatch(shard.ids, raws, dense, shard.indptr, shard.terms, shard.impacts)
-    no_document_left(documents)
-
-
-def next_document(documents: Iterator[Document], document_id: str) -> Document:
-    """The next document of a corpus, which has the id that the shards have there. Raises ResumeError."""
-    document = next(documents, None)
-    if document is None or document.id != document_id:
-        raise _differ(f'"{document_id}"', "its end" if document is None else f'"{document.id}"')
-    return document
-
-
-def no_document_left(documents: Iterator[Document]) -> None:
-    """Read a corpus to its end, bad lines too, so that they are counted. Raises ResumeError for a further document."""
-    extra = next(documents, None)
-    if extra is not None:
-        raise _differ("its end", f'"{extra.id}"')
-
-
-def _differ(encoded: str, found: str) -> ResumeError:
-    return ResumeError(
-        f"The encoded shards and the corpus differ: the shards have {encoded} where the corpus has {found}.",
-        remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
-    )

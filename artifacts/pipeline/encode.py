@@ -1,28 +1,59 @@
 """Encode a corpus: dense vectors and sparse impacts of every document, in resumable shards."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256
+import numpy.typing as npt
+from lightretriever.artifacts.corpus.beir import Corpus, Skipped, file_sha256
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.files.shards import EncodedRow, EncodedShard, Part, ShardStore, text_digest
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["QUANTIZATION", "encode_corpus", "encoded_shard", "length_sorted_batches", "write_shards"]
-
-T = TypeVar("T")
+__all__ = [
+    "QUANTIZATION",
+    "Counts",
+    "Encoding",
+    "Written",
+    "encode_corpus",
+    "encoded_rows",
+    "length_sorted_batches",
+    "write_shards",
+]
 
 QUANTIZATION: Final = 100
 """Impacts per unit of weight."""
+
+_NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
+
+
+class Counts(NamedTuple):
+    """Of the documents of a run, the vectors of the `reused` were there, and the model read the `encoded`; `removed`
+    counts the texts of an earlier corpus that this one no longer has."""
+
+    reused: int
+    encoded: int
+    removed: int
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a run made: the `store` that has it, and the `names` of the corpus' shards, or of those of its part.
+
+    `skipped` are bad lines of the corpus.
+    """
+
+    store: ShardStore
+    names: list[str]
+    counts: Counts
+    skipped: Skipped
 
 
 def encode_corpus(
@@ -33,77 +64,102 @@ def encode_corpus(
     *,
     vectors: Path | None = None,
     ids: Path | None = None,
-) -> ShardStore:
-    """Encode every document of `corpus` into the shards of `work`; shards that are there are kept.
+    part: Part | None = None,
+) -> Encoding:
+    """Encode every document of `corpus` into the shards of `work`, or a `part` of the shards; what is there is kept.
 
-    Dense vectors are the encoder's, or those of the file `vectors`, in the order of `ids` (see `GivenVectors`).
-    Impacts are the encoder's, BM25 over its sparse side's tokens, or both, as `encoder.impacts` says. Killed at any
-    point and called again, it loses at most one shard and ends with byte-identical files: a shard is a fixed run of
-    documents, batched by itself.
+    Dense vectors are the encoder's, or those of the file `vectors`, in the order of `ids` (see `GivenVectors`). Impacts
+    are the encoder's, none where they are BM25: `index` adds that, which depends on the whole corpus. Killed at any
+    point and called again, it loses at most one shard and ends with byte-identical files. After a change of the corpus
+    it encodes the new texts alone, to the bytes of a new directory, if the encoder reads each text by itself, as all do
+    on a CPU.
 
-    Raises ResumeError when `work` was begun with another corpus, model or setting, CorpusError for a corpus without
-    documents or tokens, and RecipeError when the given vectors don't fit corpus or encoder.
+    Raises ResumeError when `work` was begun with another model or setting, CorpusError for a corpus without documents,
+    and RecipeError when the given vectors don't fit corpus or encoder.
     """
-    store = ShardStore.begin(work, _plan(encoder, corpus, settings, vectors))
+    store = ShardStore.begin(work, _plan(encoder, settings, given=vectors is not None))
     total = corpus.count()
     given = None if vectors is None else GivenVectors.open(vectors, ids, encoder, corpus, total)
-    bm25 = None
-    if encoder.impacts != "learned":
-        texts = (document.full_text for document in corpus)
-        bm25 = Bm25Encoder.of(texts, encoder.sparse_tokenizer, QUANTIZATION, settings.top_k, encoder.bm25_factor)
+    documents = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
+    documents["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
     with ProgressBar("encode", total=total, unit="documents") as progress:
 
-        def encode_part(first: int, part: list[Document]) -> EncodedShard:
-            texts = [document.full_text for document in part]
+        def encode(ids: list[str], texts: list[str]) -> list[EncodedRow]:
             if given is None:
                 made = encoder.encode_documents(texts, progress=progress)
             else:
-                made = Encoded(given.of_documents(first, len(part)), encoder.encode_impacts(texts))
-                progress.advance(len(part))
-            if bm25 is not None:
-                made = replace(made, sparse=bm25.impacts(texts, made.sparse))
-            return encoded_shard([document.id for document in part], made, cut=encoder.count_cut(texts))
+                made = Encoded(np.zeros((len(texts), encoder.hidden_size), np.float32), encoder.encode_impacts(texts))
+                progress.advance(len(texts))
+            return encoded_rows(ids, made, encoder.are_cut(texts))
 
-        write_shards(store, corpus, settings.shard_size, encode_part, progress)
-    return store
+        items = ((document.id, document.full_text) for document in corpus)
+        dense = None if given is None else given.of_documents
+        written = write_shards(store, items, settings.shard_size, encode, progress, part=part, dense=dense)
+    removed = store.left(written.names, written.texts)
+    store.finish(written.names, documents, skipped=corpus.skipped.count, part=part)
+    names = [name for place, name in enumerate(written.names) if part is None or part.has(place)]
+    return Encoding(store, names, Counts(written.reused, written.encoded, removed), corpus.skipped)
+
+
+@dataclass
+class Written:
+    """The `names` of all shards, the digests of all `texts`, and how many of the run's part were `reused` and
+    `encoded`."""
+
+    names: list[str] = field(default_factory=list)
+    texts: set[bytes] = field(default_factory=set)
+    reused: int = 0
+    encoded: int = 0
 
 
 def write_shards(
     store: ShardStore,
-    items: Iterable[T],
+    items: Iterable[tuple[str, str]],
     size: int,
-    encode: Callable[[int, list[T]], EncodedShard],
+    encode: Callable[[list[str], list[str]], list[EncodedRow]],
     progress: ProgressBar,
-) -> None:
-    """Encode items in shards of `size` each, all but those that are there.
+    *,
+    part: Part | None = None,
+    dense: Callable[[int, int], npt.NDArray[np.float32]] | None = None,
+) -> Written:
+    """Write the shards of `size` texts each, given by id and text, that are not there, or a `part` of them.
 
-    `encode` also gets the place of the first item, and advances the progress.
+    `encode` is called with ids and texts that no shard has, and advances the progress. `dense` gives the vectors
+    (n, H) of n texts from a place on, where they are not the encoder's.
     """
-    number, rest = 0, iter(items)
-    while part := list(islice(rest, size)):
-        if store.has(number):
-            progress.skip(len(part))
-        else:
-            store.write(number, encode(number * size, part))
-        number += 1
-    store.finish(number, skipped=items.skipped.count if isinstance(items, Corpus) else 0)
+    written, rest = Written(), iter(items)
+    while chunk := list(islice(rest, size)):
+        ids, texts = [one for one, _ in chunk], [text_digest(text) for _, text in chunk]
+        place = len(written.names)
+        given = None if dense is None else dense(place * size, len(chunk)).astype(np.float16)
+        name = store.name(ids, texts, given)
+        written.names.append(name)
+        written.texts.update(texts)
+        own = part is None or part.has(place)
+        if store.has(name) or not own:
+            progress.skip(len(chunk))
+            written.reused += len(chunk) if own else 0
+            continue
+        rows = store.rows(texts)
+        new = [row for row, text in enumerate(texts) if text not in rows]
+        progress.skip(len(chunk) - len(new))
+        written.reused += len(chunk) - len(new)
+        written.encoded += len(new)
+        if new:
+            made = encode([ids[row] for row in new], [chunk[row][1] for row in new])
+            rows |= zip([texts[row] for row in new], made, strict=True)
+        shard = EncodedShard.of(ids, texts, [rows[text] for text in texts])
+        store.write(name, shard if given is None else replace(shard, dense=given))
+    return written
 
 
-def encoded_shard(ids: list[str], made: Encoded, *, cut: int = 0) -> EncodedShard:
-    """A shard of n documents, of which `cut` are longer than the model reads; their vectors are stored as float16.
-    Raises ModelError for one that is not finite."""
-    dense, sparse = made.dense.astype(np.float16), made.sparse or []
+def encoded_rows(ids: list[str], made: Encoded, cut: Sequence[bool]) -> list[EncodedRow]:
+    """Documents as a shard holds them, their vectors as float16. Raises ModelError for one that is not finite."""
+    dense, sparse = made.dense.astype(np.float16), made.sparse or [_NO_TERMS] * len(ids)
     if not np.isfinite(dense).all():
         bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
         raise ModelError(f'Document "{bad}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
-    return EncodedShard(
-        ids,
-        dense,
-        np.cumsum([0, *([len(terms) for terms, _ in sparse] or [0] * len(ids))]).astype(np.int64),
-        np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in sparse)]),
-        np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in sparse)]),
-        cut,
-    )
+    return [EncodedRow(*row) for row in zip(dense, *zip(*sparse, strict=True), cut, strict=True)]
 
 
 def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
@@ -119,23 +175,14 @@ def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int)
         yield batch
 
 
-def _plan(encoder: Encoder, corpus: Corpus, settings: EncodeRecipe, vectors: Path | None) -> dict[str, Any]:
-    plan = {
-        "corpus_sha256": corpus.sha256(),
-        "limit": corpus.limit,
-        "skip_bad": corpus.skip_bad,
+def _plan(encoder: Encoder, settings: EncodeRecipe, *, given: bool) -> dict[str, Any]:
+    return {
         "model": encoder.fingerprint,
         "device": encoder.device.type,
         "software": software(),
         "quantization": QUANTIZATION,
-        **settings.model_dump(include={"max_length", "top_k", "shard_size"}),
+        "impacts": encoder.impacts,
+        "bm25_factor": encoder.bm25_factor,
+        "given_vectors": given,
+        **settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
     }
-    if encoder.impacts != "learned":
-        # Earlier shards have other terms: the unknown token, and the first word as it stands at the start of a text.
-        plan |= {"impacts": encoder.impacts, "terms": "those of queries"}
-        plan["vectors_sha256"] = None
-    if vectors is not None:
-        plan["vectors_sha256"] = file_sha256(vectors)
-    if encoder.impacts == "learned" or settings.batch_tokens is not None:
-        plan["batch_tokens"] = settings.batch_tokens
-    return plan if encoder.bm25_factor is None else plan | {"bm25_factor": encoder.bm25_factor}

@@ -102,8 +102,8 @@ class Encoder(ABC):
         """Vectors of documents. Raises ModelError for what the model can't read."""
 
     @abstractmethod
-    def count_cut(self, texts: Sequence[str]) -> int:
-        """How many documents are longer than it reads."""
+    def are_cut(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each document is longer than it reads."""
 
     @abstractmethod
     def encode_queries(

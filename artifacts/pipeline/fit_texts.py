@@ -5,8 +5,6 @@ that it has read already (`encoded_documents`) and from sentences that its teach
 are never read.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Document, read_queries
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.files.workdir import check_plan, read_json
-from lightretriever.artifacts.pipeline.build import next_document, no_document_left
-from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.files.shards import EncodedRow, ShardStore
+from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.pipeline.encode import encoded_rows, write_shards
+from lightretriever.artifacts.pipeline.encoded import next_document, no_document_left
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import Bags, FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
@@ -64,7 +62,7 @@ class DistilTexts:
 
         The encoder's vectors of the latter are kept below `teacher`.
         """
-        targets = teacher_vectors(self.encoder, self.texts, instruction, teacher)
+        targets = teacher_vectors(self.encoder, self.texts, instruction, teacher, alone=True)
         bags = [ids[: self.encoder.longest] for ids in self.encoder.tokenizer.as_queries(self.texts)]
         random = np.random.default_rng(self.settings.seed)  # what is held out is the end of these
         read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
@@ -118,7 +116,7 @@ def with_sentences(texts: FitTexts, recipe: Recipe, settings: RefineRecipe, teac
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
     found = corpus_sentences(recipe.corpus.open(), settings.sentences, settings.seed)
     bags = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
-    targets = teacher_vectors(teacher, list(bags), "", folder)
+    targets = teacher_vectors(teacher, list(bags), "", folder, alone=True)
     order = np.random.default_rng(settings.seed).permutation(len(bags))
     drawn = list(bags.values())
     return FitTexts(
@@ -149,32 +147,34 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
 
 
 def teacher_vectors(
-    encoder: Encoder, texts: Sequence[str], instruction: str | None, folder: Path
+    encoder: Encoder, texts: Sequence[str], instruction: str | None, folder: Path, *, alone: bool = False
 ) -> npt.NDArray[np.float16]:
     """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
 
-    They are kept in parts below `folder`, so that a stopped run goes on where it was. Raises ResumeError when the
-    folder was begun with other texts, another encoder or another instruction, or a part can't be read.
+    They are kept in shards below `folder`, so that a stopped run goes on where it was, and one over other texts encodes
+    only the new ones. With `alone`, on a CPU, each query is read by itself, so that its vector doesn't depend in its
+    last bits on those beside it; short ones then take twice as long. Raises ResumeError when the folder was begun with
+    another encoder or another instruction, or a shard can't be read.
     """
-    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
-    plan = {"model": encoder.fingerprint, "instruction": instruction, "texts": len(texts), "sha256": digest}
-    check_plan(folder / "plan.json", {**plan, "device": encoder.device.type, "software": software()})
-    parts = [np.zeros((0, encoder.hidden_size), dtype=np.float16)]
+    step = 1 if alone and encoder.device.type == "cpu" else _PART
+    plan = {"model": encoder.fingerprint, "instruction": instruction, "device": encoder.device.type}
+    store = ShardStore.begin(folder, {**plan, "software": software(), "alone": alone})
     with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
-        for start in range(0, len(texts), _PART):
-            file, chunk = folder / f"part-{start:08d}.npy", texts[start : start + _PART]
-            if file.is_file():
-                progress.skip(len(chunk))
+
+        def encode(ids: list[str], new: list[str]) -> list[EncodedRow]:
+            if instruction is None:
+                made = [encoder.encode_documents(new)]
             else:
-                if instruction is None:
-                    made = encoder.encode_documents(chunk)
-                else:
-                    made = encoder.encode_queries(chunk, instruction)
-                write_array(file, made.dense.astype(np.float16))
-                progress.advance(len(chunk))
-            parts.append(read_array(file))
-    return np.concatenate(parts)
+                parts = (new[start : start + step] for start in range(0, len(new), step))
+                made = [encoder.encode_queries(part, instruction) for part in parts]
+            progress.advance(len(new))
+            dense = np.concatenate([one.dense for one in made])
+            return encoded_rows(ids, Encoded(dense), [False] * len(new))
+
+        names = write_shards(store, (("", text) for text in texts), _PART, encode, progress).names
+    store.finish(names, documents=None)
+    return np.concatenate([np.zeros((0, encoder.hidden_size), dtype=np.float16), *(shard.dense for shard in store)])
 
 
 def _tokens(tokenizer: TextTokenizer, texts: list[str], longest: int | None) -> list[npt.NDArray[np.int32]]:

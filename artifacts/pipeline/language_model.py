@@ -59,12 +59,16 @@ class LanguageModel(Encoder):
         return cls(**shared, hidden_size=size, longest=longest, backbone=backbone, settings=settings)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
-        """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once."""
+        """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once.
+
+        On a CPU each text is read by itself, unless the settings say how many positions at a time: this takes about as
+        long, and a vector doesn't depend in its last bits on the texts beside it.
+        """
         backbone, settings = self.backbone, self.settings
         sequences = backbone.document_ids(texts, settings.max_length)
         dense = np.empty((len(texts), self.hidden_size), dtype=np.float32)
         sparse: dict[int, ImpactRow] = {}
-        batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 2_048)
+        batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 1)
         with torch.inference_mode():
             for batch in length_sorted_batches(sequences, batch_tokens):
                 states = _last_hidden_states(backbone, [sequences[index] for index in batch])
@@ -76,13 +80,13 @@ class LanguageModel(Encoder):
                     progress.advance(len(batch))
         return Encoded(dense, [sparse[index] for index in range(len(texts))] if self.has_sparse else None)
 
-    def count_cut(self, texts: Sequence[str]) -> int:
-        """How many documents have more tokens than it reads, special ones included."""
+    def are_cut(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each document has more tokens than it reads, special ones included."""
         longest = self.settings.max_length
         read = self.backbone.document_ids(texts, longest + 1)
-        return sum(
+        return [
             len(ids) > longest or len(text) > CHARS_PER_TOKEN * longest for ids, text in zip(read, texts, strict=True)
-        )
+        ]
 
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None

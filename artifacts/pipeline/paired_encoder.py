@@ -68,9 +68,9 @@ class PairedEncoder(Encoder):
         """Impacts of documents; None where they are BM25. Raises ModelError."""
         return self.sparse.encode_documents(texts).sparse if self.has_sparse else None
 
-    def count_cut(self, texts: Sequence[str]) -> int:
-        """How many documents are longer than one of the two reads, of whichever there are more."""
-        return max(self.dense.count_cut(texts), self.sparse.count_cut(texts))
+    def are_cut(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each document is longer than one of the two reads."""
+        return [a or b for a, b in zip(self.dense.are_cut(texts), self.sparse.are_cut(texts), strict=True)]
 
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None

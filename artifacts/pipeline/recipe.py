@@ -87,15 +87,15 @@ class EncodeRecipe(Section):
     the sum of `both`, in which `bm25_factor` is that of BM25 (None: what the adapter was trained with). None takes what
     the adapter was trained for, or else `learned`; a bi-encoder has only `bm25`.
     `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
-    `batch_tokens` positions per forward pass, padding included (None: 2,048 on a CPU, 32,768 on CUDA); `shard_size`
-    documents per shard file.
+    `batch_tokens` positions per forward pass, padding included, at least one document (None: 32,768 on CUDA, one
+    document on a CPU); `shard_size` documents per shard file.
     """
 
     impacts: Literal["learned", "bm25", "both"] | None = None
     bm25_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
-    batch_tokens: int | None = Field(default=None, ge=8)
+    batch_tokens: int | None = Field(default=None, ge=1)
     shard_size: int = Field(default=512, ge=1)
     lowercase: bool = True
 

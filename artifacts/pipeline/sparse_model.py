@@ -64,10 +64,11 @@ class SparseModel(Encoder):
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
         rows: list[ImpactRow] = []
+        batch = 1 if self.device.type == "cpu" else _BATCH  # by themselves, texts don't change each other's last bits
         for start in range(0, len(texts), _BATCH):
             part = list(texts[start : start + _BATCH])
             weights = self.model.encode_document(
-                part, batch_size=_BATCH, convert_to_sparse_tensor=False, show_progress_bar=False
+                part, batch_size=batch, convert_to_sparse_tensor=False, show_progress_bar=False
             )
             if not bool(torch.isfinite(weights).all()):
                 raise ModelError(f"{self.name}: a weight is not finite.", remedy="Set sparse.dtype to float32.")
@@ -76,12 +77,12 @@ class SparseModel(Encoder):
                 progress.advance(len(part))
         return Encoded(np.empty((len(texts), 0), dtype=np.float32), rows)
 
-    def count_cut(self, texts: Sequence[str]) -> int:
-        """How many documents have more tokens than it reads, special ones included."""
+    def are_cut(self, texts: Sequence[str]) -> list[bool]:
+        """Whether each document has more tokens than it reads, special ones included."""
         if self.longest is None:
-            return 0
+            return [False] * len(texts)
         reads = route(self.model, "document")[0].tokenizer
-        return sum(len(ids) > self.longest for ids in reads(list(texts), truncation=False, verbose=False)["input_ids"])
+        return [len(ids) > self.longest for ids in reads(list(texts), truncation=False, verbose=False)["input_ids"]]
 
     def encode_queries(
         self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None

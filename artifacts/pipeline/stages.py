@@ -5,10 +5,11 @@ WORK/backbone.json       what the later stages need to know of the encoder
 WORK/tokenizer.json      its tokenizer
 WORK/sparse_tokenizer.json   that of the terms, where another model makes them and has another tokenizer
 WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
-WORK/encode/             encoded documents in shards
+WORK/encode/             encoded documents in shards (see `files.shards`)
 WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
     training.json        with `distil`: how it was fitted
-    teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
+    states/              with `distil`: part-*.npy, the encoder's states of single tokens
+    teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to, in shards
     head/                with `head`: texts.json, vectors.npy (n, H), sparse.npy, plan.json; part-*.npy until they are
     refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
@@ -17,21 +18,22 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.corpus.beir import Skipped, file_sha256, find_file
+from lightretriever.artifacts.corpus.beir import file_sha256, find_file
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import SPARSE_TOKENIZER, refined_folder
-from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.pipeline.encode import Encoding, encode_corpus
+from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
@@ -119,16 +121,17 @@ def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | N
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
 
 
-def run_encode(recipe: Recipe, encoder: Encoder) -> tuple[ShardStore, Skipped]:
-    """Encode the recipe's corpus into shards. Also returns the corpus lines that were skipped."""
+def run_encode(recipe: Recipe, encoder: Encoder, part: Part | None = None) -> Encoding:
+    """Encode the recipe's corpus into shards, or a `part` of them; see `encode_corpus`."""
     corpus, folder = recipe.corpus.open(), recipe.work / "encode"
     vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
     settings = encoder.settings if isinstance(encoder, LanguageModel | PairedEncoder) else recipe.encode
-    return encode_corpus(encoder, corpus, settings, folder, vectors=vectors, ids=ids), corpus.skipped
+    return encode_corpus(encoder, corpus, settings, folder, vectors=vectors, ids=ids, part=part)
 
 
 def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
-    """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept.
+    """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept, but with
+    `distil` those that were fitted to other documents.
 
     The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
     With `distil`, the corpus is encoded next, and the tables are fitted to what the encoder makes of whole texts.
@@ -165,7 +168,7 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
 
 def run_refine(recipe: Recipe) -> dict[str, Path]:
     """Fit the tables of every task to the encoded corpus; task name → file of shape (V, D) float32. What is there is
-    kept.
+    kept, unless it was fitted to other documents.
 
     Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded but the
     `refine.teacher`, where the recipe names one, and no query and no judgment is read. Raises ResumeError when tables
@@ -177,14 +180,16 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
         raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
     folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
     begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
-    encoded = read_json(recipe.work / "encode" / "plan.json")
-    if encoded["corpus_sha256"] != (now := recipe.corpus.open().sha256()):
+    store = ShardStore(recipe.work / "encode")
+    store.names()
+    if (then := store.documents["corpus_sha256"]) != (now := recipe.corpus.open().sha256()):
         raise ResumeError(
-            f"{recipe.work}: the corpus has the SHA-256 {now} now, {encoded['corpus_sha256']} when it was encoded.",
-            remedy="Run `encode` again with this recipe in another work directory.",
+            f"{recipe.work}: the corpus has the SHA-256 {now} now, {then} when it was encoded.",
+            remedy="Run `encode` again with this recipe.",
         )
     plan = {
-        "documents": hashlib.sha256(json.dumps(encoded, sort_keys=True).encode()).hexdigest(),
+        "documents": store.documents,
+        "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),
         "settings": settings.model_dump(mode="json"),
         "software": software(),
     }
@@ -219,10 +224,9 @@ def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | Non
 def _fit_distilled(
     recipe: Recipe, distil: DistilTableRecipe, encoder: Encoder, folders: Mapping[str, Path]
 ) -> dict[str, Path]:
-    encoded = run_encode(recipe, encoder)[0].plan
     plan = {
         "model": encoder.fingerprint,
-        "documents": {key: encoded.get(key) for key in ("corpus_sha256", "limit", "skip_bad", "vectors_sha256")},
+        "documents": run_encode(recipe, encoder).store.documents,
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
         "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
         **_where(encoder),
@@ -232,7 +236,9 @@ def _fit_distilled(
     def make(task: str) -> FittedTable:
         all_texts, instruction = texts_of(), recipe.tasks[task]
         texts = all_texts.of_task(instruction, folders[task] / "teacher")
-        states = token_rows(encoder, instruction, folders[task])
+        kept = folders[task] / "states"
+        check_plan(kept / "plan.json", {"model": encoder.fingerprint, "instruction": instruction, **_where(encoder)})
+        states = token_rows(encoder, instruction, kept)
         return fit_table(distinct_rows(states, all_texts.statistics), texts, distil)
 
     return _make(folders, {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}, make)
@@ -245,11 +251,12 @@ def _make(
 ) -> dict[str, Path]:
     """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
 
-    Beside a fitted table stands `training.json`: the agreement of every epoch.
+    Beside a fitted table stands `training.json`: the agreement of every epoch. One that was fitted to other documents
+    is made again.
     """
     files = {task: folder / "table.npy" for task, folder in folders.items()}
     for task, folder in folders.items():
-        check_plan(folder / "plan.json", plans[task])
+        check_plan(folder / "plan.json", plans[task], renew=partial(files[task].unlink, missing_ok=True))
     for task, file in files.items():
         if not file.is_file():
             made = make(task)

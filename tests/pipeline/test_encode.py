@@ -12,8 +12,10 @@ import torch
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encode import QUANTIZATION, encode_corpus, encoded_shard
+from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.encoder import resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -32,9 +34,8 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_backbone: Backbone, tmp_path: Path) -> None:
     documents = list(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)))
     names = [document.id for document in documents]
-    shard = encoded_shard(
-        names, LanguageModel.of(any_backbone, SETTINGS).encode_documents([document.full_text for document in documents])
-    )
+    encoder, corpus = LanguageModel.of(any_backbone, SETTINGS), Corpus(tmp_path / "corpus.jsonl")
+    (shard,) = encode_corpus(encoder, corpus, SETTINGS.model_copy(update={"shard_size": 20}), tmp_path / "work").store
     assert shard.ids == names
     for row, document in enumerate(documents):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
@@ -67,8 +68,9 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     room = SETTINGS.max_length - len(backbone.frame([]))
     texts = [lengths[room - 1], lengths[room], lengths[room + 1], "a " * 100_000, " " * 100_000 + "a"]
     encoder = LanguageModel.of(backbone, SETTINGS)
-    assert encoder.count_cut([replace(document, title="", text=text).full_text for text in texts]) == 2
-    store = encode_corpus(encoder, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work")
+    cut = encoder.are_cut([replace(document, title="", text=text).full_text for text in texts])
+    assert cut == [False, False, True, True, False]
+    store = encode_corpus(encoder, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work").store
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
     assert store.totals().cut == longer
 
@@ -102,7 +104,7 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         assert process.wait() == -signal.SIGKILL
     kept = files(tmp_path / "killed" / "encode")
     assert 1 < len(kept) < 31
-    assert "done.json" not in kept
+    assert "shards.json" not in kept
     for work in ("killed", "whole"):
         assert start(tmp_path / work).wait() == 0
     whole = files(tmp_path / "whole" / "encode")
@@ -112,25 +114,14 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
 
 
 def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) -> None:
-    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
-    whole = files(encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, tmp_path / "work").path)
-    (tmp_path / "work" / "shard-00001.npz").unlink()
-    (tmp_path / "work" / "shard-00001.npz.partial").write_bytes(b"PK half")
-    assert files(encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, tmp_path / "work").path) == whole
-
-
-@pytest.mark.parametrize("change", ["corpus", "setting"])
-def test_other_inputs_are_refused_in_a_begun_directory(backbone: Backbone, tmp_path: Path, change: str) -> None:
-    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
-    encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, tmp_path / "work")
-    settings = SETTINGS
-    if change == "corpus":
-        corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 21))
-    else:
-        settings = SETTINGS.model_copy(update={"top_k": 21})
-    expected = r"top_k: 20 there, 21 now" if change == "setting" else "corpus_sha256"
-    with pytest.raises(ResumeError, match=expected):
-        encode_corpus(LanguageModel.of(backbone, settings), corpus, settings, tmp_path / "work")
+    corpus, work = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "work"
+    store = encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, work).store
+    whole, file = files(work), work / f"{store.names()[1]}.npz"
+    file.rename(work / f"{file.name}.0123.partial")
+    with work_lock(work):
+        encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, work)
+    (work / ".lock").unlink()
+    assert files(work) == whole
 
 
 def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path) -> None:
@@ -139,8 +130,8 @@ def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path
         Corpus(write_corpus(tmp_path / "c.jsonl", 12)),
         SETTINGS,
         tmp_path / "work",
-    )
-    (tmp_path / "work" / "done.json").unlink()
+    ).store
+    (tmp_path / "work" / "shards.json").unlink()
     with pytest.raises(ResumeError, match="not encoded to its end"):
         list(store)
 
@@ -151,10 +142,13 @@ def test_impacts_of_bm25_alone_and_beside_the_learned(backbone: Backbone, tmp_pa
     texts = [document.full_text for document in corpus]
     settings = SETTINGS.model_copy(update={"impacts": kind, "bm25_factor": 3.0, "top_k": None})
     encoder = LanguageModel.of(backbone, settings)
-    (made, *_) = shards = list(encode_corpus(encoder, corpus, settings, tmp_path / "work"))
-    assert sum(len(shard.ids) for shard in shards) == 20
+    encode_corpus(encoder, corpus, settings, tmp_path / "encode")
+    (tmp_path / "tokenizer.json").write_bytes(encoder.tokenizer_json)
+    (tmp_path / "backbone.json").write_text('{"lowercase": true}')
+    (made, *_) = batches = list(encoded_batches(tmp_path, corpus))
+    assert sum(len(batch.ids) for batch in batches) == 20
     factor = None if kind == "bm25" else 3.0
-    expected = Bm25Encoder.of(texts, backbone.tokenizer, QUANTIZATION, None, factor).impacts(texts)
+    expected = Bm25Encoder.of(texts, backbone.tokenizer, 100, None, factor).impacts(texts)
     learned = LanguageModel.of(backbone, settings.model_copy(update={"impacts": "learned"})).encode_documents(texts)
     np.testing.assert_allclose(made.dense, learned.dense[: len(made.ids)], atol=1e-3)
     for row in range(len(made.ids)):

@@ -94,6 +94,7 @@ def test_every_stage_says_what_it_made_and_what_comes_next(place: Path) -> None:
     assert (encode["documents"], encode["shards"], encode["skipped"]) == (30, 2, 0)
     assert 0 < encode["terms"] <= 30 * 20
     assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").iterdir())
+    assert (encode["reused"], encode["encoded"], encode["removed"]) == (0, 30, 0)
     assert encode["next"] == f"lightretriever refine {recipe} --limit 30"
     refine = summary("refine", recipe, "--limit", 30)
     assert refine["tables"]["web"]["agreement"]["epochs"] == 2
@@ -164,9 +165,10 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
 def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
     result = run("build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30)
     assert result.exit_code == 0, result.output
-    made, cut, took, then = result.stdout.splitlines()
+    made, read, cut, took, then = result.stdout.splitlines()
     tokens = Bundle.open(tmp_path / "b").manifest.vocab_size
     assert made.startswith(f"{tmp_path / 'b'}: 30 documents × 32, {tokens:,} tokens, tasks fact, web; ")
+    assert read == "documents: 0 reused, 30 encoded, 0 removed"
     assert re.fullmatch(r"cut: \d+ documents are longer than the model reads; .*", cut)
     assert cut in result.stderr.splitlines()
     assert re.fullmatch(r"took [\d.]+ s", took)

@@ -1,0 +1,241 @@
+"""A corpus that changes, and one that several machines encode: only new texts are read, and the result is that of a
+fresh build by one process."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
+from lightretriever.artifacts.files.shards import Part, ShardStore
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.service.cli import app
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+from tests.faults.builds import content, files
+from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model, write_corpus
+from tests.support.sparse_model import save_sparse_model
+
+COUNT = 60
+SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)
+NEW = {"_id": "new", "title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
+KINDS = ("learned", "both", "refine", "distil", "paired")
+
+
+def write_recipe(folder: Path, kind: str) -> Path:
+    """A recipe of every kind of encoder and of table, over 60 documents in shards of 8."""
+    bert = save_biencoder(folder / "bert") if kind in ("distil", "paired") else None
+    recipe: dict[str, Any] = {
+        "name": "tiny",
+        "model": {"path": str(bert or save_model(folder / "llama", "llama")), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", COUNT)), "name": "tiny"},
+        "tasks": {"web": ""},
+        "default_task": "web",
+        "encode": {"shard_size": 8} | ({} if bert else {"max_length": 48, "top_k": 20}),
+        "index": {"factory": "Flat"},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    if bert:
+        recipe["distil"] = {"epochs": 1, "batch_size": 16, "held_out": 8}
+    if kind == "paired":
+        recipe["sparse"] = {"path": str(save_sparse_model(folder / "splade", bert or folder)), "device": "cpu"}
+    if kind == "refine":
+        recipe["refine"] = {"epochs": 2, "batch_size": 8, "held_out": 8}
+    if kind == "both":
+        recipe["encode"]["impacts"] = "both"
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "recipe.yaml"
+
+
+def change(corpus: Path) -> None:
+    """A new first document, which moves all others; one that is gone, a new text, and another id for an old text."""
+    lines = [json.loads(line) for line in corpus.read_text("utf-8").splitlines()]
+    lines[20]["text"] += " This is new."
+    lines[30]["_id"] = "another id"
+    lines[40] = {**lines[41], "_id": "a copy"}
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in [NEW, *lines]), encoding="utf-8")
+
+
+def run(*words: object) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, LightRetrieverError | SystemExit), result.exc_info
+    return result
+
+
+def summary(*words: object) -> dict[str, Any]:
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def counts(made: dict[str, Any]) -> tuple[int, int, int]:
+    return made["reused"], made["encoded"], made["removed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh_build(
+    tmp_path: Path, kind: str
+) -> None:
+    recipe = write_recipe(tmp_path, kind)
+    assert counts(summary("build", recipe)) == (0, COUNT, 0)
+    assert counts(summary("build", recipe, "--overwrite")) == (COUNT, 0, 0)
+    change(tmp_path / "corpus.jsonl")
+    assert counts(summary("build", recipe, "--overwrite")) == (COUNT - 1, 2, 2)
+    fresh = ["--work", tmp_path / "fresh", "--output", tmp_path / "bundle2"]
+    assert counts(summary("build", recipe, *fresh)) == (0, COUNT + 1, 0)
+    assert content(tmp_path / "bundle") == content(tmp_path / "bundle2")
+    assert files(tmp_path / "work") == files(tmp_path / "fresh")
+
+
+def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone, tmp_path: Path) -> None:
+    """The kept vectors are changed on disk, which shows where they come from."""
+    encoder, corpus = LanguageModel.of(backbone, SETTINGS), Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
+    store = encode_corpus(encoder, corpus, SETTINGS, tmp_path / "work").store
+    for name in store.names():
+        shard = store.read(name)
+        (store.path / f"{name}.npz").unlink()
+        store.write(name, type(shard)(**{**vars(shard), "dense": np.ones_like(shard.dense)}))
+    lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
+    (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
+    made = encode_corpus(encoder, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work")
+    assert made.counts == (20, 3, 0)
+    ones = np.concatenate([(shard.dense == 1).all(axis=1) for shard in made.store])
+    np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
+
+
+def test_a_document_alone_has_the_vector_that_it_has_beside_others(any_backbone: Backbone, tmp_path: Path) -> None:
+    """To the last bit on a CPU. In batches, which CUDA needs, the last bits depend on the texts beside it."""
+    texts = [document.full_text for document in Corpus(write_corpus(tmp_path / "corpus.jsonl", 40))]
+    encoder = LanguageModel.of(any_backbone, SETTINGS)
+    whole = encoder.encode_documents(texts)
+    batches = LanguageModel.of(any_backbone, SETTINGS.model_copy(update={"batch_tokens": 512})).encode_documents(texts)
+    for place in (0, 7, 39):
+        alone = encoder.encode_documents([texts[place]])
+        np.testing.assert_array_equal(alone.dense[0], whole.dense[place])
+        np.testing.assert_array_equal((alone.sparse or [])[0], (whole.sparse or [])[place])
+    np.testing.assert_allclose(batches.dense, whole.dense, atol=1e-5)
+
+
+def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "learned")
+    assert run("build", recipe).exit_code == 0
+    before, settings = files(tmp_path / "work"), yaml.safe_load(recipe.read_text())
+
+    def refused(message: str) -> None:
+        result = run("build", recipe, "--overwrite")
+        assert isinstance(result.exception, ResumeError)
+        assert message in str(result.exception)
+        assert files(tmp_path / "work") == before
+
+    change(tmp_path / "corpus.jsonl")
+    for key, value in (("max_length", 32), ("top_k", 10), ("shard_size", 16), ("batch_tokens", 512)):
+        recipe.write_text(yaml.safe_dump(settings | {"encode": settings["encode"] | {key: value}}))
+        refused(f"{key}: ")
+    recipe.write_text(yaml.safe_dump(settings))
+    tokenizer = tmp_path / "llama" / "tokenizer.json"
+    whole = tokenizer.read_text("utf-8")
+    tokenizer.write_text(whole.replace('"add_prefix_space": false', '"add_prefix_space": true'), encoding="utf-8")
+    refused("fingerprint: ")
+    tokenizer.write_text(whole, encoding="utf-8")
+    weights = tmp_path / "llama" / "model.safetensors"
+    save_file({name: torch.roll(one, 1) for name, one in load_file(weights).items()}, weights, {"format": "pt"})
+    refused("fingerprint: ")
+
+
+@pytest.mark.parametrize(("kind", "stage"), [("distil", "distil-table"), ("refine", "refine")])
+def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Path, kind: str, stage: str) -> None:
+    recipe = write_recipe(tmp_path, kind)
+    assert run("build", recipe).exit_code == 0
+    change(tmp_path / "corpus.jsonl")
+    early = run("index", recipe, "--overwrite").exception
+    assert "corpus: " in str(early)
+    assert str(early).endswith("Run `lightretriever encode` with this recipe again.")
+    assert summary("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
+    failed = run("index", recipe, "--overwrite").exception
+    assert f"was fitted to other documents than those that are encoded. Run `lightretriever {stage}`" in str(failed)
+    assert summary(stage, recipe)["next"] == f"lightretriever index {recipe}"
+    assert run("index", recipe, "--overwrite").exit_code == 0
+
+
+def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "learned")
+    assert run("build", recipe).exit_code == 0
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
+    with TestClient(create_app(tmp_path / "bundle", settings)) as client:
+        assert client.get("/documents/new").status_code == 404
+        change(tmp_path / "corpus.jsonl")
+        assert run("build", recipe, "--overwrite").exit_code == 0
+        assert client.portal is not None
+        assert client.portal.call(client.app.state.holder.reload)  # type: ignore[attr-defined]
+        assert client.get("/documents/new").json()["fields"]["title"] == NEW["title"]
+
+
+@pytest.mark.parametrize("place", ["shared", "apart"])
+def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> None:
+    """In one directory that the machines share, or in one each, from which the shards are copied together."""
+    recipe = write_recipe(tmp_path, "learned")
+    whole = summary("encode", recipe, "--work", tmp_path / "whole")
+    works = [tmp_path / ("work" if place == "shared" else f"work{number}") for number in (1, 2, 3)]
+    works[0] = tmp_path / "work"
+    made = [summary("encode", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
+    assert [one["shards"] for one in made] == [3, 3]
+    assert made[1]["next"].endswith(" --part 3/3" if place == "shared" else " --part 2/3")
+    failed = run("index", recipe, "--work", works[0])
+    assert isinstance(failed.exception, ResumeError)
+    if place == "apart":
+        shutil.copytree(works[1] / "encode", works[0] / "encode", dirs_exist_ok=True)
+    assert run("table", recipe, "--work", works[0]).exit_code == 0
+    failed = run("index", recipe, "--work", works[0])
+    wanted = "2 of 8 shards are not there. Run `encode --part 3/3` with this recipe."
+    assert str(failed.exception) == f"{works[0] / 'encode'}: {wanted}"
+    with work_lock(works[0], shared=True):  # another part is still at work
+        made.append(summary("encode", recipe, "--part", "3/3", "--work", works[0]))
+        assert isinstance(run("encode", recipe, "--work", works[0]).exception, ResumeError)
+    assert made[2]["next"] == f"lightretriever index {recipe} --work {works[0]}"
+    for key in ("documents", "encoded", "terms", "shards"):
+        assert sum(one[key] for one in made) == whole[key]
+    assert run("index", recipe, "--work", works[0]).exit_code == 0
+    assert counts(summary("encode", recipe, "--work", works[0])) == (COUNT, 0, 0)
+    assert files(works[0] / "encode") == files(tmp_path / "whole" / "encode")
+
+
+def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "learned")
+    assert run("build", recipe).exit_code == 0
+    change(tmp_path / "corpus.jsonl")
+    made = [summary("encode", recipe, "--part", f"{number}/2") for number in (1, 2)]
+    assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
+    assert run("index", recipe, "--overwrite").exit_code == 0
+    store = ShardStore(tmp_path / "work" / "encode")
+    assert len(list(store.path.glob("shard-*"))) > len(store.names())
+    assert counts(summary("encode", recipe)) == (COUNT + 1, 0, 2)
+    assert len(list(store.path.glob("shard-*"))) == len(store.names())
+
+
+@pytest.mark.parametrize("text", ["5/4", "0/3", "x", "1", "1/0", "-1/2", "1/2/3", "1.0/2", ""])
+def test_a_part_that_is_none_gets_one_line(tmp_path: Path, text: str) -> None:
+    failed = run("encode", write_recipe(tmp_path, "learned"), f"--part={text}")
+    assert isinstance(failed.exception, RecipeError)
+    assert str(failed.exception).startswith(f"--part is {text!r}, expected I/N with I from 1 to N. ")
+    assert not (tmp_path / "work").exists()
+
+
+def test_every_shard_belongs_to_one_part() -> None:
+    parts = [Part.parse(f"{number}/3") for number in (1, 2, 3)]
+    assert [[place for place in range(7) if part.has(place)] for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]
