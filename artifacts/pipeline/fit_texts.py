@@ -154,8 +154,8 @@ def teacher_vectors(
 
     They are kept in shards below `folder`, so that a stopped run goes on where it was, and one over other texts encodes
     only the new ones. With `alone`, on a CPU, each query is read by itself, so that its vector doesn't depend in its
-    last bits on those beside it; short ones then take twice as long. Raises ResumeError when the folder was begun with
-    another encoder or another instruction, or a shard can't be read.
+    last bits on those beside it; this takes two to three times as long. Raises ResumeError when the folder was begun
+    with another encoder or another instruction, or a shard can't be read.
     """
     step = 1 if alone and encoder.device.type == "cpu" else _PART
     plan = {"model": encoder.fingerprint, "instruction": instruction, "device": encoder.device.type}

@@ -79,6 +79,7 @@ def corpus(terminal: Terminal) -> list[dict[str, Any]]:
 def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> None:
     terminal.follow(DOCS / "howto" / "own-corpus.md")
     wait_for_documents(terminal, 13)
+    terminal.follow(DOCS / "howto" / "changed-corpus.md")
     terminal.follow(DOCS / "howto" / "filters.md")
     assert "{'category': [FacetCount(value='kitchen', count=4), " in terminal.said
     terminal.follow(DOCS / "howto" / "embeddings.md")

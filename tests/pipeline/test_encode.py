@@ -77,7 +77,7 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp_path: Path) -> None:
-    """A real process is killed by SIGKILL while it encodes, twice, then finishes."""
+    """A real process is killed by SIGKILL while it encodes, twice, then finishes. So it is over a changed corpus."""
     corpus = write_corpus(tmp_path / "corpus.jsonl", 60)
     script = (
         "import sys; from pathlib import Path\n"
@@ -96,12 +96,15 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         command = [sys.executable, "-c", script, str(model_folder), str(corpus), str(work)]
         return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
 
-    for shards in (1, 5):
+    def kill_when(shards: int) -> None:
         process = start(tmp_path / "killed")
         while len(list((tmp_path / "killed").glob("encode/shard-*.npz"))) < shards and process.poll() is None:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
+
+    for shards in (1, 5):
+        kill_when(shards)
     kept = files(tmp_path / "killed" / "encode")
     assert 1 < len(kept) < 31
     assert "shards.json" not in kept
@@ -111,6 +114,14 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
     assert files(tmp_path / "killed" / "encode") == whole
     assert len([name for name in whole if name.startswith("shard-")]) == 30
     assert all(whole[name] == content for name, content in kept.items() if name.endswith(".npz"))
+    lines = corpus.read_text("utf-8").splitlines()
+    added = [json.dumps({"_id": f"new-{number}", "text": f"a new text {number}"}) for number in range(41)]
+    corpus.write_text("".join(f"{line}\n" for line in [*added, *lines[5:]]), encoding="utf-8")
+    for shards in (33, 40):  # before the first old text, which all stand elsewhere in their shards now
+        kill_when(shards)
+    for work in ("killed", "fresh"):
+        assert start(tmp_path / work).wait() == 0
+    assert files(tmp_path / "killed" / "encode") == files(tmp_path / "fresh" / "encode")
 
 
 def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) -> None:
