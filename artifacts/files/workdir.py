@@ -56,7 +56,7 @@ def check_plan(
     """
     begun = read_json(file) if file.is_file() else plan
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
-    if growing in keys and plan[growing][: len(begun.get(growing, []))] == begun.get(growing):
+    if growing is not None and growing in keys and plan[growing][: len(begun.get(growing, []))] == begun.get(growing):
         keys.remove(growing)
     if keys == ["documents"] and renew is not None:
         renew()

@@ -44,11 +44,11 @@ __all__ = ["PairVectors", "Residual"]
 class PairVectors:
     """The teacher's vectors of the queries and documents of the sets' examples, made once.
 
-    WORK/teachers/SET/{queries,documents}/part-00000000.npy, (n, D) float16. A stopped call goes on with the next part.
+    WORK/teachers/SET/{queries,documents}/, in shards (see `files.shards`). A stopped call goes on with the next shard.
     """
 
     def __init__(self, teacher: Encoder, sets: Sequence[TrainingSet], folder: Path) -> None:
-        """Raises ResumeError where the folder holds vectors of other texts or of another teacher."""
+        """Raises ResumeError where the folder holds vectors of another teacher."""
         self._vectors: dict[str, tuple[dict[str, int], npt.NDArray[np.float16]]] = {}
         for one in sets:
             queries = list(dict.fromkeys(example.query for example in one.examples))

@@ -21,6 +21,7 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.service.cli import app
 from lightretriever.service.http.app import create_app
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
@@ -182,7 +183,8 @@ def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
         change(tmp_path / "corpus.jsonl")
         assert run("build", recipe, "--overwrite").exit_code == 0
         assert client.portal is not None
-        assert client.portal.call(client.app.state.holder.reload)  # type: ignore[attr-defined]
+        holder: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+        assert client.portal.call(holder.reload)
         assert client.get("/documents/new").json()["fields"]["title"] == NEW["title"]
 
 
