@@ -71,11 +71,11 @@ class MissingExtraError(LightRetrieverError):
     """An optional part of the installation (an extra) is missing."""
 
     @classmethod
-    def of(cls, error: ModuleNotFoundError) -> "MissingExtraError":
-        """For an offline command, what Python says of the module it did not find."""
+    def of(cls, error: ModuleNotFoundError, extra: str = "pipeline") -> "MissingExtraError":
+        """What Python says of the module that a command did not find, with the extra that brings it."""
         return cls(
             f"this command needs {error.name}, which is not installed.",
-            remedy="Install the extra: pip install 'lightretriever-search[pipeline]'.",
+            remedy=f"Install the extra: pip install 'lightretriever-search[{extra}]'.",
         )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.corpus import corpus
 from lightretriever.artifacts.cli.evaluate import evaluate
 from lightretriever.artifacts.cli.options import (
     AdapterOption,
@@ -24,7 +25,7 @@ from lightretriever.artifacts.cli.options import (
     WorkOption,
     recipe_of,
 )
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.cli.summaries import (
     bundle_summary,
     encode_summary,
@@ -33,11 +34,9 @@ from lightretriever.artifacts.cli.summaries import (
     tables_summary,
     verify_summary,
 )
-from lightretriever.artifacts.cli.summary import BundleSummary, CorpusSummary, left_out
+from lightretriever.artifacts.cli.summary import BundleSummary
 from lightretriever.artifacts.cli.train import train
 from lightretriever.artifacts.cli.tune import tune
-from lightretriever.artifacts.corpus.beir import Skipped
-from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
 from lightretriever.artifacts.files.shards import Part
 from lightretriever.artifacts.files.workdir import work_lock
@@ -52,30 +51,6 @@ def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
     for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, evaluate, tune):
         app.command()(command)
-
-
-def corpus(
-    folder: Annotated[Path, typer.Argument(help="Folder of .txt and .md files.", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
-    words: Annotated[int, typer.Option(min=1, help="Most words of a passage; a longer file becomes several.")] = 150,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad files out instead of stopping.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a corpus of a folder of text files; long ones are cut into passages."""
-    with running("corpus", as_json=as_json) as job:
-        written = write_text_corpus(folder, output, words=words, skip_bad=skip_bad, overwrite=overwrite)
-        _report_skipped(written.skipped, "files")
-        job.summary = CorpusSummary(
-            command="corpus",
-            path=str(output),
-            documents=written.documents,
-            texts=written.files,
-            skipped=written.skipped.count,
-            skipped_files=written.skipped.reasons,
-            passed_over=written.passed_over,
-            bytes=output.stat().st_size,
-        )
 
 
 def table(
@@ -139,7 +114,7 @@ def encode(
         with work_lock(loaded.work, shared=own is not None):
             encoding = stages.run_encode(loaded, stages.load_recipe_encoder(loaded), own)
         job.summary = encode_summary(encoding)
-        _report_skipped(encoding.skipped, cut=job.summary.cut)
+        report_skipped(encoding.skipped, cut=job.summary.cut)
         missing = encoding.store.missing_parts()
         job.summary.next = next_command(context, "encode" if missing else next_stage(loaded), recipe)
         if missing:
@@ -253,7 +228,7 @@ def _bundle(
     context: typer.Context, command: Literal["index", "build"], recipe: Recipe, overwrite: bool
 ) -> BundleSummary:
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
-    _report_skipped(skipped, cut=bundle.manifest.corpus.cut)
+    report_skipped(skipped, cut=bundle.manifest.corpus.cut)
     if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
         unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
         typer.echo(f"{unused} (or --head-queries)", err=True)
@@ -277,15 +252,6 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
             "judged queries (`lightretriever evaluate`), and choose the weights by them (`lightretriever tune`).",
             err=True,
         )
-
-
-def _report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -> None:
-    for reason in skipped.reasons:
-        typer.echo(f"skipped: {reason}", err=True)
-    if skipped.count:
-        typer.echo(f"{skipped.count} bad {what} were skipped", err=True)
-    for line in left_out(0, cut):
-        typer.echo(line, err=True)
 
 
 def _stages() -> Any:

@@ -13,12 +13,13 @@ from time import monotonic
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
-from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary
+from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary, left_out
+from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 
-__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "running"]
+__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "report_skipped", "running"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -90,6 +91,16 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     except Exception as error:
         job.fail(error_info(error))
         raise
+
+
+def report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -> None:
+    """Say on stderr what of a corpus was left out or cut, where something was."""
+    for reason in skipped.reasons:
+        typer.echo(f"skipped: {reason}", err=True)
+    if skipped.count:
+        typer.echo(f"{skipped.count} bad {what} were skipped", err=True)
+    for line in left_out(0, cut):
+        typer.echo(line, err=True)
 
 
 def error_info(error: Exception) -> ErrorInfo:

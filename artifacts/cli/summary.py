@@ -11,7 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 __all__ = [
     "AgreementInfo",
     "BundleSummary",
-    "CorpusSummary",
     "EncodeSummary",
     "ErrorInfo",
     "ErrorObject",
@@ -20,6 +19,7 @@ __all__ = [
     "Summary",
     "TableInfo",
     "TablesSummary",
+    "Text",
     "TrainSummary",
     "VerifySummary",
     "folder_size",
@@ -53,27 +53,6 @@ class Summary(_Part):
         """All of it for people."""
         lines = [*self.made(), f"took {duration(self.seconds)}"]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
-
-
-class CorpusSummary(Summary):
-    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
-    another kind, or hidden files or folders; `bytes` is the corpus' size."""
-
-    command: Literal["corpus"]
-    documents: int
-    texts: int
-    skipped: int
-    skipped_files: list[Text] = Field(default_factory=list)
-    passed_over: int
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """One line, and one for what was skipped."""
-        yield f"{self.path}: {self.documents:,} documents of {self.texts:,} files, {megabytes(self.bytes)}"
-        if self.skipped:
-            yield f"skipped: {self.skipped:,} bad files"
-        if self.passed_over:
-            yield f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"
 
 
 class AgreementInfo(_Part):

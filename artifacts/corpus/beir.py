@@ -16,7 +16,7 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
-__all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_qrels", "read_queries"]
+__all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_document", "read_qrels", "read_queries"]
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
@@ -91,7 +91,7 @@ class Corpus:
         names: set[str] = set()
         for number, line in read_lines(self.path):
             try:
-                document = _document(line, self.fields, names)
+                document = read_document(line, self.fields, names)
                 first = seen.get(document.id)
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
@@ -178,7 +178,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     return qrels
 
 
-def _document(line: bytes, fields: Mapping[str, FieldKind], names: set[str]) -> Document:
+def read_document(line: bytes, fields: Mapping[str, FieldKind], names: set[str]) -> Document:
     """A document of a corpus whose fields have `names`, which grow. Raises ValueError for a bad line."""
     record = read_object(line)
     document_id = _required_id(record)

@@ -9,42 +9,28 @@ A file is a document; a longer one is a document for each of its passages (`arti
     folder   the path of the folder that the file lies in, "." for the uppermost one
 """
 
-import gzip
 import json
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import Final
 
-from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.markdown import markdown_title
+from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
 from lightretriever.artifacts.errors import CorpusError, readable
-from lightretriever.artifacts.files.atomic_file import new_file
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["Written", "passages", "text_documents", "title_and_text", "write_text_corpus"]
+__all__ = ["passages", "text_documents", "title_and_text", "write_text_corpus"]
 
 _ENDINGS: Final = (".md", ".txt")
 _LONGEST_PATH: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
 _LONGEST_WORD: Final = 100  # letters
 _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
-
-
-@dataclass
-class Written:
-    """Counts of a folder that became a corpus: documents, files read, bad files left out, and hidden entries and files
-    with other endings passed over."""
-
-    documents: int = 0
-    files: int = 0
-    skipped: Skipped = field(default_factory=Skipped)
-    passed_over: int = 0
 
 
 def write_text_corpus(
@@ -57,13 +43,10 @@ def write_text_corpus(
     regular file, links to folders and links that lead out of `folder`. With `skip_bad` bad files are counted instead.
     Raises DiskError when the output can't be written.
     """
-    if not output.name.endswith((".jsonl", ".jsonl.gz")):
-        raise CorpusError(f"{output}: a corpus is called *.jsonl.gz or *.jsonl.", remedy="Choose such a name.")
-    if os.path.lexists(output) and not overwrite:  # what may not be looked at is told of when it is written
-        raise CorpusError(f"{output}: exists already.", remedy="Choose another name, or pass --overwrite.")
+    check_output(output, overwrite=overwrite)
     written = Written()
     files = _files(folder, written)
-    with _new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
+    with new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
         for name in files:
             try:
                 documents = text_documents(folder, name, words)
@@ -156,17 +139,6 @@ def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
     if not written.documents:
         endings = " or ".join(_ENDINGS)
         raise CorpusError(f"{folder}: no {endings} file with a text in it or below.", remedy="Give another folder.")
-
-
-@contextmanager
-def _new_corpus(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """The new corpus, which is all that its command makes; gzipped where its name says so."""
-    with new_file(path, last=True) as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                yield packed
-        else:
-            yield file
 
 
 # Chinese and Japanese: each character counts as a word. Other scripts without spaces: each six characters, with the

@@ -12,32 +12,57 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_NESTING, check_nesting
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["read_lines", "read_object", "read_text"]
+__all__ = ["HEAD", "Kind", "kind_of", "lines_of", "read_lines", "read_object", "read_text"]
 
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
-_LOOK: Final = 512
+HEAD: Final = 512
+"""Bytes by which a kind is known."""
+
+
+class Kind(NamedTuple):
+    """A kind of file that is no file of lines: how it begins, what it is called, and what to do with it."""
+
+    pattern: bytes
+    name: str
+    remedy: str
+
+
+_IMPORT: Final = "or, if it is a corpus, make one of lines by `lightretriever corpus`."
 _KINDS: Final = (
-    (rb"\x28\xb5\x2f\xfd", "zstd", "Unpack it by `zstd -d`, or pack it by gzip."),
-    (rb"\xfd7zXZ\x00", "xz", "Unpack it by `xz -d`, or pack it by gzip."),
-    (rb"BZh[1-9]1AY&SY", "bzip2", "Unpack it by `bzip2 -d`, or pack it by gzip."),
-    (rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),
-    (rb"\x1f\x8b", "gzip twice over", "Unpack it once by `gzip -d`."),
-    (rb"PAR1[\x00-\x1f]", "Parquet", "Convert it, as by pandas: to_json(…, orient='records', lines=True)."),
-    (rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch the file by `git lfs pull`."),
-    (rb"\s*<(!DOCTYPE|html)", "HTML, as a failed download leaves it", "Fetch the file again."),
-    (rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff", "UTF-16 or UTF-32", "Convert it by `iconv -f UTF-16 -t UTF-8`."),
-    (rb".*\x00", "binary, or UTF-16 without a mark", "Convert text by `iconv -f UTF-16LE -t UTF-8`."),
-    (rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\n|$)", "one JSON array", "Make a line of each object by `jq -c '.[]'`."),
-    (rb"(\xef\xbb\xbf)?\s*\{[ \t\r]*\n", "JSON over several lines", "Make a line of each object by `jq -c .`."),
+    Kind(rb"\x28\xb5\x2f\xfd", "zstd", f"Unpack it by `zstd -d`, {_IMPORT}"),
+    Kind(rb"\xfd7zXZ\x00", "xz", f"Unpack it by `xz -d`, {_IMPORT}"),
+    Kind(rb"BZh[1-9]1AY&SY", "bzip2", f"Unpack it by `bzip2 -d`, {_IMPORT}"),
+    Kind(rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),
+    Kind(rb"\x1f\x8b", "gzip twice over", "Unpack it once by `gzip -d`."),
+    Kind(rb"PAR1[\x00-\x1f]", "Parquet", "Make a corpus of it by `lightretriever corpus`."),
+    Kind(rb"ARROW1\x00\x00|\xff{4}.{3}\x00", "Arrow", "Make a corpus of it by `lightretriever corpus`."),
+    Kind(rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch the file by `git lfs pull`."),
+    Kind(rb"\s*<(!DOCTYPE|html)", "HTML, as a failed download leaves it", "Fetch the file again."),
+    Kind(rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff", "UTF-16 or UTF-32", "Convert it by `iconv -f UTF-16 -t UTF-8`."),
+    Kind(rb".*\x00", "binary, or UTF-16 without a mark", "Convert text by `iconv -f UTF-16LE -t UTF-8`."),
+    Kind(
+        rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\n|\]|$)",
+        "one JSON array",
+        f"Make a line of each object by `jq -c '.[]'`, {_IMPORT}",
+    ),
+    Kind(
+        rb"(\xef\xbb\xbf)?\s*\{[ \t\r]*\n",
+        "JSON over several lines",
+        f"Make a line of each object by `jq -c .`, {_IMPORT}",
+    ),
 )
-"""How a file begins that is no file of lines: its kind, and what to do."""
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """The kind of a file that begins with `head`; None for one that may be a file of lines."""
+    return next((kind for kind in _KINDS if re.match(kind.pattern, head, re.DOTALL | re.IGNORECASE)), None)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -48,19 +73,26 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     try:
         with open_regular(path) as raw, _unpacked(raw) as file:
-            _check_kind(path, file.peek(_LOOK)[:_LOOK])
-            number = 0
-            while line := file.readline(MAX_DOCUMENT_BYTES + 8):  # a mark and an end may stand around it
-                number += 1
-                rest = line
-                while rest and not rest.endswith(b"\n"):
-                    rest = file.readline(MAX_DOCUMENT_BYTES)
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-                line = line.removeprefix(_BOM) if number == 1 else line
-                if line.strip():
-                    yield number, line
+            if kind := kind_of(file.peek(HEAD)[:HEAD]):
+                what = f"this is {kind.name}, where lines of text are expected"
+                raise CorpusError(f"{path}: {what}.", remedy=kind.remedy)
+            yield from lines_of(file)
     except (EOFError, OSError, zlib.error) as error:
         raise CorpusError(f"{path}: the file can't be read to its end: {error}.", remedy="Fetch it again.") from error
+
+
+def lines_of(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """The lines of an open file, as `read_lines` gives them. Raises what `file` does."""
+    number = 0
+    while line := file.readline(MAX_DOCUMENT_BYTES + 8):  # a mark and an end may stand around it
+        number += 1
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_DOCUMENT_BYTES)
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        line = line.removeprefix(_BOM) if number == 1 else line
+        if line.strip():
+            yield number, line
 
 
 def read_text(line: bytes) -> str:
@@ -92,12 +124,6 @@ def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
     if file.peek(2)[:2] != _GZIP:
         return file
     return io.BufferedReader(gzip.GzipFile(fileobj=file))
-
-
-def _check_kind(path: Path, head: bytes) -> None:
-    for pattern, kind, remedy in _KINDS:
-        if re.match(pattern, head, re.DOTALL | re.IGNORECASE):
-            raise CorpusError(f"{path}: this is {kind}, where lines of text are expected.", remedy=remedy)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

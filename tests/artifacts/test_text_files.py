@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightretriever.artifacts.cli.summary import CorpusSummary, ErrorObject
+from lightretriever.artifacts.cli.corpus import CorpusSummary
+from lightretriever.artifacts.cli.summary import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable

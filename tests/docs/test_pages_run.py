@@ -78,6 +78,7 @@ def corpus(terminal: Terminal) -> list[dict[str, Any]]:
 
 def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> None:
     terminal.follow(DOCS / "howto" / "own-corpus.md")
+    terminal.follow(DOCS / "howto" / "import.md")
     wait_for_documents(terminal, 13)
     terminal.follow(DOCS / "howto" / "changed-corpus.md")
     terminal.follow(DOCS / "howto" / "filters.md")

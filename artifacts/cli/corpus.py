@@ -1,0 +1,111 @@
+"""The command `corpus`: a corpus of text files, or of the rows of a table."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
+from lightretriever.artifacts.cli.summary import Summary, Text, megabytes
+from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
+from lightretriever.artifacts.corpus.folder import write_text_corpus
+from lightretriever.artifacts.corpus.rows import table_files
+from lightretriever.artifacts.errors import CorpusError
+from pydantic import Field
+
+__all__ = ["CorpusSummary", "corpus"]
+
+_WORDS: Final = 150
+_TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
+
+
+class CorpusSummary(Summary):
+    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
+    another kind, or hidden files or folders; `bytes` is the corpus' size. Of a table `rows` were read, and the bad ones
+    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers."""
+
+    command: Literal["corpus"]
+    documents: int
+    texts: int
+    rows: int | None = None
+    skipped: int
+    skipped_files: list[Text] = Field(default_factory=list)
+    passed_over: int
+    dropped: list[Text] = Field(default_factory=list)
+    numbered: bool | None = None
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line, and one each for what was skipped, passed over and dropped, and for ids that are numbers."""
+        rows = "" if self.rows is None else f"{self.rows:,} rows in "
+        files = f"{self.texts:,} file{'' if self.texts == 1 else 's'}"
+        yield f"{self.path}: {self.documents:,} documents of {rows}{files}, {megabytes(self.bytes)}"
+        if self.numbered:
+            yield "ids: the numbers of the rows, from 1; --id names a column in their place"
+        if self.dropped:
+            yield f"dropped: {', '.join(self.dropped)}"
+        if self.skipped:
+            yield f"skipped: {self.skipped:,} bad {'files' if self.rows is None else 'rows'}"
+        if self.passed_over:
+            yield f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"
+
+
+def corpus(
+    source: Annotated[
+        Path,
+        typer.Argument(help="Folder of .txt and .md files, or a table (docs/howto/import.md).", show_default=False),
+    ],
+    output: Annotated[Path, typer.Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
+    words: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most words of a file's passage; a longer file becomes several.", show_default="150"),
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of titles.", show_default="title")] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column of texts; several are joined.", show_default="text"),
+    ] = None,
+    number: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column whose texts are numbers, as in CSV.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out.")] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: Parquet, Arrow,
+    CSV, TSV, JSON, or a folder that `datasets` saved. What a table's columns are is named; all others become fields."""
+    columns = Columns(
+        id=id_column, title=title, text=tuple(text or ()), number=tuple(number or ()), drop=tuple(drop or ())
+    )
+    with running("corpus", as_json=as_json) as job:
+        if (found := table_files(source)) is None:
+            if columns.named:
+                raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
+            most = words or _WORDS
+            written = write_text_corpus(source, output, words=most, skip_bad=skip_bad, overwrite=overwrite)
+        else:
+            files, passed_over = found
+            if words is not None:
+                raise CorpusError(f"--words {words}: rows of a table are not cut.", remedy="Leave the option out.")
+            written = write_row_corpus(source, files, output, columns, skip_bad=skip_bad, overwrite=overwrite)
+            written.passed_over = passed_over
+        report_skipped(written.skipped, "files" if written.rows is None else "rows")
+        job.summary = CorpusSummary(
+            command="corpus",
+            path=str(output),
+            documents=written.documents,
+            texts=written.files,
+            rows=written.rows,
+            skipped=written.skipped.count,
+            skipped_files=written.skipped.reasons,
+            passed_over=written.passed_over,
+            dropped=written.dropped,
+            numbered=written.numbered,
+            bytes=output.stat().st_size,
+        )

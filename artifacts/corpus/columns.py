@@ -1,0 +1,185 @@
+"""A corpus of the rows of tables: which column is the id, the title and the text; all others become fields."""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lightretriever.artifacts.corpus.beir import read_document
+from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
+from lightretriever.artifacts.corpus.rows import Row, Table, open_table
+from lightretriever.artifacts.errors import CorpusError, readable
+from lightretriever.artifacts.progress import tracked
+
+__all__ = ["Columns", "write_row_corpus"]
+
+_REMEDY: Final = "Mend the row, or pass --skip-bad to leave such rows out."
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MOST_NAMED: Final = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What becomes of columns. Without `id`, that of `_id` if there is one, or else the number of the row.
+
+    Several of `text` are joined by a blank line. Those of `drop` are left out. Texts of `number` become numbers. All
+    that are not named keep their names as fields, with their values; null is no value.
+    """
+
+    id: str | None = None
+    title: str | None = None
+    text: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    number: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[str]:
+        """All columns that are named."""
+        return [name for name in (self.id, self.title, *self.text, *self.drop, *self.number) if name is not None]
+
+
+@dataclass
+class _Reader:
+    """Makes documents of rows, and remembers what it has seen."""
+
+    columns: Columns
+    written: Written
+    ids: dict[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    id_column: str | None = None
+
+    def check(self, table: Table) -> None:
+        """Raise ValueError for a table without a named column, or with two of a name."""
+        if table.columns is None:
+            return
+        twice = sorted({name for name in table.columns if table.columns.count(name) > 1})
+        if twice:
+            raise ValueError(f'two columns have the name "{twice[0]}"; rename one')
+        for name in [*self.columns.named, *([] if self.columns.text else ["text"])]:
+            if name not in table.columns:
+                raise ValueError(_missing(name, table.columns))
+
+    def document(self, row: Row, place: str) -> bytes:
+        """The line of the corpus that a row at `place` becomes. Raises ValueError for a bad row."""
+        columns, self.seen = self.columns, self.seen | row.keys()
+        if self.written.numbered is None:  # the first row decides for all
+            self.id_column = columns.id or ("_id" if "_id" in row else None)
+            self.written.numbered = self.id_column is None
+        title = columns.title or ("title" if "title" in row else None)
+        texts = columns.text or ("text",)
+        document = {
+            "_id": str(self.written.rows) if self.id_column is None else _id(row, self.id_column),
+            "title": "" if title is None or row.get(title) is None else _text(row, title),
+            "text": _joined(row, texts),
+        }
+        used = {self.id_column, title, *texts, *columns.drop}
+        for name, value in row.items():
+            if name not in used and value is not None:
+                if name in document:
+                    raise ValueError(f'column "{name}" has the name of what another column becomes; --drop it')
+                document[name] = _number(name, value) if name in columns.number else value
+        line = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        found = read_document(line, {}, self.names)
+        if (first := self.ids.setdefault(found.id, place)) != place:
+            raise ValueError(f'id "{found.id}" was already used in {first}')
+        return found.raw
+
+    def finish(self, source: Path) -> None:
+        """Raise CorpusError where no row had a named column, or there is no document."""
+        for name in self.columns.named if self.seen else ():
+            if name not in self.seen and name not in self.columns.drop:
+                raise CorpusError(f"{readable(source)}: {_missing(name, self.seen)}.", remedy="Name another column.")
+        if not self.written.documents:
+            reasons = "; ".join(self.written.skipped.reasons[:1])
+            raise CorpusError(
+                f"{readable(source)}: no row became a document. {reasons}".strip(), remedy="Give another table."
+            )
+
+
+def write_row_corpus(
+    source: Path, files: list[Path], output: Path, columns: Columns, *, skip_bad: bool = False, overwrite: bool = False
+) -> Written:
+    """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all.
+
+    Raises CorpusError for an output that is there already, for a table without a named column, and for a bad row: a
+    null or repeated id, no text, bytes, a value that JSON lacks, or a document beyond the bounds of a corpus. With
+    `skip_bad` bad rows are counted instead. Raises DiskError when the output can't be written.
+    """
+    check_output(output, overwrite=overwrite)
+    written = Written(files=len(files), rows=0, dropped=list(columns.drop))
+    reader = _Reader(columns, written)
+    with new_corpus(output) as file:
+        for line in tracked(_lines(files, reader, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
+            file.write(line + b"\n")
+        reader.finish(source)
+    return written
+
+
+def _lines(files: list[Path], reader: _Reader, *, skip_bad: bool) -> Iterator[bytes]:
+    written = reader.written
+    for path in files:
+        with ExitStack() as stack:
+            table = open_table(path, stack, reader.columns.drop)
+            try:
+                reader.check(table)
+            except ValueError as error:
+                raise CorpusError(f"{readable(path)}: {error}.", remedy="See --id, --title and --text.") from error
+            for place, row in table.rows:
+                written.rows = (written.rows or 0) + 1
+                try:
+                    if isinstance(row, ValueError):
+                        raise row
+                    line = reader.document(row, f"{path.name}, {place}")
+                except ValueError as error:
+                    if not skip_bad:
+                        raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error
+                    written.skipped.add(f"{readable(path)}, {place}: {error}")
+                    continue
+                written.documents += 1
+                yield line
+
+
+def _missing(name: str, there: Collection[str]) -> str:
+    names = [f'"{one}"' for one in list(there)[:_MOST_NAMED]]
+    more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+    return f'there is no column "{name}"; there are {", ".join(names)}{more}'
+
+
+def _id(row: Row, name: str) -> str:
+    if name not in row:
+        raise ValueError(_missing(name, row))
+    if (value := row[name]) is None:
+        raise ValueError(f'column "{name}" is null, where the id is expected')
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f'column "{name}": an id must be a text or a whole number, found {value!r:.80}')
+    return str(value)
+
+
+def _text(row: Row, name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise ValueError(f'column "{name}" must hold texts, found {value!r:.80}')
+    return value
+
+
+def _joined(row: Row, names: tuple[str, ...]) -> str:
+    for name in names:
+        if name not in row:
+            raise ValueError(_missing(name, row))
+    texts = [_text(row, name) for name in names if row[name] is not None]
+    if not texts:
+        raise ValueError(f'column "{names[0]}" is null, where a text is expected')
+    return "\n\n".join(filter(None, texts))
+
+
+def _number(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    digits = value.strip()
+    if not _NUMBER.fullmatch(digits):
+        raise ValueError(f'column "{name}": {value!r:.80} is no number')
+    return int(digits) if digits.lstrip("+-").isdecimal() and len(digits) < 19 else float(digits)

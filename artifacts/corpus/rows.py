@@ -1,0 +1,232 @@
+"""Rows of tables: Parquet, Arrow, CSV and TSV, JSON arrays and JSON lines; texts also packed by gzip, zstd, xz or
+bzip2. Files are known by their first bytes, and read row by row, so that a file may be larger than memory.
+
+Parquet, Arrow and zstd need pyarrow (extra `import`), which is imported only for them.
+"""
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lightretriever.artifacts.corpus.arrow import arrow_table, parquet_table, zstd_stream
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
+from lightretriever.artifacts.corpus.lines import HEAD, kind_of, lines_of, read_object, read_text
+from lightretriever.artifacts.errors import CorpusError, readable
+from lightretriever.artifacts.files.reading import open_regular, read_bounded
+
+__all__ = ["Placed", "Row", "Table", "open_table", "table_files"]
+
+Row = dict[str, Any]
+Placed = tuple[str, Row | ValueError]
+"""Where a row stands, such as `line 3`, and the row, or what is wrong with it."""
+
+_PACKED: Final[dict[str, Callable[[Any], Any]]] = {
+    "zstd": zstd_stream,
+    "xz": lzma.open,
+    "bzip2": bz2.open,
+    "gzip": lambda file: gzip.GzipFile(fileobj=file),
+}
+_FAILURES: Final = (EOFError, NotImplementedError, OSError, ValueError, csv.Error, lzma.LZMAError, zlib.error)
+"""What the readers raise for a damaged file, pyarrow's among them."""
+_DELIMITERS: Final = ",\t;|"
+_DECODER: Final = json.JSONDecoder()
+_PIECE: Final = 1 << 20
+_MAX_STATE_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An open file of rows. `columns` are None where each row names its own, as in JSON."""
+
+    columns: list[str] | None
+    rows: Iterator[Placed]
+
+
+def table_files(source: Path) -> tuple[list[Path], int] | None:
+    """The files that the rows of `source` lie in, in order, and the number of entries beside them.
+
+    `source` is a file, a folder that `datasets` saved, or one with Parquet or Arrow files in it. None for any other
+    folder. Raises CorpusError for a saved dataset of several splits.
+    """
+    if not source.is_dir():
+        return [source], 0
+    if splits := _json(source / "dataset_dict.json").get("splits"):
+        folders = " or ".join(str(source / str(split)) for split in splits)
+        raise CorpusError(f"{readable(source)}: a dataset of several splits.", remedy=f"Name one of them: {folders}.")
+    try:
+        entries = sorted(source.iterdir())
+    except OSError:  # whoever reads its texts says why
+        return None
+    if isinstance(shards := _json(source / "state.json").get("_data_files"), list):
+        names = [Path(str(shard["filename"])).name for shard in shards]
+        others = {entry.name for entry in entries} - {*names, "state.json", "dataset_info.json"}
+        return [source / name for name in names], len(others)
+    files = [entry for entry in entries if not entry.name.startswith(".") and _starts_as_columns(entry)]
+    return (files, len(entries) - len(files)) if files else None
+
+
+def open_table(path: Path, stack: ExitStack, drop: Collection[str] = ()) -> Table:
+    """Open a file of rows, to be closed by `stack`; columns of `drop` are not read where that saves work.
+
+    Raises CorpusError for a file that can't be read, here or from its rows, and MissingExtraError without pyarrow.
+    """
+    try:
+        file = stack.enter_context(open_regular(path))
+        packing = _packing(file)
+        if packing:
+            file = stack.enter_context(io.BufferedReader(_PACKED[packing](file)))
+        kind = kind_of(head := file.peek(HEAD)[:HEAD])
+        name = kind.name if kind else ""
+        if name in ("Parquet", "Arrow") and not packing:
+            columns, rows = (parquet_table if name == "Parquet" else arrow_table)(file, drop)
+        elif name in ("one JSON array", "JSON over several lines"):
+            columns, rows = None, _json_objects(file)
+        elif kind:
+            what = f"this is {kind.name}{f' packed by {packing}' if packing else ''}, which is not read"
+            raise CorpusError(
+                f"{readable(path)}: {what}.", remedy=f"Unpack it by `{packing} -d`." if packing else kind.remedy
+            )
+        elif head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
+            columns, rows = None, _json_lines(file)
+        else:
+            columns, rows = _csv(file)
+    except _FAILURES as error:
+        raise _unreadable(path, error) from error
+    return Table(columns, _guarded(path, rows))
+
+
+def _guarded(path: Path, rows: Iterator[Placed]) -> Iterator[Placed]:
+    try:
+        yield from rows
+    except _FAILURES as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CorpusError:
+    what = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+    return CorpusError(f"{readable(path)}: can't be read: {what[:300]}.", remedy="Mend it, or fetch it again.")
+
+
+def _packing(file: io.BufferedReader) -> str:
+    head = file.peek(HEAD)[:HEAD]
+    kind = kind_of(head)
+    return "gzip" if head.startswith(b"\x1f\x8b") else kind.name if kind and kind.name in _PACKED else ""
+
+
+def _starts_as_columns(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            kind = kind_of(file.read(HEAD))
+    except OSError:  # a folder, a pipe, or what may not be read
+        return False
+    return kind is not None and kind.name in ("Parquet", "Arrow")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_bounded(path, _MAX_STATE_BYTES))
+    except (OSError, ValueError, RecursionError):  # none that `datasets` wrote
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _json_lines(file: io.BufferedReader) -> Iterator[Placed]:
+    for number, line in lines_of(file):
+        yield f"line {number}", _object(line)
+
+
+def _json_objects(file: io.BufferedReader) -> Iterator[Placed]:
+    """The objects of one array, or of a file with one object after another."""
+    characters = codecs.getincrementaldecoder("utf-8-sig")()
+
+    def read(size: int) -> str:
+        piece = file.read(size)
+        return characters.decode(piece, final=len(piece) < size)
+
+    text, at, number = read(_PIECE).lstrip(), 0, 0
+    array = text.startswith("[")
+    between = re.compile(r"[\s,]*" if array else r"\s*")
+    if array:
+        at = 1
+    while True:
+        at = between.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        if array and text.startswith("]", at):
+            break
+        try:
+            _, end = _DECODER.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError) as error:
+            more = read(max(_PIECE, len(text) - at)) if len(text) - at <= MAX_DOCUMENT_BYTES else ""
+            if not more and at == len(text) and not array:
+                return
+            if not more:
+                raise ValueError(f"behind row {number}: not JSON: {error}") from error
+            text, at = text[at:] + more, 0
+            continue
+        number += 1
+        yield f"row {number}", _object(text[at:end].encode("utf-8", "surrogatepass"))
+        at = end
+    if text[at + 1 :].strip() or read(_PIECE).strip():
+        raise ValueError("something stands behind the end of the array")
+
+
+def _object(line: bytes) -> Row | ValueError:
+    try:
+        return read_object(line)
+    except ValueError as error:
+        return error
+
+
+def _csv(file: io.BufferedReader) -> tuple[list[str], Iterator[Placed]]:
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    lines = _text_lines(file)
+    first = next(lines, "").removeprefix("\ufeff")
+    if not first.strip():
+        raise ValueError("it is empty, or its first line is")
+    sizes = {sign: len(next(csv.reader([first], delimiter=sign))) for sign in _DELIMITERS}
+    delimiter = max(sizes, key=lambda sign: sizes[sign])
+
+    def again() -> Iterator[str]:
+        yield first
+        yield from lines
+
+    reader = csv.reader(again(), delimiter=delimiter, strict=True)
+    header = [name.strip() or f"column {place}" for place, name in enumerate(next(reader), 1)]
+    return header, _csv_rows(reader, header)
+
+
+def _csv_rows(reader: Any, header: list[str]) -> Iterator[Placed]:
+    while True:
+        place = f"line {reader.line_num + 1}"
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(f"{place}: {error}; are all quotes in pairs?") from error
+        if cells is None:
+            return
+        if len(cells) == len(header):
+            yield place, {name: cell or None for name, cell in zip(header, cells, strict=True)}
+        elif cells:
+            yield place, ValueError(f"{len(cells)} cells, where the header has {len(header)}")
+
+
+def _text_lines(file: io.BufferedReader) -> Iterator[str]:
+    number = 0
+    while line := file.readline(MAX_DOCUMENT_BYTES + 8):
+        number += 1
+        try:
+            yield read_text(line)
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            what = f"line {number}: not UTF-8 (byte 0x{byte:02x}); convert it, as by `iconv -f WINDOWS-1252 -t UTF-8`"
+            raise ValueError(what) from error
