@@ -9,6 +9,7 @@ import typer
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.mcp.command import mcp
 from lightretriever.service.terminal import search
 from pydantic import ValidationError
 
@@ -39,6 +40,7 @@ if sys.argv[1:2] != ["serve"]:  # each of its processes would load the other com
 
     add_commands(app)
 app.command()(search)
+app.command()(mcp)
 
 
 @app.command()

@@ -2,16 +2,17 @@
 
     python deploy/install/lock.py
 
-`deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `pipeline.txt`, `loadtest.txt`
-and `dev.txt` pin what the extra of that name adds to the lists that `deploy/install/install` takes with it (`LISTS`).
-`client.txt` and `docs.txt` each stand alone: they pin all that calling the service and building the documentation need,
-on a machine that has nothing else. All come from one resolution, so they never contradict each other. pip resolves
-without installing anything, for the Python that runs this script: run it with the oldest supported one (3.11), whose
-needs include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
+`deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `import.txt`, `pipeline.txt`,
+`loadtest.txt` and `dev.txt` pin what the extra of that name adds to the lists that `deploy/install/install` takes with
+it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand alone: they pin all that calling the service, giving it
+to language models, and building the documentation need, on a machine that has nothing else. All come from one
+resolution, so they never contradict each other. pip resolves without installing anything, for the Python that runs this
+script: run it with the oldest supported one (3.11), whose needs include those of the newer ones. Index, mirrors and
+caches are those that pip is configured to use.
 
-What the service and its client are installed from (`HASHED`) has the hashes of all files that pip may take on the
-machines and Pythons below; `pip install --require-hashes` refuses any other. The other lists have none: which build of
-torch is right depends on the hardware.
+What the service, its clients and the import are installed from (`HASHED`) has the hashes of all files that pip may take
+on the machines and Pythons below; `pip install --require-hashes` refuses any other. The other lists have none: which
+build of torch is right depends on the hardware.
 """
 
 import json
@@ -30,13 +31,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LISTS = {
     "runtime": (),
     "tracing": ("runtime",),
+    "import": ("runtime",),
     "pipeline": ("runtime", "tracing"),
     "loadtest": ("runtime", "tracing"),
     "dev": ("runtime", "tracing", "pipeline", "loadtest"),
 }
 """By list, those it adds to. A pin may be both in pipeline.txt and in loadtest.txt: neither adds to the other."""
 
-# What service/client and the command `search` import of the direct dependencies, beside the extra `client`.
+# What service/client, service/mcp and their commands import of the direct dependencies, beside the extras.
 CLIENT = ("pydantic", "rich", "typer")
 
 # Build this project and, from its source archive, pyserini.
@@ -49,7 +51,7 @@ WITHOUT_DEPENDENCIES = ("pyserini==2.4.0",)
 # Held back: torch's newest release has no CPU-only build for every machine that this project is tested on.
 HELD = ("torch==2.13.0",)
 
-HASHED = ("build", "runtime", "tracing", "client")
+HASHED = ("build", "runtime", "tracing", "import", "client", "mcp")
 """The lists with hashes."""
 
 MACHINES = ("x86_64", "aarch64")
@@ -140,7 +142,7 @@ def main() -> None:
     """Resolve all uses together, then give each list what those it adds to don't have."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     direct = {"runtime": project["dependencies"], **project["optional-dependencies"]}
-    uses = (*LISTS, "client", "docs")
+    uses = (*LISTS, "client", "mcp", "docs")
     everything = resolve([*BUILD, *(requirement for use in uses for requirement in direct[use])], HELD)
     pinned = [f"{name}=={version}" for name, version in everything.items()]
     lists = {"build": resolve(BUILD, pinned)}
@@ -154,6 +156,8 @@ def main() -> None:
         write_list(use, what, marked(added, direct[use]), WITHOUT_DEPENDENCIES if use == "runtime" else ())
     alone = resolve([*direct["client"], *CLIENT], pinned)
     write_list("client", "What calling the service needs: complete, without the other lists.", alone)
+    alone = resolve([*direct["mcp"], *CLIENT], pinned)
+    write_list("mcp", "What the tools for language models need: complete, without the other lists.", alone)
     alone = resolve(direct["docs"], pinned)
     write_list("docs", "What building the documentation needs: complete, without the other lists.", alone)
 

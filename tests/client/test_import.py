@@ -58,8 +58,8 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def allowed() -> set[str]:
-    lines = (ROOT / "deploy" / "requirements" / "client.txt").read_text().splitlines()
+def allowed(name: str = "client") -> set[str]:
+    lines = (ROOT / "deploy" / "requirements" / f"{name}.txt").read_text().splitlines()
     pinned = {line.partition("==")[0] for line in lines if not line.startswith("#")}
     modules = {
         module

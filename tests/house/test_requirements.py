@@ -21,7 +21,9 @@ CHAINS = {
     "pipeline": ("build", "runtime", "tracing", "pipeline"),
     "loadtest": ("build", "runtime", "tracing", "loadtest"),
     "tracing": ("build", "runtime", "tracing"),
+    "import": ("build", "runtime", "import"),
     "client": ("client",),
+    "mcp": ("mcp",),
     "docs": ("docs",),
     "dev": ("build", "runtime", "tracing", "pipeline", "loadtest", "dev"),
 }
@@ -60,7 +62,7 @@ def test_the_lists_of_a_use_agree_and_have_nothing_twice(use: str) -> None:
             found[name] = version
 
 
-@pytest.mark.parametrize("use", ["runtime", "tracing", "pipeline", "loadtest", "dev"])
+@pytest.mark.parametrize("use", ["runtime", "tracing", "import", "pipeline", "loadtest", "dev"])
 def test_the_lists_of_a_use_have_all_that_their_packages_need(use: str) -> None:
     there = {name for part in CHAINS[use] for name in pins(part)}
     for name in there - {"pyserini", "torch"}:  # see WITHOUT_DEPENDENCIES; torch's depend on the build
@@ -110,13 +112,15 @@ def test_pyserini_is_pinned_and_no_dependency() -> None:
     assert "pyserini" not in {Requirement(text).name for use in DIRECT.values() for text in use}
 
 
-def test_the_list_of_the_client_stands_alone_and_agrees_with_the_others() -> None:
-    everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
-    alone = pins("client")
+@pytest.mark.parametrize("use", ["client", "mcp"])
+def test_the_list_of_the_client_stands_alone_and_agrees_with_the_others(use: str) -> None:
+    everything = {name: version for part in CHAINS["dev"] for name, version in pins(part).items()}
+    alone = pins(use)
     assert alone.items() <= everything.items()
     assert set(lock.CLIENT) <= set(alone)
     assert set(lock.CLIENT) <= {Requirement(text).name for text in DIRECT["runtime"]}
-    assert not {"faiss-cpu", "fastapi", "pyjnius", "tokenizers", "uvicorn"} & set(alone)
+    assert not {"faiss-cpu", "fastapi", "pyjnius", "tokenizers", "torch"} & set(alone)
+    assert ("uvicorn" in alone) == (use == "mcp")
 
 
 def test_the_list_of_the_documentation_stands_alone_and_agrees_with_the_others() -> None:

@@ -214,6 +214,7 @@ def test_imported_distributions_are_declared() -> None:
         "service/http/tracing.py": ["tracing"],
         "service/client/adapters/": ["client", "dev"],
         "service/client/": ["client"],
+        "service/mcp/": ["mcp"],
         "tests/": list(extras),
     }
     tests = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("*.py")}

@@ -1,0 +1,76 @@
+"""The command `lightretriever mcp`. It imports the library only when called."""
+
+import os
+import re
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.files.reading import read_bounded
+from lightretriever.service.errors import SettingsError
+
+__all__ = ["mcp"]
+
+_KEY: Final = "LRSEARCH_API_KEY"
+_MOST_KEY_BYTES: Final = 1024
+_ADDRESS: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})")
+
+
+def mcp(
+    url: Annotated[
+        str, typer.Argument(help="Address of the service.", envvar="LRSEARCH_URL")
+    ] = "http://127.0.0.1:8080",
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, in place of stdio.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with the service's API key, if it needs one; or else the variable {_KEY} has it."),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(help="Most seconds for a call of the service.")] = 30.0,
+) -> None:
+    """Give language models a running service as tools, by the Model Context Protocol."""
+    try:
+        import anyio
+        from lightretriever.service.client.asynchronous import AsyncSearchClient
+        from lightretriever.service.mcp.tools import serve_http, serve_stdio
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "mcp") from error
+    key = os.environ.get(_KEY) if api_key_file is None else _key(api_key_file)
+    client = AsyncSearchClient(url, api_key=key, timeout_s=timeout_s)
+    if http is None:
+        anyio.run(serve_stdio, client)
+    else:
+        anyio.run(serve_http, client, _listen(http))
+
+
+def _key(file: Path) -> str:
+    try:
+        return read_bounded(file, _MOST_KEY_BYTES).decode("ascii").strip()
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
+        raise SettingsError(
+            f"{file}: the API key can't be read: {what}.", remedy="Write the key alone into it."
+        ) from error
+
+
+def _listen(address: str) -> socket.socket:
+    """Listen at HOST:PORT, and say where on stderr."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found["port"]) > 65_535:
+        raise typer.BadParameter(f"{address!r} is no HOST:PORT, as in 127.0.0.1:8090.", param_hint="--http")
+    host = found["ipv6"] or found["host"]
+    try:
+        family = socket.AF_INET6 if found["ipv6"] else socket.AF_INET
+        listener = socket.create_server((host, int(found["port"])), family=family)
+    except OSError as error:
+        raise SettingsError(f"--http {address}: {error.strerror or error}.", remedy="Name another address.") from error
+    bound, port = listener.getsockname()[:2]
+    name = f"[{bound}]" if found["ipv6"] else bound
+    typer.echo(f"tools at http://{name}:{port}/mcp", err=True)
+    if not ip_address(bound).is_loopback:
+        typer.echo("warning: whoever reaches this address may search; keep it behind a proxy with a login.", err=True)
+    return listener

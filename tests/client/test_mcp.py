@@ -1,0 +1,238 @@
+"""The tools for language models: the library's own client, over stdio and over HTTP, and a real service behind them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import SearchClient
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.schemas import Document, Info, SearchResponse
+from mcp import StdioServerParameters
+from mcp.client.client import Client
+from mcp.client.stdio import stdio_client
+
+from tests.client.scripted import Scripted, hang_up, problem
+from tests.client.test_import import ALONE, WITHOUT, allowed, run
+from tests.service.process import serving
+from tests.support.tiny import make_tiny_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY, ENTRY = new_key("model", ["search"])
+FAILED = "Error executing tool search: No leg could answer. (500 search_failed)"
+COMMAND = ("-m", "lightretriever.service.mcp")
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, **(more or {})}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real server, whose documents can be filtered by year."""
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", fields={"year": "number"})
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+@asynccontextmanager
+async def over_stdio(url: str, *options: str, more: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    arguments = [*COMMAND, url, "--timeout-s", "120", *options]
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(more), cwd=ROOT)
+    async with Client(stdio_client(parameters)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def over_http(url: str, *options: str, more: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    command = [sys.executable, *COMMAND, url, "--http", "127.0.0.1:0", "--timeout-s", "120", *options]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(more), stderr=subprocess.PIPE, text=True) as process:
+        if process.stderr is None:
+            raise RuntimeError("there is no pipe")
+        found = re.search(r"http://\S+/mcp", process.stderr.readline())
+        try:
+            if found is None:
+                raise RuntimeError(process.stderr.read())
+            async with Client(found[0]) as client:
+                yield client
+        finally:
+            process.terminate()
+            rest = process.stderr.read()
+            process.wait()
+        assert rest == ""
+
+
+@pytest.fixture(params=[over_stdio, over_http])
+def over(request: pytest.FixtureRequest) -> Any:
+    """Either transport."""
+    return request.param
+
+
+def asking(work: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(work)
+
+
+def text_of(result: Any) -> str:
+    (content,) = result.content
+    return str(content.text)
+
+
+def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
+    async def work() -> None:
+        async with over(url) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == {"search", "document", "explain", "info"}
+            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+            assert "`search` finds documents" in (client.instructions or "")
+            info = Info.model_validate_json(text_of(await client.call_tool("info")))
+            condition = {"field": "year", "gte": 2000}
+            assert "year" in info.filters
+            asked = {"query": "play music", "k": 3, "filter": condition}
+            result = await client.call_tool("search", asked)
+            found = SearchResponse.model_validate_json(text_of(result))
+            assert result.structured_content == json.loads(text_of(result))
+            with SearchClient(url, timeout_s=120) as own:
+                hits = own.search("play music", k=3, filter=condition).hits
+                assert [(hit.id, hit.score) for hit in found.hits] == [(hit.id, hit.score) for hit in hits]
+                last = own.search("play music", k=20).hits[-1]
+                whole = own.document(last.id)
+            assert all(hit.snippets and "text" not in hit.fields and hit.fields["title"] for hit in found.hits)
+            result = await client.call_tool("document", {"id": last.id})
+            assert Document.model_validate(json.loads(text_of(result))) == whole
+            why = await client.call_tool("explain", {"query": "play music", "document": last.id})
+            (hit,) = SearchResponse.model_validate_json(text_of(why)).hits
+            assert (hit.id, hit.rank, hit.score, hit.fields) == (last.id, 20, last.score, {})
+            assert hit.explanation is not None
+            assert hit.explanation.tokens
+            why = await client.call_tool("explain", {"query": "play music", "k": 2, "mode": "sparse"})
+            assert len(SearchResponse.model_validate_json(text_of(why)).hits) == 2
+
+    asking(work)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("search", {"query": "music", "filter": {"field": "nope", "eq": 1}}, "by these they can: year (422"),
+    ("search", {"query": "music", "k": 0}, "k: Input should be greater than or equal to 1 (422 invalid_request)"),
+    ("search", {"query": " "}, "query: the text is empty or white space only (422 invalid_request)"),
+    ("search", {}, "query"),
+    ("document", {"id": "nope"}, "(404 document_not_found)"),
+    ("explain", {"query": "music", "document": "nope"}, "(404 document_not_found)"),
+]
+
+
+def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: str) -> None:
+    async def work() -> None:
+        async with over_stdio(url) as client:
+            for tool, arguments, says in REFUSED:
+                result = await client.call_tool(tool, arguments)
+                assert result.is_error
+                assert says in text_of(result)
+
+    asking(work)
+
+
+def test_a_document_beyond_the_candidates_is_told_of(url: str) -> None:
+    with SearchClient(url, timeout_s=120) as own:
+        (hit,) = own.search("music", k=1).hits
+    filtered = {"query": "music", "document": hit.id, "filter": {"field": "year", "gt": hit.fields["year"]}}
+
+    async def work() -> None:
+        async with over_stdio(url) as client:
+            result = await client.call_tool("explain", filtered)
+            assert result.is_error
+            assert f"{hit.id!r} is not among the first " in text_of(result)
+
+    asking(work)
+
+
+def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay(over: Any) -> None:
+    async def work() -> None:
+        with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
+            async with over(server.url, "--timeout-s", "1") as client:
+                result = await client.call_tool("search", {"query": "music"})
+                assert (result.is_error, text_of(result)) == (True, FAILED)
+                result = await client.call_tool("search", {"query": "music"})
+                assert result.is_error
+                assert "can't be reached" in text_of(result)
+                assert len((await client.list_tools()).tools) == 4
+
+    asking(work)
+
+
+def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    keys, file = tmp_path / "keys.json", tmp_path / "key"
+    keys.write_text(json.dumps([ENTRY.model_dump()]))
+    file.write_text(f"{KEY}\n")
+
+    async def search(url: str, *options: str, more: Mapping[str, str]) -> bool:
+        async with over_stdio(url, *options, more=more) as client:
+            result = await client.call_tool("search", {"query": "music"})
+            if result.is_error:
+                assert "(401 unauthorized)" in text_of(result)
+                assert KEY not in text_of(result)
+            return not result.is_error
+
+    async def work() -> None:
+        with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
+            assert await search(url, more={"LRSEARCH_API_KEY": KEY})
+            assert await search(url, "--api-key-file", str(file), more={"LRSEARCH_API_KEY": "other"})
+            assert not await search(url, more={"LRSEARCH_API_KEY": "other"})
+
+    asking(work)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["localhost:8080"], "Write it as in http://127.0.0.1:8080"),
+        (["--http", "8090"], "is no HOST:PORT, as in 127.0.0.1:8090"),
+        (["--http", "127.0.0.1:70000"], "is no HOST:PORT"),
+        (["--http", "192.0.2.1:8090"], "--http 192.0.2.1:8090: "),
+        (["--api-key-file", "/nowhere"], "/nowhere: the API key can't be read: No such file"),
+        (["--api-key-file", "/dev/zero"], "/dev/zero: the API key can't be read: "),
+    ],
+)
+def test_a_wrong_command_line_is_an_error(arguments: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "lightretriever.service.cli", "mcp", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_an_address_for_others_is_warned_of() -> None:
+    command = [sys.executable, *COMMAND, "--http", "0.0.0.0:0"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        if process.stderr is None:
+            raise RuntimeError("there is no pipe")
+        assert process.stderr.readline().startswith("tools at http://0.0.0.0:")
+        assert process.stderr.readline().startswith("warning: whoever reaches this address may search")
+        process.terminate()
+
+
+def test_a_missing_package_is_named_with_the_extra() -> None:
+    done = run(WITHOUT.replace('"httpx2"', '"mcp"'), "mcp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs mcp.server" in done.stderr
+    assert "pip install 'lightretriever-search[mcp]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:
+    script = ALONE.replace("service.client.__main__", "service.mcp.__main__")
+
+    async def work() -> None:
+        arguments = ["-c", script, ",".join(allowed("mcp")), url]
+        async with Client(
+            stdio_client(StdioServerParameters(command=sys.executable, args=arguments, cwd=ROOT))
+        ) as client:
+            assert not (await client.call_tool("search", {"query": "music"})).is_error
+
+    asking(work)
