@@ -19,6 +19,7 @@ from lightretriever.artifacts.tokens.tokenizer import document_text
 __all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_document", "read_qrels", "read_queries"]
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
+_TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
 _RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
 
 
@@ -96,7 +97,8 @@ class Corpus:
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
             except ValueError as error:
-                self._bad(f"{self.path}, line {number}: {error}.")
+                table = "" if number > 1 or line.lstrip().startswith(b"{") else _TABLE
+                self._bad(f"{self.path}, line {number}: {error}{table}.")
                 continue
             seen[document.id] = number
             yield document

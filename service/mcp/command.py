@@ -1,5 +1,6 @@
 """The command `lightretriever mcp`. It imports the library only when called."""
 
+import asyncio
 import os
 import re
 import socket
@@ -9,7 +10,6 @@ from typing import Annotated, Final
 
 import typer
 from lightretriever.artifacts.errors import MissingExtraError
-from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.service.errors import SettingsError
 
 __all__ = ["mcp"]
@@ -34,7 +34,6 @@ def mcp(
 ) -> None:
     """Give language models a running service as tools, by the Model Context Protocol."""
     try:
-        import anyio
         from lightretriever.service.client.asynchronous import AsyncSearchClient
         from lightretriever.service.mcp.tools import serve_http, serve_stdio
     except ModuleNotFoundError as error:
@@ -42,14 +41,15 @@ def mcp(
     key = os.environ.get(_KEY) if api_key_file is None else _key(api_key_file)
     client = AsyncSearchClient(url, api_key=key, timeout_s=timeout_s)
     if http is None:
-        anyio.run(serve_stdio, client)
+        asyncio.run(serve_stdio(client))
     else:
-        anyio.run(serve_http, client, _listen(http))
+        asyncio.run(serve_http(client, _listen(http)))
 
 
 def _key(file: Path) -> str:
     try:
-        return read_bounded(file, _MOST_KEY_BYTES).decode("ascii").strip()
+        with file.open("rb") as key:
+            return key.read(_MOST_KEY_BYTES).decode("ascii").strip()
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
         raise SettingsError(

@@ -12,7 +12,7 @@ from lightretriever.service.client.errors import ClientError
 from lightretriever.service.schemas import Document, Info, Mode, SearchResponse
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp.types import ToolAnnotations
 from pydantic import Field
 
 __all__ = ["make_server", "serve_http", "serve_stdio"]
@@ -94,7 +94,7 @@ class _Tools:
         mode: SearchMode = "hybrid",
     ) -> SearchResponse:
         """Say why documents are found: the share of each leg and of each word of the query in their scores."""
-        fields = {"filter": filter, "mode": mode, "fields": []}
+        fields: dict[str, Any] = {"filter": filter, "mode": mode, "fields": []}
         with _told():
             if document is None:
                 return await self._client.search(query, k=k, explain=True, **fields)

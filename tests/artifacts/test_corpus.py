@@ -182,6 +182,12 @@ def test_a_file_of_another_kind_is_named(
     assert remedy in raised.value.remedy
 
 
+def test_a_table_is_told_how_it_becomes_a_corpus(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text("id,text\n1,a\n")
+    with pytest.raises(CorpusError, match="line 1: not JSON: .*make a corpus of it by `lightretriever corpus`"):
+        list(Corpus(tmp_path))
+
+
 def test_a_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "a", "text": "x"}\r\n\r\n{"_id": "b", "text": "y"}')
     assert [document.id for document in Corpus(tmp_path)] == ["a", "b"]
