@@ -184,7 +184,7 @@ def test_a_file_of_another_kind_is_named(
 
 def test_a_table_is_told_how_it_becomes_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text("id,text\n1,a\n")
-    with pytest.raises(CorpusError, match="line 1: not JSON: .*make a corpus of it by `lightretriever corpus`"):
+    with pytest.raises(CorpusError, match=r"line 1: not JSON: .*make a corpus of it by `lightretriever corpus`"):
         list(Corpus(tmp_path))
 
 
