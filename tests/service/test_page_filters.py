@@ -64,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def group(page: Page, field: str) -> Locator:
-    return page.get_by_role("group", name=field, exact=True)
+    return page.get_by_role("group", name=field.capitalize(), exact=True)
 
 
 def value(page: Page, field: str, name: str) -> Locator:

@@ -98,6 +98,6 @@ def test_cosines_are_the_teachers(toy: Path, tmp_path: Path) -> None:
     query = teacher.encode_queries(["plays music"]).dense
     texts = teacher.encode_documents(["text editor", "music player"]).dense
     np.testing.assert_allclose(found.numpy(), query @ texts.T, atol=2e-3)
-    other = TrainingSet("set", "find", 1.0, [Example(0, "q", "another", "a")], documents)
+    other = TrainingSet("set", "find", 1.0, [Example(0, "q", "another", "a", ("b",))], documents)
     found = PairVectors(teacher, [other], tmp_path).cosines(Batch(other, other.examples, [["a"]]), ["b", "a"])
     np.testing.assert_allclose(found.numpy(), teacher.encode_queries(["another"]).dense @ texts.T, atol=2e-3)
