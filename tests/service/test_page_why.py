@@ -59,7 +59,9 @@ def test_the_bar_of_a_hit_is_made_of_what_the_legs_add(page: Page, site: str) ->
             .evaluate_all("parts => parts.map(part => parseFloat(part.style.width))")
         )
         added = hit["explanation"]["fusion"]
-        assert widths == pytest.approx([100 * added[leg] / hits[0]["score"] for leg in ("dense", "sparse")], abs=0.01)
+        assert widths == pytest.approx(
+            [100 * (added.get(leg) or 0) / hits[0]["score"] for leg in ("dense", "sparse", "bm25")], abs=0.01
+        )
 
 
 def test_the_slider_weighs_the_legs_at_once(page: Page, browser: Browser) -> None:
