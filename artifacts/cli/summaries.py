@@ -60,6 +60,7 @@ def encode_summary(encoding: "Encoding") -> EncodeSummary:
         documents=totals.documents,
         **encoding.counts._asdict(),
         skipped=encoding.skipped.count,
+        doubtful=encoding.doubtful,
         cut=totals.cut,
         terms=totals.terms,
         dimension=store.read(names[0]).dense.shape[1] if names else 0,

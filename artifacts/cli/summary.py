@@ -101,7 +101,8 @@ class TablesSummary(Summary):
 class EncodeSummary(Summary):
     """Of `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there; `removed`
     are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together, `skipped` bad
-    lines of the corpus, `cut` documents that are longer than the model reads."""
+    lines of the corpus, `doubtful` given vectors that were compared and are not the encoder's, `cut` documents that are
+    longer than the model reads."""
 
     command: Literal["encode"]
     documents: int
@@ -109,6 +110,7 @@ class EncodeSummary(Summary):
     encoded: int
     removed: int
     skipped: int
+    doubtful: int = 0
     cut: int
     terms: int
     dimension: int

@@ -16,6 +16,7 @@ from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
+from rich.console import Console
 
 __all__ = [
     "QUANTIZATION",
@@ -47,13 +48,14 @@ class Counts(NamedTuple):
 class Encoding:
     """What a run made: the `store` that has it, and the `names` of the corpus' shards, or of those of its part.
 
-    `skipped` are bad lines of the corpus.
+    `skipped` are bad lines of the corpus, `doubtful` counts the given vectors that were compared and differ.
     """
 
     store: ShardStore
     names: list[str]
     counts: Counts
     skipped: Skipped
+    doubtful: int = 0
 
 
 def encode_corpus(
@@ -80,6 +82,8 @@ def encode_corpus(
     store = ShardStore.begin(work, _plan(encoder, settings, given=vectors is not None))
     total = corpus.count()
     given = None if vectors is None else GivenVectors.open(vectors, ids, encoder, corpus, total)
+    if given is not None and given.doubt:
+        Console(stderr=True).print(f"warning: {given.doubt}", markup=False, highlight=False, soft_wrap=True)
     documents = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
     documents["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
     with ProgressBar("encode", total=total, unit="documents") as progress:
@@ -98,7 +102,8 @@ def encode_corpus(
     removed = store.left(written.names, written.texts)
     store.finish(written.names, documents, skipped=corpus.skipped.count, part=part)
     names = [name for place, name in enumerate(written.names) if part is None or part.has(place)]
-    return Encoding(store, names, Counts(written.reused, written.encoded, removed), corpus.skipped)
+    doubtful = 0 if given is None else given.doubtful
+    return Encoding(store, names, Counts(written.reused, written.encoded, removed), corpus.skipped, doubtful)
 
 
 @dataclass

@@ -27,9 +27,14 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True)
 class GivenVectors:
-    """Document vectors (N, H), float16 or float32, in the corpus' order."""
+    """Document vectors (N, H), float16 or float32, in the corpus' order.
+
+    `doubtful` counts the compared rows that are not the encoder's, and `doubt` names the first of them.
+    """
 
     vectors: npt.NDArray[np.floating]
+    doubtful: int = 0
+    doubt: str = ""
 
     @classmethod
     def open(cls, path: Path, ids: Path | None, encoder: Encoder, corpus: Corpus, count: int) -> Self:
@@ -53,9 +58,7 @@ class GivenVectors:
         if ids is not None:
             _check_ids(ids, corpus)
         _check_norms(vectors, corpus)
-        given = cls(vectors)
-        given._compare(encoder, corpus)
-        return given
+        return cls(vectors, *cls(vectors)._compare(encoder, corpus))
 
     def of_documents(self, first: int, count: int) -> npt.NDArray[np.float32]:
         """The vectors of `count` documents from the place `first` of the corpus on, (n, H), made of length 1."""
@@ -63,8 +66,9 @@ class GivenVectors:
         unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit
 
-    def _compare(self, encoder: Encoder, corpus: Corpus) -> None:
-        """Compare some rows with the encoder's own. Raises RecipeError, which names the first bad one."""
+    def _compare(self, encoder: Encoder, corpus: Corpus) -> tuple[int, str]:
+        """Compare some rows with the encoder's own: how many are bad, and what to say of them. Raises RecipeError where
+        they are too many."""
         last = len(self.vectors) - 1
         drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
         rows = np.unique([0, last, *drawn])
@@ -74,13 +78,17 @@ class GivenVectors:
         made = encoder.encode_documents([document.full_text for document in documents]).dense
         cosines = (given * made).sum(axis=1)
         bad = np.flatnonzero(cosines < _LEAST_COSINE)
+        if not len(bad):
+            return 0, ""
+        doubt = (
+            f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the corpus' "
+            f'documents. The first of them is row {rows[bad[0]]}, document "{documents[bad[0]].id}", with a cosine of '
+            f"{cosines[bad[0]]:.2f} (at least {_LEAST_COSINE})."
+        )
         if len(bad) > _MOST_BAD * len(rows):
-            raise RecipeError(
-                f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the "
-                f"corpus' documents. The first of them is row {rows[bad[0]]}, document "
-                f'"{documents[bad[0]].id}", with a cosine of {cosines[bad[0]]:.2f} (at least {_LEAST_COSINE}).',
-                remedy="Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order.",
-            )
+            remedy = "Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order."
+            raise RecipeError(doubt, remedy=remedy)
+        return len(bad), doubt
 
 
 def _check_ids(path: Path, corpus: Corpus) -> None:

@@ -217,12 +217,15 @@ def test_vectors_that_do_not_fit_are_refused(
         run("encode", recipe)
 
 
-def test_a_few_changed_documents_are_no_obstacle(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+def test_a_few_changed_documents_are_counted_and_no_obstacle(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
     vectors[[0, COUNT - 1]] *= -1
     np.save(tmp_path / "vectors.npy", vectors)
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
-    run("encode", recipe)
+    said = run("encode", recipe, "--json")
+    assert "warning: distil.vectors: 2 of " in said
+    assert 'The first of them is row 0, document "music", with a cosine of -1.00' in said
+    assert '"doubtful":2,' in said.replace('": ', '":')
 
 
 def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
