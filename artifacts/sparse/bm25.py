@@ -1,7 +1,7 @@
 """BM25 on the words of the documents, as Anserini computes it: over an index of nothing but words, for the evaluation,
 or over the words that a bundle's index has beside the impacts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final
@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.sparse.arguments import check_k
 from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks, word_analyzer
 
-__all__ = ["BM25_B", "BM25_K1", "WordIndex", "WordSearch", "build_word_index", "count_texts"]
+__all__ = ["BM25_B", "BM25_K1", "WordIndex", "WordSearch", "build_word_index", "count_texts", "words_of"]
 
 BM25_K1: Final = 0.9
 """Saturation of the term frequency, Anserini's default."""
@@ -83,6 +83,14 @@ class WordSearch:
 
     def _query(self, text: str) -> tuple[JavaObject, bytearray, bytearray]:
         return self._analyzer, bytearray(self._field), pack_text("query", text)
+
+
+def words_of(texts: Sequence[str]) -> list[str]:
+    """The words of each text as BM25 counts them, in their order, with a space between two. ValueError for a text that
+    is no Unicode."""
+    packed = pack_texts([utf8("text", text) for text in texts])
+    words = java_call(java_class("lightretriever.WordAnalyzer").words, word_analyzer(), *packed)
+    return [text.decode() for text in unpack_texts(from_java(words), len(texts))]
 
 
 def count_texts(index: LuceneIndex) -> int:
