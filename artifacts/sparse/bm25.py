@@ -15,7 +15,16 @@ from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_clas
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks, word_analyzer
 
-__all__ = ["BM25_B", "BM25_K1", "WordIndex", "WordSearch", "build_word_index", "count_texts", "words_of"]
+__all__ = [
+    "BM25_B",
+    "BM25_K1",
+    "WordIndex",
+    "WordSearch",
+    "build_word_index",
+    "count_texts",
+    "indexed_words",
+    "words_of",
+]
 
 BM25_K1: Final = 0.9
 """Saturation of the term frequency, Anserini's default."""
@@ -96,6 +105,14 @@ def words_of(texts: Sequence[str]) -> list[str]:
 def count_texts(index: LuceneIndex) -> int:
     """How many documents of a bundle's index have the words of their text in it."""
     return int(java_call(java_class("lightretriever.WordSearch").count, index.handle, bytearray(_FIELD)))
+
+
+def indexed_words(index: LuceneIndex, first: int, end: int) -> list[str]:
+    """The words that a bundle's index has of the documents `first` to `end` - 1, each as often as the document has it,
+    with a space between two. Asks every word, so ask for many documents at once. ValueError on a bad ordinal."""
+    index.packed_ordinals(np.array([first, end - 1]))
+    words = java_call(java_class("lightretriever.WordSearch").words, index.handle, bytearray(_FIELD), first, end)
+    return [text.decode() for text in unpack_texts(from_java(words), end - first)]
 
 
 class WordIndex(LuceneIndex):

@@ -106,8 +106,8 @@ class ImpactIndex(LuceneIndex):
         return terms, impacts
 
     def rows(self, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """All terms of the documents `first` to `end` - 1, in CSR form: indptr (end - first + 1,) int64, ids (n,) int32,
-        ascending in each document, and impacts (n,) int32.
+        """All terms of the documents `first` to `end` - 1, in CSR form: indptr (end - first + 1,) int64, ids (n,)
+        int32, ascending in each document, and impacts (n,) int32.
 
         An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
         Raises ValueError on a bad ordinal.

@@ -1,0 +1,82 @@
+"""The command `push`: from a bundle to an index on an OpenSearch cluster."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.summary import PushSummary
+from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.progress import ProgressBar
+
+__all__ = ["push"]
+
+Engine = Literal["lucene", "faiss"]
+
+_TIMEOUT_S = 120.0
+_PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
+
+
+def push(
+    context: typer.Context,
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of its nodes, by comma.")],
+    index: Annotated[str, typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias for the new index.")],
+    shards: Annotated[int, typer.Option("--shards", min=1, max=1024, help="Shards of the index.")] = 1,
+    replicas: Annotated[int, typer.Option("--replicas", min=0, max=100, help="Copies of each shard.")] = 1,
+    engine: Annotated[Engine, typer.Option("--engine", help="What searches the vectors.")] = "lucene",
+    user: Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
+    ] = None,
+    password: Annotated[str | None, typer.Option(envvar=f"{_PREFIX}PASSWORD", hidden=True)] = None,
+    api_key: Annotated[str | None, typer.Option(envvar=f"{_PREFIX}API_KEY", hidden=True)] = None,
+    query_bundle: Annotated[
+        Path | None, typer.Option("--query-bundle", help="Write the part that a service on the cluster needs.")
+    ] = None,
+    delete_old: Annotated[bool, typer.Option("--delete-old", help="Remove the alias' former index.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing query bundle.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a bundle to an OpenSearch cluster, check it, and let the alias stand for it; a stopped run goes on."""
+    try:
+        from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+        from lightretriever.artifacts.cluster.push import push as push_bundle
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "cluster") from error
+    with running("push", as_json=as_json) as job:
+        opened = Bundle.open(bundle)
+        if query_bundle is not None:
+            write_query_bundle(opened, query_bundle, overwrite=overwrite)
+        cluster = connect(ClusterAddress(to, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)
+        try:
+            with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
+                pushed = push_bundle(
+                    opened,
+                    cluster,
+                    index,
+                    engine=engine,
+                    shards=shards,
+                    replicas=replicas,
+                    delete_old=delete_old,
+                    skipped=progress.skip,
+                    written=progress.advance,
+                )
+        finally:
+            cluster.close()
+        job.summary = PushSummary(
+            command="push",
+            path=f"{cluster.name}/{index}",
+            index=pushed.index,
+            version=opened.manifest.digest,
+            documents=pushed.documents,
+            found=pushed.found,
+            before=pushed.before,
+            removed=pushed.removed,
+            query_bundle=None if query_bundle is None else str(query_bundle),
+        )
+        served = query_bundle or bundle
+        address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
+        job.summary.next = next_command(context, "serve", served, *address, shared=())
