@@ -84,7 +84,6 @@ def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, 
     urls, name = _urls(address)
     if address.ca_file is not None and not address.ca_file.is_file():
         raise ClusterError(f"{address.ca_file}: there is no such file of certificates.", remedy="Correct its path.")
-    secure = {"ca_certs": str(address.ca_file)} if address.ca_file is not None else {}
     client = OpenSearch(
         hosts=urls,
         http_auth=None if address.user is None else (address.user, address.password or ""),
@@ -94,7 +93,7 @@ def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, 
         max_retries=max(2, len(urls)),
         retry_on_timeout=retry_late,
         pool_maxsize=connections,
-        **secure,
+        ca_certs=None if address.ca_file is None else str(address.ca_file),
     )
     try:
         with _translated(name):

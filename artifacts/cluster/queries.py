@@ -29,7 +29,7 @@ _PLAIN: Final = {
     "track_total_hits": False,
     "sort": [{"_score": "desc"}, {"ordinal": "asc"}],
 }
-_NOTHING: Final = {"match_none": {}}
+_NOTHING: Final[Query] = {"match_none": {}}
 
 
 def dense_search(vector: Vector, count: int, among: Query | None = None) -> Query:

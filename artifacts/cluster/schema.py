@@ -34,6 +34,7 @@ __all__ = [
     "filter_field",
     "index_body",
     "index_name",
+    "read_features",
     "split_impact",
 ]
 
@@ -141,6 +142,15 @@ def features(terms: Sequence[int], impacts: Sequence[int]) -> dict[str, int]:
         if high:
             found[f"{term}h"] = high
     return found
+
+
+def read_features(found: Mapping[str, float]) -> dict[int, int]:
+    """Give a document's impacts by term from its rank features."""
+    impacts: dict[int, int] = {}
+    for name, value in found.items():
+        term, high = int(name.removesuffix("h")), name.endswith("h")
+        impacts[term] = impacts.get(term, 0) + int(value) * (_HIGH if high else 1)
+    return impacts
 
 
 def document_body(

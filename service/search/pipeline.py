@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments
+from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, LegGroup, Ordinals, ScoredDocuments
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, SearchFailedError
-from lightretriever.service.execution.executor import Reason
+from lightretriever.service.execution.executor import Outcome, Reason, split
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.encoder import require_tokens
@@ -99,12 +99,8 @@ class Search:
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
-        among = self._among()
-        calls: dict[LegName, Callable[[], ScoredDocuments]] = {
-            name: partial(self._parts.legs[name].search, query, self._plan.candidates, among) for name in self._weights
-        }
         found: dict[LegName, ScoredDocuments] = {}
-        for name, outcome in self._parts.executor.gather(calls, self._until(_LEGS_UNTIL)).items():
+        for name, outcome in self._outcomes(query, self._among()).items():
             if outcome.reason is None:
                 found[name] = outcome.get()
                 self.clock.add(name, outcome.started, outcome.ended)
@@ -116,6 +112,18 @@ class Search:
             self._give_up()
         return found
 
+    def _outcomes(self, query: EncodedQuery, among: DocumentFilter | None) -> dict[LegName, Outcome[ScoredDocuments]]:
+        """Search each leg in its lane, or all legs of a cluster in one trip."""
+        executor, group, until = self._parts.executor, self._parts.group, self._until(_LEGS_UNTIL)
+        count = self._plan.candidates
+        if group is not None:
+            trip = partial(group.search, list(self._weights), query, count, among, until)
+            return split(executor.gather({group.name: trip}, until)[group.name], self._weights)
+        calls: dict[LegName, Callable[[], ScoredDocuments]] = {
+            name: partial(self._parts.legs[name].search, query, count, among) for name in self._weights
+        }
+        return executor.gather(calls, until)
+
     def _among(self) -> DocumentFilter | None:
         """Give the documents that match the request's filter; None if it has none."""
         if self._plan.condition is None:
@@ -126,19 +134,41 @@ class Search:
     def _rescore(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
         time, the scores stay unknown and `unscored` names the leg."""
-        for row, name in enumerate(legs):
-            which = table.missing(row)
-            if not which.size:
-                continue
+        wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
+        if self._parts.group is not None and wanted:
+            self._rescore_together(self._parts.group, query, table, legs, wanted)
+            return
+        for name, which in wanted.items():
             if perf_counter() >= self._until(_RESCORE_UNTIL):
                 self.unscored[name] = "late"
                 continue
             try:
                 with self.clock.measure("rescore"):
-                    table.fill(row, self._parts.legs[name].scores(query, which))
+                    table.fill(legs.index(name), self._parts.legs[name].scores(query, which))
             except Exception as error:
                 self.unscored[name] = "failed"
                 self._log_failure(name, error)
+
+    def _rescore_together(
+        self,
+        group: LegGroup,
+        query: EncodedQuery,
+        table: CandidateTable,
+        legs: list[LegName],
+        wanted: Mapping[LegName, Ordinals],
+    ) -> None:
+        """Ask a cluster for the missing scores of all legs in one trip, in the lane of the legs."""
+        until = self._until(_RESCORE_UNTIL)
+        trip = partial(group.scores, wanted, query, until)
+        with self.clock.measure("rescore"):
+            outcome = self._parts.executor.gather({group.name: trip}, until)[group.name]
+        for name, scored in split(outcome, wanted).items():
+            if scored.reason is None:
+                table.fill(legs.index(name), scored.get())
+            else:
+                self.unscored[name] = scored.reason
+                if scored.error is not None:
+                    self._log_failure(name, scored.error)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
         request = self._plan.request

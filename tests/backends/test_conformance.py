@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
-from lightretriever.service.backends.local import Backends
+from lightretriever.service.backends.base import Backends, EncodedQuery, Leg, ScoredDocuments
+from lightretriever.service.backends.local import open_local
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.encoder import QueryEncoder
@@ -95,7 +95,7 @@ def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def opened(request: pytest.FixtureRequest, bundles: dict[bool, Bundle]) -> Iterator[Opened]:
     backend: Backend = request.param
     bundle = bundles[backend.accelerate]
-    backends = Backends.open(bundle)
+    backends = open_local(bundle)
     encoder = QueryEncoder(bundle.tokenizer(), {"default": bundle.table("default")}, bundle.idf())
     yield Opened(backend, backends, backends.legs[backend.leg], Corpus(bundle), encoder, bundle)
     backends.close()
@@ -201,7 +201,7 @@ def test_threads_get_what_one_gets(opened: Opened) -> None:
 
 def test_it_opens_again_and_closes_twice(opened: Opened) -> None:
     before = found(opened, "play music", 10)
-    again = Backends.open(opened.bundle)
+    again = open_local(opened.bundle)
     try:
         leg = again.legs[opened.backend.leg]
         got = leg.search(opened.query("play music"), 10)
