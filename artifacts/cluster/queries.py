@@ -20,7 +20,7 @@ Query = dict[str, Any]
 
 Vector = npt.NDArray[np.float32]
 
-_LEAST_EFFORT: Final = 256
+_LEAST_EFFORT: Final = 512
 """Least `ef_search`. Queries lie away from the documents, so HNSW needs more effort than for documents."""
 
 _PLAIN: Final = {
@@ -35,7 +35,7 @@ _NOTHING: Final[Query] = {"match_none": {}}
 def dense_search(vector: Vector, count: int, among: Query | None = None) -> Query:
     """Find the best `count` documents by the inner product with a vector (D,), of those `among`."""
     count = min(count, MOST_FOUND)
-    effort = min(MOST_FOUND, max(_LEAST_EFFORT, 2 * count))
+    effort = min(MOST_FOUND, max(_LEAST_EFFORT, 4 * count))
     knn: Query = {"vector": vector, "k": count, "method_parameters": {"ef_search": effort}}
     if among is not None:
         knn["filter"] = among  # beside knn it would filter afterwards
