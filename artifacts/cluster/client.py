@@ -1,6 +1,9 @@
 """The connection to an OpenSearch cluster, and its errors in our words."""
 
+import base64
+import logging
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,12 +85,11 @@ def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, 
     well. `connections` are kept open to each node. Raises ClusterError, with what to do.
     """
     urls, name = _urls(address)
-    if address.ca_file is not None and not address.ca_file.is_file():
-        raise ClusterError(f"{address.ca_file}: there is no such file of certificates.", remedy="Correct its path.")
+    _check_authority(address.ca_file)
+    logging.getLogger("opensearch").setLevel(logging.ERROR)  # its warnings repeat what is raised, with the stack
     client = OpenSearch(
         hosts=urls,
-        http_auth=None if address.user is None else (address.user, address.password or ""),
-        headers={} if address.api_key is None else {"authorization": f"ApiKey {address.api_key}"},
+        headers=_credentials(address),
         serializer=_Json(),
         timeout=timeout_s,
         max_retries=max(2, len(urls)),
@@ -102,6 +104,24 @@ def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, 
     except BaseException:
         client.close()
         raise
+
+
+def _check_authority(file: Path | None) -> None:
+    try:
+        if file is not None:
+            ssl.create_default_context(cafile=file)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ClusterError(f"{file}: no certificates can be read: {reason}.", remedy="Name a PEM file.") from error
+
+
+def _credentials(address: ClusterAddress) -> dict[str, str]:
+    if address.api_key is not None:
+        return {"authorization": f"ApiKey {address.api_key}"}
+    if address.user is None:
+        return {}
+    pair = f"{address.user}:{address.password or ''}".encode()  # the library would send Latin-1
+    return {"authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
 def _urls(address: ClusterAddress) -> tuple[list[str], str]:
