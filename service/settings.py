@@ -170,13 +170,13 @@ class Settings(BaseSettings):
         description="Where the legs are searched: with the bundle's indexes in this process, or on an OpenSearch "
         "cluster (extra `cluster`).",
     )
-    opensearch_url: str = Field(
-        default="",
+    opensearch_url: str | None = Field(
+        default=None,
         repr=False,  # it may hold a password
         description="Addresses of the cluster's nodes, separated by commas, such as "
         "`https://one:9200,https://two:9200`.",
     )
-    opensearch_index: str = Field(default="", description="The alias that `lightretriever push` gave the index.")
+    opensearch_index: str | None = Field(default=None, description="The alias of the index, as given to `push`.")
     opensearch_user: str | None = Field(default=None, description="User for the cluster, if it asks for one.")
     opensearch_password: str | None = Field(default=None, repr=False, description="The user's password.")
     opensearch_api_key: str | None = Field(default=None, repr=False, description="API key, in place of a user.")

@@ -55,8 +55,9 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
             f"Setting 'max_candidates' is {settings.max_candidates}; a cluster finds at most {MOST_FOUND}.",
             remedy="Lower max_candidates.",
         )
+    alias = settings.opensearch_index or ""
     address = ClusterAddress(
-        settings.opensearch_url,
+        settings.opensearch_url or "",
         settings.opensearch_user,
         settings.opensearch_password,
         settings.opensearch_api_key,
@@ -64,15 +65,15 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
     )
     cluster = connect(address, timeout_s=_OPEN_S, connections=settings.threads())
     try:
-        index = only_index(cluster, settings.opensearch_index)
+        index = only_index(cluster, alias)
         meta = read_meta(cluster, index)
-        _check(meta, bundle, settings.opensearch_index, index)
+        _check(meta, bundle, alias, index)
         if meta.words:
             start_jvm()  # splits queries into words
     except BaseException:
         cluster.close()
         raise
-    group = ClusterLegs(cluster, settings.opensearch_index, index, meta, settings.deadline_ms / 1e3)
+    group = ClusterLegs(cluster, alias, index, meta, settings.deadline_ms / 1e3)
     documents = ClusterDocuments(group)
     names: list[LegName] = ["dense", "sparse", "bm25"] if meta.words else ["dense", "sparse"]
     return Backends({name: ClusterLeg(group, name, documents) for name in names}, documents, group)
