@@ -229,12 +229,6 @@ class Manifest(_Part):
         own = self.sparse.tokenizer
         return (own and own.vocab_size) or self.vocab_size
 
-    @property
-    def index_files(self) -> set[str]:
-        """The files of the two indexes, by POSIX path: a query bundle has all others."""
-        folder = PurePosixPath(self.sparse.directory)
-        return {self.dense.file, *(file for file in self.files if folder in PurePosixPath(file).parents)}
-
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`, UTF-8."""
         record = {**self.model_dump(mode="json"), _DIGEST: self.digest}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bundle", "open_dense"]
+__all__ = ["Bundle", "index_files", "open_dense"]
 
 _WHOLE = "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --backend opensearch`."
 
@@ -58,7 +58,7 @@ class Bundle:
     def __init__(self, path: Path, manifest: Manifest, *, indexes: bool = True) -> None:
         self.path = path
         self.manifest = manifest
-        self.files = [file for file in manifest.files if indexes or file not in manifest.index_files]
+        self.files = [file for file in manifest.files if indexes or file not in index_files(manifest)]
         """The files that are used: without `indexes`, those of a query bundle."""
 
     @classmethod
@@ -72,7 +72,7 @@ class Bundle:
         path = Path(path)
         manifest = read_manifest(path)
         bundle = cls(path, manifest, indexes=indexes)
-        if indexes and not any((path / file).exists() for file in manifest.index_files):
+        if indexes and not any((path / file).exists() for file in index_files(manifest)):
             raise BundleError(f"{path}: this is a query bundle, it has no indexes.", remedy=_WHOLE)
         raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in bundle.files))
         raise_first(path, check_unlisted(path, manifest))
@@ -158,3 +158,9 @@ class Bundle:
 def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | None = None) -> DenseIndex:
     """The dense index of the bundle in `root`, with the manifest's search parameters or others. Raises BundleError."""
     return DenseIndex.open(root / info.file, info.parameters if parameters is None else parameters)
+
+
+def index_files(manifest: Manifest) -> set[str]:
+    """The files of the two indexes, by POSIX path: a query bundle has all others."""
+    folder = PurePosixPath(manifest.sparse.directory)
+    return {manifest.dense.file, *(file for file in manifest.files if folder in PurePosixPath(file).parents)}

@@ -22,7 +22,7 @@ from lightretriever.artifacts.bundle.checks import (
 from lightretriever.artifacts.bundle.hashes import ids_sha256
 from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
-from lightretriever.artifacts.bundle.reader import Bundle, open_dense
+from lightretriever.artifacts.bundle.reader import Bundle, index_files, open_dense
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -68,7 +68,7 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen, *, indexe
     for part, files, check in _parts(manifest):
         if sound.issuperset(files):
             problems += _guarded(part, check, path, manifest)
-        for file in files if indexes or not manifest.index_files.issuperset(files) else ():
+        for file in files if indexes or not index_files(manifest).issuperset(files) else ():
             seen(manifest.files[file].bytes)
     return problems
 

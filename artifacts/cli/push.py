@@ -1,5 +1,6 @@
 """The command `push`: from a bundle to an index on an OpenSearch cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,16 +8,39 @@ import typer
 from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.cli.summary import PushSummary
+from lightretriever.artifacts.cli.summary import Summary, Text
 from lightretriever.artifacts.errors import MissingExtraError
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["push"]
+__all__ = ["PushSummary", "push"]
 
 Engine = Literal["lucene", "faiss"]
 
 _TIMEOUT_S = 120.0
 _PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
+
+
+class PushSummary(Summary):
+    """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
+    is `removed` or not; an earlier run had written `found` of the documents."""
+
+    command: Literal["push"]
+    index: str
+    version: str
+    documents: int
+    found: int
+    before: list[str]
+    removed: bool
+    query_bundle: Text | None
+
+    def made(self) -> Iterator[str]:
+        """One line, and one each for the former index and for the query bundle."""
+        known = f", {self.found:,} of them by an earlier run" if self.found else ""
+        yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
+        if self.before:
+            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else 'kept; --delete-old removes it'}"
+        if self.query_bundle is not None:
+            yield f"{self.query_bundle}: the query bundle"
 
 
 def push(

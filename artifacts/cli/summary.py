@@ -16,7 +16,6 @@ __all__ = [
     "ErrorObject",
     "EvaluateSummary",
     "ProblemInfo",
-    "PushSummary",
     "Summary",
     "TableInfo",
     "TablesSummary",
@@ -185,29 +184,6 @@ class VerifySummary(Summary):
             yield f"{self.path}: sound, {size}"
         else:
             yield f"{self.path}: not sound, {len(self.problems)} problems"
-
-
-class PushSummary(Summary):
-    """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
-    is `removed` or not; an earlier run had written `found` of the documents."""
-
-    command: Literal["push"]
-    index: str
-    version: str
-    documents: int
-    found: int
-    before: list[str]
-    removed: bool
-    query_bundle: Text | None
-
-    def made(self) -> Iterator[str]:
-        """One line, and one each for the former index and for the query bundle."""
-        known = f", {self.found:,} of them by an earlier run" if self.found else ""
-        yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
-        if self.before:
-            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else 'kept; --delete-old removes it'}"
-        if self.query_bundle is not None:
-            yield f"{self.query_bundle}: the query bundle"
 
 
 class EvaluateSummary(Summary):
