@@ -259,8 +259,7 @@ class ClusterLeg:
         if self.name == "dense":
             if query.parts is None:
                 raise ValueError("the query was encoded without the parts of its dense vector")
-            vectors = np.array(self._documents.sources(ordinals, "vector"), np.float32)
-            parts: npt.NDArray[np.float32] = np.einsum("md,td->mt", vectors.reshape(ordinals.size, -1), query.parts)
+            parts: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._vectors(ordinals), query.parts)
             return parts
         found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
         impacts = [[row.get(term, 0) for term in query.terms.tolist()] for row in found]
@@ -268,8 +267,19 @@ class ClusterLeg:
         shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
         return shares
 
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,): (m, D) float32 of length 1."""
+        rows = self._vectors(ordinals)
+        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
+
     def close(self) -> None:
         """Do nothing: the documents close the connections."""
+
+    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents as the bundle has them, quantised or not."""
+        rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
+        return rows.reshape(-1, self._group.meta.dimension)
 
 
 def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:

@@ -1,22 +1,23 @@
 """One search from the query to the answer: encode, search the legs in parallel, fuse, read the documents."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, LegGroup, Ordinals, ScoredDocuments
+from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, SearchFailedError
-from lightretriever.service.execution.executor import Outcome, Reason, split
+from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
+from lightretriever.service.search.legs import score_legs, search_legs
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
@@ -100,7 +101,9 @@ class Search:
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         found: dict[LegName, ScoredDocuments] = {}
-        for name, outcome in self._outcomes(query, self._among()).items():
+        among, until = self._among(), self._until(_LEGS_UNTIL)
+        outcomes = search_legs(self._parts, self._weights, query, self._plan.candidates, among, until)
+        for name, outcome in outcomes.items():
             if outcome.reason is None:
                 found[name] = outcome.get()
                 self.clock.add(name, outcome.started, outcome.ended)
@@ -111,18 +114,6 @@ class Search:
         if not found or (self.missing and not self._plan.request.allow_partial):
             self._give_up()
         return found
-
-    def _outcomes(self, query: EncodedQuery, among: DocumentFilter | None) -> dict[LegName, Outcome[ScoredDocuments]]:
-        """Search each leg in its lane, or all legs of a cluster in one trip."""
-        executor, group, until = self._parts.executor, self._parts.group, self._until(_LEGS_UNTIL)
-        count = self._plan.candidates
-        if group is not None:
-            trip = partial(group.search, list(self._weights), query, count, among, until)
-            return split(executor.gather({group.name: trip}, until)[group.name], self._weights)
-        calls: dict[LegName, Callable[[], ScoredDocuments]] = {
-            name: partial(self._parts.legs[name].search, query, count, among) for name in self._weights
-        }
-        return executor.gather(calls, until)
 
     def _among(self) -> DocumentFilter | None:
         """Give the documents that match the request's filter; None if it has none."""
@@ -135,40 +126,19 @@ class Search:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
         time, the scores stay unknown and `unscored` names the leg."""
         wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
-        if self._parts.group is not None and wanted:
-            self._rescore_together(self._parts.group, query, table, legs, wanted)
+        if not wanted:
             return
-        for name, which in wanted.items():
-            if perf_counter() >= self._until(_RESCORE_UNTIL):
-                self.unscored[name] = "late"
+        started, scored = perf_counter(), False
+        for name, outcome in score_legs(self._parts, wanted, query, self._until(_RESCORE_UNTIL)).items():
+            if outcome.reason is None:
+                table.fill(legs.index(name), outcome.get())
+                scored = True
                 continue
-            try:
-                with self.clock.measure("rescore"):
-                    table.fill(legs.index(name), self._parts.legs[name].scores(query, which))
-            except Exception as error:
-                self.unscored[name] = "failed"
-                self._log_failure(name, error)
-
-    def _rescore_together(
-        self,
-        group: LegGroup,
-        query: EncodedQuery,
-        table: CandidateTable,
-        legs: list[LegName],
-        wanted: Mapping[LegName, Ordinals],
-    ) -> None:
-        """Ask a cluster for the missing scores of all legs in one trip, in the lane of the legs."""
-        until = self._until(_RESCORE_UNTIL)
-        trip = partial(group.scores, wanted, query, until)
-        with self.clock.measure("rescore"):
-            outcome = self._parts.executor.gather({group.name: trip}, until)[group.name]
-        for name, scored in split(outcome, wanted).items():
-            if scored.reason is None:
-                table.fill(legs.index(name), scored.get())
-            else:
-                self.unscored[name] = scored.reason
-                if scored.error is not None:
-                    self._log_failure(name, scored.error)
+            self.unscored[name] = outcome.reason
+            if outcome.error is not None:
+                self._log_failure(name, outcome.error)
+        if scored:
+            self.clock.add("rescore", started)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
         request = self._plan.request
