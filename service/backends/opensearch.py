@@ -126,7 +126,7 @@ class ClusterLegs:
         if count < 1:
             raise ValueError(f"k is {count}; it must be 1 or more.")
         searches = {name: self._search(name, query, count, among) for name in names}
-        answers = zip(searches, self.ask(searches.values(), until), strict=True)
+        answers = zip(searches, self.ask(searches.items(), until), strict=True)
         return {name: one if isinstance(one, Exception) else self._found(name, one) for name, one in answers}
 
     def scores(
@@ -139,7 +139,7 @@ class ClusterLegs:
             name: self._search(name, query, max(1, ordinals.size), of_ordinals(ordinals), every=True)
             for name, ordinals in wanted.items()
         }
-        answers = zip(wanted.items(), self.ask(searches.values(), until), strict=True)
+        answers = zip(wanted.items(), self.ask(searches.items(), until), strict=True)
         return {
             name: one if isinstance(one, Exception) else _in_order(self._read(name, one), ordinals)
             for (name, ordinals), one in answers
@@ -147,20 +147,18 @@ class ClusterLegs:
 
     def ask_one(self, search: Query) -> Query:
         """Send one search, and give its answer."""
-        return _result(self.ask([search])[0])
+        return _result(self.ask([("documents", search)])[0])
 
-    def ask(self, searches: Iterable[Query], until: float | None = None) -> list[Query | Exception]:
-        """Send searches in one trip, and give each one's answer or exception; raise the first if all fail."""
+    def ask(self, searches: Iterable[tuple[str, Query]], until: float | None = None) -> list[Query | Exception]:
+        """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
+        fail."""
         left = self._timeout_s if until is None else until - perf_counter()
         if left <= 0:
             raise TimeoutError("There was no time left to ask the cluster.")
-        # Without the first line, a lost shard would be missing in the answer without an error.
-        header = {
-            "index": self.place.index,
-            "allow_partial_search_results": False,
-            "search_type": "dfs_query_then_fetch" if self.meta.words else "query_then_fetch",  # BM25 over all shards
-        }
-        body = [line for search in searches for line in (header, search)]
+        # Partial results would lack a lost shard without an error.
+        header = {"index": self.place.index, "allow_partial_search_results": False}
+        over_shards = {**header, "search_type": "dfs_query_then_fetch"}  # counts the words of all shards first
+        body = [line for leg, one in searches for line in (over_shards if leg == "bm25" else header, one)]
         params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
         try:
             with self._cluster.translated():
