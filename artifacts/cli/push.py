@@ -1,5 +1,6 @@
 """The command `push`: from a bundle to an index on an OpenSearch cluster."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -55,8 +56,6 @@ def push(
     ca_file: Annotated[
         Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
     ] = None,
-    password: Annotated[str | None, typer.Option(envvar=f"{_PREFIX}PASSWORD", hidden=True)] = None,
-    api_key: Annotated[str | None, typer.Option(envvar=f"{_PREFIX}API_KEY", hidden=True)] = None,
     query_bundle: Annotated[
         Path | None, typer.Option("--query-bundle", help="Write the part that a service on the cluster needs.")
     ] = None,
@@ -74,6 +73,8 @@ def push(
         opened = Bundle.open(bundle)
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
+        # Options would show them to all users of the machine.
+        password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
         cluster = connect(ClusterAddress(to, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)
         try:
             with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
