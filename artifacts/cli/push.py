@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
@@ -12,6 +12,9 @@ from lightretriever.artifacts.cli.runner import JsonOption, next_command, runnin
 from lightretriever.artifacts.cli.summary import Summary, Text
 from lightretriever.artifacts.errors import MissingExtraError
 from lightretriever.artifacts.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.cluster.client import Cluster
 
 __all__ = ["PushSummary", "push"]
 
@@ -65,7 +68,6 @@ def push(
 ) -> None:
     """Write a bundle to an OpenSearch cluster, check it, and let the alias stand for it; a stopped run goes on."""
     try:
-        from lightretriever.artifacts.cluster.client import ClusterAddress, connect
         from lightretriever.artifacts.cluster.push import push as push_bundle
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error, "cluster") from error
@@ -73,9 +75,7 @@ def push(
         opened = Bundle.open(bundle)
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
-        # Options would show them to all users of the machine.
-        password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
-        cluster = connect(ClusterAddress(to, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)
+        cluster = _connected(to, user, ca_file)
         try:
             with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
                 pushed = push_bundle(
@@ -105,3 +105,11 @@ def push(
         served = query_bundle or bundle
         address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
         job.summary.next = next_command(context, "serve", served, *address, shared=())
+
+
+def _connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
+    """Connect with the secrets of the environment, because options would show them to all users of the machine."""
+    from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+
+    password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
+    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)
