@@ -8,6 +8,8 @@ LightRetrieverError
 ├── DiskError           a file can't be written: the disk is full, or it must not be
 ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
 ├── TokenizerError      a tokenizer fails on a text
+├── ClusterError        an OpenSearch cluster can't be used, or does not hold what it should
+│   └── ClusterTimeoutError   it did not answer in time
 ├── MissingExtraError   an optional part of the installation is missing
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
@@ -17,6 +19,8 @@ from pathlib import Path
 
 __all__ = [
     "BundleError",
+    "ClusterError",
+    "ClusterTimeoutError",
     "CorpusError",
     "DiskError",
     "JavaError",
@@ -65,6 +69,14 @@ class ModelError(LightRetrieverError):
 
 class TokenizerError(LightRetrieverError):
     """A tokenizer fails on a text, such as one with a character for which it has no token."""
+
+
+class ClusterError(LightRetrieverError):
+    """An OpenSearch cluster can't be reached or used, or does not hold what it should."""
+
+
+class ClusterTimeoutError(ClusterError):
+    """An OpenSearch cluster did not answer in time."""
 
 
 class MissingExtraError(LightRetrieverError):

@@ -34,7 +34,7 @@ from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.results.record import four_digits, record, typed
 from lightretriever.loadtest.servers.model import Encode, query_encoder
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.backends.local import Backends
+from lightretriever.service.backends.local import open_local
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import align, fuse_linear
@@ -92,7 +92,7 @@ def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
     """Search dense and sparse leg for encoded queries, 100 candidates each, and fuse them, on all processors; give the
     seconds."""
     share = (0.7, 0.3)
-    backends = Backends.open(bundle)
+    backends = open_local(bundle)
     dense, sparse = backends.legs["dense"], backends.legs["sparse"]
 
     def search(query: EncodedQuery) -> None:

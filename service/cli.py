@@ -3,7 +3,7 @@
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from lightretriever.artifacts.errors import LightRetrieverError
@@ -50,12 +50,16 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     workers: Annotated[int, typer.Option(help="Worker processes; they share the bundle's files.", min=1, max=1024)] = 1,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
+    backend: Annotated[Literal["local", "opensearch"] | None, typer.Option(help="Where to search (backend).")] = None,
+    opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
+    index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
 ) -> None:
     """Serve a bundle over HTTP until SIGTERM or Ctrl-C."""
     from lightretriever.service.serving.command import run
     from lightretriever.service.settings import load_settings
 
-    raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config), workers=workers))
+    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index}
+    raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config, given), workers=workers))
 
 
 @app.command()

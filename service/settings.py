@@ -7,6 +7,7 @@ path in `LIGHTRETRIEVER_CONFIG`), the default below.
 import ipaddress
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -22,6 +23,7 @@ ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
 _FEWEST_THREADS: Final = 2  # for the two legs
 _MOST_THREADS: Final = 4  # more would contend for the GIL
+_THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 
 # Kubernetes sets such variables in every container, with the addresses of the services around it.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
@@ -73,7 +75,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Request threads, and search threads per leg. 0: the number of processors, between 2 and 4.",
+        description="Request threads, and search threads per leg. 0: the number of processors, between 2 and 4; "
+        "on a cluster 16.",
     )
     max_waiting: int = Field(
         default=128,
@@ -162,6 +165,24 @@ class Settings(BaseSettings):
         description="Address of an OpenTelemetry collector that gets traces by OTLP over HTTP, such as "
         "`http://collector:4318/v1/traces`. Needs the extra `tracing`.",
     )
+    backend: Literal["local", "opensearch"] = Field(
+        default="local",
+        description="Where the legs are searched: with the bundle's indexes in this process, or on an OpenSearch "
+        "cluster (extra `cluster`).",
+    )
+    opensearch_url: str | None = Field(
+        default=None,
+        repr=False,  # it may hold a password
+        description="Addresses of the cluster's nodes, separated by commas, such as "
+        "`https://one:9200,https://two:9200`.",
+    )
+    opensearch_index: str | None = Field(default=None, description="The alias of the index, as given to `push`.")
+    opensearch_user: str | None = Field(default=None, description="User for the cluster, if it asks for one.")
+    opensearch_password: str | None = Field(default=None, repr=False, description="The user's password.")
+    opensearch_api_key: str | None = Field(default=None, repr=False, description="API key, in place of a user.")
+    opensearch_ca_file: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the cluster's certificates."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Lowest level to log. `info` has one line per request, without the query.",
@@ -169,11 +190,14 @@ class Settings(BaseSettings):
 
     def threads(self) -> int:
         """Give the number of request threads: `search_threads`, or as many as suit this process's processors."""
+        if self.backend == "opensearch" and not self.search_threads:
+            return _THREADS_ON_CLUSTER
         return self.search_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, len(os.sched_getaffinity(0))))
 
 
-def load_settings(config: Path | None = None) -> Settings:
-    """Read the settings. SettingsError names the setting, the value and the remedy."""
+def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings; those `given` come first, unless they are None. SettingsError names the setting, the value and
+    the remedy."""
     _check_environment()
     file = config or os.environ.get(CONFIG_VARIABLE)
     values = _read_yaml(Path(file)) if file else {}
@@ -183,6 +207,7 @@ def load_settings(config: Path | None = None) -> Settings:
         raise SettingsError(
             f"A variable of the environment is no JSON: {error}.", remedy='Write a list as ["one", "two"].'
         ) from error
+    values |= {name: value for name, value in (given or {}).items() if value is not None}
     try:
         settings = Settings(**values)
     except ValidationError as error:
@@ -200,6 +225,11 @@ def load_settings(config: Path | None = None) -> Settings:
         raise SettingsError(
             f"Setting 'candidates' is {settings.candidates}, 'max_candidates' {settings.max_candidates}.",
             remedy="Raise max_candidates or lower candidates.",
+        )
+    if settings.backend == "opensearch" and not (settings.opensearch_url and settings.opensearch_index):
+        raise SettingsError(
+            "Setting 'backend' is 'opensearch', but 'opensearch_url' or 'opensearch_index' is missing.",
+            remedy="Give both: --opensearch-url URL --index NAME.",
         )
     return settings
 

@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first impor
 
 from lightretriever.artifacts.bundle.reader import Bundle
 
+from tests.support.cluster import shared_cluster
 from tests.support.tiny import make_tiny_bundle
 
 
@@ -46,3 +47,11 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture
 def tiny_path(tiny_bundle: Bundle) -> Path:
     return tiny_bundle.path
+
+
+@pytest.fixture(scope="session")
+def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real cluster, see `tests.support.cluster`. Skips without one."""
+    base = tmp_path_factory.getbasetemp()
+    with shared_cluster(base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) as url:
+        yield url

@@ -10,6 +10,8 @@
     dense.faiss        document vectors
     lucene/            impacts, ids and documents; impacts.plain for the compiled backend, if it was built with it
 
+A query bundle has all of them but the two indexes, which a cluster holds (see `artifacts.cluster`).
+
 A bundle is one version: its parts are made, swapped and verified together.
 """
 
@@ -17,7 +19,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -45,30 +47,38 @@ from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bundle", "open_dense"]
+__all__ = ["Bundle", "index_files", "open_dense"]
+
+_WHOLE = "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --backend opensearch`."
 
 
 class Bundle:
     """An opened bundle. Its parts are opened on request, and each is checked against the manifest then."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, *, indexes: bool = True) -> None:
         self.path = path
         self.manifest = manifest
+        self.files = [file for file in manifest.files if indexes or file not in index_files(manifest)]
+        """The files that are used: without `indexes`, those of a query bundle."""
 
     @classmethod
-    def open(cls, path: Path) -> "Bundle":
+    def open(cls, path: Path, *, indexes: bool = True) -> "Bundle":
         """Read the manifest and check what is cheap: every file is there, as long as listed, and nothing else is;
         tables have the right shape, IDF weights are usable. Hashes are left to `check_hashes` and `verify_bundle`.
 
+        Without `indexes` those of Faiss and Lucene are ignored, and may be missing, as in a query bundle.
         Raises BundleError that names the file, both values and the remedy.
         """
         path = Path(path)
         manifest = read_manifest(path)
-        raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in manifest.files))
+        bundle = cls(path, manifest, indexes=indexes)
+        if indexes and not any((path / file).exists() for file in index_files(manifest)):
+            raise BundleError(f"{path}: this is a query bundle, it has no indexes.", remedy=_WHOLE)
+        raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in bundle.files))
         raise_first(path, check_unlisted(path, manifest))
         raise_first(path, chain.from_iterable(check_table(path, manifest, task) for task in manifest.tasks))
         raise_first(path, check_idf(path, manifest))
-        return cls(path, manifest)
+        return bundle
 
     def check_hashes(self) -> None:
         """Read every file, several at a time, and compare it with its hash; this also fills the page cache.
@@ -77,7 +87,7 @@ class Bundle:
         """
         with ThreadPoolExecutor() as threads:
             of_file = partial(check_hash, self.path, self.manifest, forged=False)
-            problems = threads.map(lambda file: list(of_file(file)), self.manifest.files)
+            problems = threads.map(lambda file: list(of_file(file)), self.files)
             raise_first(self.path, chain.from_iterable(problems))
 
     def tokenizer(self) -> TextTokenizer:
@@ -148,3 +158,9 @@ class Bundle:
 def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | None = None) -> DenseIndex:
     """The dense index of the bundle in `root`, with the manifest's search parameters or others. Raises BundleError."""
     return DenseIndex.open(root / info.file, info.parameters if parameters is None else parameters)
+
+
+def index_files(manifest: Manifest) -> set[str]:
+    """The files of the two indexes, by POSIX path: a query bundle has all others."""
+    folder = PurePosixPath(manifest.sparse.directory)
+    return {manifest.dense.file, *(file for file in manifest.files if folder in PurePosixPath(file).parents)}

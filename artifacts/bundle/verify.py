@@ -22,7 +22,7 @@ from lightretriever.artifacts.bundle.checks import (
 from lightretriever.artifacts.bundle.hashes import ids_sha256
 from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
-from lightretriever.artifacts.bundle.reader import Bundle, open_dense
+from lightretriever.artifacts.bundle.reader import Bundle, index_files, open_dense
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -39,7 +39,7 @@ def _unseen(size: int) -> None:
     """Nobody watches."""
 
 
-def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen) -> list[Problem]:
+def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen, *, indexes: bool = True) -> list[Problem]:
     """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
 
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
@@ -49,7 +49,7 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen) -> list[P
     Damaged content gives problems, never an exception.
 
     `seen` is told bytes when they are done with: those of every file when it is hashed, and again when what is inside
-    was looked at.
+    was looked at. Without `indexes` it is a query bundle: those of Faiss and Lucene are ignored.
     """
     path = Path(path)
     try:
@@ -59,7 +59,7 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen) -> list[P
         return [Problem(MANIFEST_FILE, "the manifest can't be used", expected, error.message.rstrip("."), error.remedy)]
     problems = list(check_unlisted(path, manifest))
     sound: set[str] = set()
-    for file in manifest.files:
+    for file in Bundle(path, manifest, indexes=indexes).files:
         found = list(check_file(path, manifest, file)) or list(check_hash(path, manifest, file))
         problems += found
         seen(manifest.files[file].bytes)
@@ -68,7 +68,7 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen) -> list[P
     for part, files, check in _parts(manifest):
         if sound.issuperset(files):
             problems += _guarded(part, check, path, manifest)
-        for file in files:
+        for file in files if indexes or not index_files(manifest).issuperset(files) else ():
             seen(manifest.files[file].bytes)
     return problems
 

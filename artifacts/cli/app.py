@@ -25,6 +25,7 @@ from lightretriever.artifacts.cli.options import (
     WorkOption,
     recipe_of,
 )
+from lightretriever.artifacts.cli.push import push
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.cli.summaries import (
     bundle_summary,
@@ -49,7 +50,7 @@ __all__ = ["add_commands"]
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, evaluate, tune):
+    for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, push, evaluate, tune):
         app.command()(command)
 
 
@@ -202,6 +203,7 @@ def build(
 def verify(
     context: typer.Context,
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    query_bundle: Annotated[bool, typer.Option("--query-bundle", help="It is one without indexes.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
@@ -209,10 +211,10 @@ def verify(
 
     with running("verify", as_json=as_json) as job:
         with ProgressBar("verify", total=2 * kilobytes_listed(bundle), unit="kB") as progress:
-            problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000))
+            problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000), indexes=not query_bundle)
         job.summary = verify_summary(bundle, problems)
         if not problems:
-            job.summary.next = next_command(context, "serve", bundle)
+            job.summary.next = None if query_bundle else next_command(context, "serve", bundle)
     if problems:
         raise typer.Exit(1)
 

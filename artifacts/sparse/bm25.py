@@ -1,7 +1,7 @@
 """BM25 on the words of the documents, as Anserini computes it: over an index of nothing but words, for the evaluation,
 or over the words that a bundle's index has beside the impacts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final
@@ -10,12 +10,21 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.sparse.arguments import check_k
 from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks, word_analyzer
 
-__all__ = ["BM25_B", "BM25_K1", "WordIndex", "WordSearch", "build_word_index", "count_texts"]
+__all__ = [
+    "BM25_B",
+    "BM25_K1",
+    "WordIndex",
+    "WordSearch",
+    "build_word_index",
+    "count_texts",
+    "indexed_words",
+    "words_of",
+]
 
 BM25_K1: Final = 0.9
 """Saturation of the term frequency, Anserini's default."""
@@ -85,9 +94,25 @@ class WordSearch:
         return self._analyzer, bytearray(self._field), pack_text("query", text)
 
 
+def words_of(texts: Sequence[str]) -> list[str]:
+    """The words of each text as BM25 counts them, in their order, with a space between two. ValueError for a text that
+    is no Unicode."""
+    packed = pack_texts([utf8("text", text) for text in texts])
+    words = java_call(java_class("lightretriever.WordAnalyzer").words, word_analyzer(), *packed)
+    return [text.decode() for text in unpack_texts(from_java(words), len(texts))]
+
+
 def count_texts(index: LuceneIndex) -> int:
     """How many documents of a bundle's index have the words of their text in it."""
     return int(java_call(java_class("lightretriever.WordSearch").count, index.handle, bytearray(_FIELD)))
+
+
+def indexed_words(index: LuceneIndex, first: int, end: int) -> list[str]:
+    """The words that a bundle's index has of the documents `first` to `end` - 1, each as often as the document has it,
+    with a space between two. Asks every word, so ask for many documents at once. ValueError on a bad ordinal."""
+    index.packed_ordinals(np.array([first, end - 1]))
+    words = java_call(java_class("lightretriever.WordSearch").words, index.handle, bytearray(_FIELD), first, end)
+    return [text.decode() for text in unpack_texts(from_java(words), end - first)]
 
 
 class WordIndex(LuceneIndex):

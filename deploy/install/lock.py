@@ -2,13 +2,13 @@
 
     python deploy/install/lock.py
 
-`deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `import.txt`, `pipeline.txt`,
-`loadtest.txt` and `dev.txt` pin what the extra of that name adds to the lists that `deploy/install/install` takes with
-it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand alone: they pin all that calling the service, giving it
-to language models, and building the documentation need, on a machine that has nothing else. All come from one
-resolution, so they never contradict each other. pip resolves without installing anything, for the Python that runs this
-script: run it with the oldest supported one (3.11), whose needs include those of the newer ones. Index, mirrors and
-caches are those that pip is configured to use.
+`deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `cluster.txt`, `import.txt`,
+`pipeline.txt`, `loadtest.txt` and `dev.txt` pin what the extra of that name adds to the lists that
+`deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand alone: they pin all
+that calling the service, giving it to language models, and building the documentation need, on a machine that has
+nothing else. All come from one resolution, so they never contradict each other. pip resolves without installing
+anything, for the Python that runs this script: run it with the oldest supported one (3.11), whose needs include those
+of the newer ones. Index, mirrors and caches are those that pip is configured to use.
 
 What the service, its clients and the import are installed from (`HASHED`) has the hashes of all files that pip may take
 on the machines and Pythons below; `pip install --require-hashes` refuses any other. The other lists have none: which
@@ -31,10 +31,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LISTS = {
     "runtime": (),
     "tracing": ("runtime",),
+    "cluster": ("runtime", "tracing"),
     "import": ("runtime",),
     "pipeline": ("runtime", "tracing"),
     "loadtest": ("runtime", "tracing"),
-    "dev": ("runtime", "tracing", "pipeline", "loadtest"),
+    "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
 }
 """By list, those it adds to. A pin may be both in pipeline.txt and in loadtest.txt: neither adds to the other."""
 
@@ -51,7 +52,7 @@ WITHOUT_DEPENDENCIES = ("pyserini==2.4.0",)
 # Held back: torch's newest release has no CPU-only build for every machine that this project is tested on.
 HELD = ("torch==2.13.0",)
 
-HASHED = ("build", "runtime", "tracing", "import", "client", "mcp")
+HASHED = ("build", "runtime", "tracing", "cluster", "import", "client", "mcp")
 """The lists with hashes."""
 
 MACHINES = ("x86_64", "aarch64")

@@ -1,9 +1,10 @@
-"""The protocol of a leg.
+"""The protocols of a leg, of the stored documents, and of a backend that searches several legs in one trip.
 
 A *leg* is one way of ranking: it proposes documents with scores. A *backend* is the library that searches a leg. A
 document's ordinal is its position in the order of writing, from 0.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -11,13 +12,26 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
 
-__all__ = ["DenseLeg", "DenseTokens", "DocumentFilter", "EncodedQuery", "Leg", "Ordinals", "ScoredDocuments", "Scores"]
+__all__ = [
+    "Backends",
+    "ClusterPlace",
+    "DenseLeg",
+    "DenseTokens",
+    "DocumentFilter",
+    "DocumentStore",
+    "EncodedQuery",
+    "Leg",
+    "LegGroup",
+    "Ordinals",
+    "ScoredDocuments",
+    "Scores",
+]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 
 DocumentFilter = Any
-"""The documents that match a condition, in a form that only the backends read: see `ImpactIndex.where`."""
+"""The documents that match a condition, in a form that only the backends read: see `DocumentStore.where`."""
 
 
 class ScoredDocuments(NamedTuple):
@@ -110,3 +124,87 @@ class DenseLeg(Leg, Protocol):
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the vectors of documents (m,), as the index has them: (m, D) float32 of length 1."""
+
+
+class DocumentStore(Protocol):
+    """The stored documents. Thread-safe. `ImpactIndex` is one."""
+
+    count: int
+    """Number of documents."""
+
+    def documents(self, ordinals: Ordinals) -> list[bytes]:
+        """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal."""
+
+    def ordinal(self, document_id: str) -> int | None:
+        """Give the ordinal of the document with this id, None if there is none."""
+
+    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Give all terms of a document: ids (n,) int32 ascending, and their impacts (n,) int32."""
+
+    def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in documents (m,), the most frequent first, ties by value."""
+
+    def where(self, condition: Sequence[str]) -> DocumentFilter:
+        """Give the documents for which a condition holds, see `service.search.filters`."""
+
+    def close(self) -> None:
+        """Release the store. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """Where a cluster's legs are searched: its addresses and version, the alias and the index that it stood for when
+    the legs were opened, and the engine of the vectors."""
+
+    address: str
+    version: str
+    alias: str
+    index: str
+    engine: str
+
+
+class LegGroup(Protocol):
+    """Legs on a cluster, asked in one trip. Thread-safe. Times are those of `perf_counter`.
+
+    A leg that fails has an exception in place of its result, TimeoutError if it is late; if all fail, it is raised.
+    """
+
+    @property
+    def name(self) -> str:
+        """The backend's name, and that of the lane for its trips."""
+
+    @property
+    def place(self) -> ClusterPlace:
+        """Where the legs are searched."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the cluster did not answer the last trip; None if it did."""
+
+    def search(
+        self, names: Iterable[LegName], query: EncodedQuery, count: int, among: DocumentFilter | None, until: float
+    ) -> dict[LegName, ScoredDocuments | Exception]:
+        """Search these legs as `Leg.search` does."""
+
+    def scores(
+        self, wanted: Mapping[LegName, Ordinals], query: EncodedQuery, until: float
+    ) -> dict[LegName, Scores | Exception]:
+        """Score given documents in each leg as `Leg.scores` does."""
+
+    def present_index(self) -> str:
+        """Name the index that the alias stands for now; the one that is searched if the cluster can't be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The legs by name, where the documents are, and the group of the legs if they are on a cluster."""
+
+    legs: dict[LegName, Leg]
+    documents: DocumentStore
+    group: LegGroup | None = None
+
+    def close(self) -> None:
+        """Close the legs and the documents."""
+        for leg in self.legs.values():
+            leg.close()
+        self.documents.close()

@@ -1,52 +1,36 @@
 """The backends of a bundle on this machine: Faiss, Lucene, and compiled posting lists if the bundle has them."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Self
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
-from lightretriever.service.backends.base import Leg
+from lightretriever.service.backends.base import Backends, Leg
 from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneBm25, LuceneSparse
 from lightretriever.service.schemas import LegName
 
-__all__ = ["Backends"]
+__all__ = ["open_local"]
 
 
-@dataclass(frozen=True, slots=True)
-class Backends:
-    """The legs by name, and the index that stores the documents."""
+def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
+    """Open the indexes of a bundle. BundleError, JavaError.
 
-    legs: dict[LegName, Leg]
-    documents: ImpactIndex
-
-    @classmethod
-    def open(cls, bundle: Bundle, *, hashed: bool = True) -> Self:
-        """Open the indexes of a bundle. BundleError, JavaError.
-
-        Unless `hashed`, checks the files' hashes first, while the JVM starts.
-        """
-        if not hashed:
-            with ThreadPoolExecutor(1) as thread:
-                hashes = thread.submit(bundle.check_hashes)
-                start_jvm()
-                hashes.result()
-        index = bundle.sparse()
-        try:
-            return cls(_legs(bundle, index), index)
-        except BaseException:
-            index.close()
-            raise
-
-    def close(self) -> None:
-        """Close the legs and the index."""
-        for leg in self.legs.values():
-            leg.close()
-        self.documents.close()
+    Unless `hashed`, checks the files' hashes first, while the JVM starts.
+    """
+    if not hashed:
+        with ThreadPoolExecutor(1) as thread:
+            hashes = thread.submit(bundle.check_hashes)
+            start_jvm()
+            hashes.result()
+    index = bundle.sparse()
+    try:
+        return Backends(_legs(bundle, index), index)
+    except BaseException:
+        index.close()
+        raise
 
 
 def _legs(bundle: Bundle, index: ImpactIndex) -> dict[LegName, Leg]:

@@ -12,7 +12,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Generic, Literal, TypeVar, cast
 
-__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason"]
+__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "split"]
 
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
@@ -143,6 +143,21 @@ class Executor:
         """Close every lane."""
         for lane in self.lanes.values():
             lane.close()
+
+
+def split(outcome: Outcome[dict[Name, T | Exception]], names: Iterable[Name]) -> dict[Name, Outcome[T]]:
+    """Give the outcome of each part of a call that made several values, or exceptions in their place."""
+    if outcome.reason is not None:
+        reason: Reason = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason
+        return {name: Outcome(reason=reason, error=outcome.error) for name in names}
+    return {name: _part(outcome.get()[name], outcome) for name in names}
+
+
+def _part(value: T | Exception, whole: Outcome[Any]) -> Outcome[T]:
+    if isinstance(value, Exception):
+        reason: Reason = "late" if isinstance(value, TimeoutError) else "failed"
+        return Outcome(None, reason, value, whole.started, whole.ended)
+    return Outcome(value, started=whole.started, ended=whole.ended)
 
 
 def _outcome(call: Call[T]) -> Outcome[T]:

@@ -1,10 +1,11 @@
 """The answer of `/info`: what is served, and the limits of a request."""
 
 import platform
+from dataclasses import asdict
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.schemas import BundleFacts, Info, LegFacts, Limits, ModelFacts
+from lightretriever.service.schemas import BundleFacts, ClusterFacts, Info, LegFacts, Limits, ModelFacts
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["info_of"]
@@ -36,6 +37,7 @@ def info_of(engine: SearchEngine) -> Info:
             fusion_weights=engine.fusion_weights,
         ),
         legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
+        cluster=None if engine.parts.group is None else ClusterFacts(**asdict(engine.parts.group.place)),
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},

@@ -183,9 +183,11 @@ async def livez(request: Request) -> Response:
 
 @router.get("/readyz", **describe("Should it get requests?", answer=Status, errors=READY_ERRORS), tags=["operation"])
 async def readyz(request: Request) -> Response:
-    """Answer 200 once a search has used both legs, and 503 before that and while the threads of a leg are stuck."""
-    engine_of(request).require_ready()
-    return json_response(Status(status="ready"))
+    """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
+    the cluster does not answer, if there is one."""
+    engine = engine_of(request)
+    engine.require_ready()
+    return json_response(Status(status="ready", index=engine.parts.index))
 
 
 @router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])

@@ -26,7 +26,16 @@ from lightretriever.service.schemas.embeddings import (
     EmbeddingsResponse,
     EmbeddingsUsage,
 )
-from lightretriever.service.schemas.facts import BundleFacts, Info, LegFacts, Limits, ModelFacts, Reloaded, Status
+from lightretriever.service.schemas.facts import (
+    BundleFacts,
+    ClusterFacts,
+    Info,
+    LegFacts,
+    Limits,
+    ModelFacts,
+    Reloaded,
+    Status,
+)
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, Problem
 from lightretriever.service.schemas.ranking import Boost, Sort
@@ -47,6 +56,7 @@ __all__ = [
     "BatchResponse",
     "Boost",
     "BundleFacts",
+    "ClusterFacts",
     "Condition",
     "Document",
     "DocumentTerm",

@@ -9,6 +9,7 @@ from pydantic import Field
 
 __all__ = [
     "BundleFacts",
+    "ClusterFacts",
     "Info",
     "LegFacts",
     "Limits",
@@ -26,6 +27,9 @@ class Status(Model):
     """Answer of the health routes."""
 
     status: Literal["alive", "ready"]
+    index: str | None = Field(
+        default=None, exclude_if=_absent, description="The cluster's index that is searched; present if there is one."
+    )
 
 
 class ModelFacts(Model):
@@ -87,7 +91,17 @@ class Limits(Model):
 class LegFacts(Model):
     """A leg: a way of ranking."""
 
-    backend: str = Field(description="The library that searches it: `faiss`, `lucene` or `compiled`.")
+    backend: str = Field(description="What searches it: `faiss`, `lucene`, `compiled` or `opensearch`.")
+
+
+class ClusterFacts(Model):
+    """The OpenSearch cluster that searches the legs."""
+
+    address: str = Field(description="Addresses of its nodes.")
+    version: str
+    alias: str
+    index: str = Field(description="The index that is searched: what the alias stands for.")
+    engine: str = Field(description="What searches the vectors: `lucene` or `faiss`.")
 
 
 class Info(Model):
@@ -95,6 +109,9 @@ class Info(Model):
 
     bundle: BundleFacts
     legs: dict[LegName, LegFacts] = Field(description="The bundle's legs.")
+    cluster: ClusterFacts | None = Field(
+        default=None, exclude_if=_absent, description="The legs' cluster; present with the backend `opensearch`."
+    )
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
     head_queries: dict[str, int] = Field(

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import orjson
-from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
+from lightretriever.service.backends.base import DocumentStore
 from lightretriever.service.errors import SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
@@ -40,7 +40,7 @@ class Documents:
     Every method raises SearchFailedError if the store fails.
     """
 
-    def __init__(self, store: ImpactIndex, names: Sequence[str] | None = None) -> None:
+    def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:
         """`names` are those of all fields, as the manifest has them; None in a bundle of an older version."""
         self.store = store
         found = [names] if names is not None else self._sample(_SAMPLE)

@@ -95,7 +95,8 @@ class SearchEngine:
         *,
         hashed: bool = True,
     ) -> Self:
-        """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start.
+        """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start,
+        ClusterError if its cluster can't be used.
 
         `metrics` are the process's; call `publish` to make them describe this engine. None: the engine has its own.
         Unless `hashed`, checks the files' hashes before it opens an index.
@@ -204,10 +205,13 @@ class SearchEngine:
             trim_heap()
 
     def require_ready(self) -> None:
-        """Raise NotReadyError unless the engine is warm and open and no lane is stuck."""
+        """Raise NotReadyError unless the engine is warm and open, no lane is stuck, and the cluster answered the last
+        time, if it has one."""
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
+        if self.parts.group is not None and (problem := self.parts.group.problem):
+            raise NotReadyError(problem)
         if stuck := [name for name in self.parts.executor.stuck if name != RERANK]:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
 

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind, keyword, last_millisecond, milliseconds, number
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.service.backends.base import DocumentFilter
+from lightretriever.service.backends.base import DocumentFilter, DocumentStore
 from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 from lightretriever.service.search.documents import reading
@@ -37,7 +36,7 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 class Filters:
     """An LRU cache of the document sets of conditions: up to 64, within 64 MiB, but at least one. Thread-safe."""
 
-    def __init__(self, store: ImpactIndex) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
         self._where = lru_cache(max(1, min(_KEPT, _KEPT_BYTES // set_bytes)))(lambda condition: store.where(condition))
 

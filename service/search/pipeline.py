@@ -1,7 +1,7 @@
 """One search from the query to the answer: encode, search the legs in parallel, fuse, read the documents."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal
@@ -17,6 +17,7 @@ from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
+from lightretriever.service.search.legs import score_legs, search_legs
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
@@ -99,12 +100,10 @@ class Search:
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
-        among = self._among()
-        calls: dict[LegName, Callable[[], ScoredDocuments]] = {
-            name: partial(self._parts.legs[name].search, query, self._plan.candidates, among) for name in self._weights
-        }
         found: dict[LegName, ScoredDocuments] = {}
-        for name, outcome in self._parts.executor.gather(calls, self._until(_LEGS_UNTIL)).items():
+        among, until = self._among(), self._until(_LEGS_UNTIL)
+        outcomes = search_legs(self._parts, self._weights, query, self._plan.candidates, among, until)
+        for name, outcome in outcomes.items():
             if outcome.reason is None:
                 found[name] = outcome.get()
                 self.clock.add(name, outcome.started, outcome.ended)
@@ -126,19 +125,20 @@ class Search:
     def _rescore(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
         time, the scores stay unknown and `unscored` names the leg."""
-        for row, name in enumerate(legs):
-            which = table.missing(row)
-            if not which.size:
+        wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
+        if not wanted:
+            return
+        started, scored = perf_counter(), False
+        for name, outcome in score_legs(self._parts, wanted, query, self._until(_RESCORE_UNTIL)).items():
+            if outcome.reason is None:
+                table.fill(legs.index(name), outcome.get())
+                scored = True
                 continue
-            if perf_counter() >= self._until(_RESCORE_UNTIL):
-                self.unscored[name] = "late"
-                continue
-            try:
-                with self.clock.measure("rescore"):
-                    table.fill(row, self._parts.legs[name].scores(query, which))
-            except Exception as error:
-                self.unscored[name] = "failed"
-                self._log_failure(name, error)
+            self.unscored[name] = outcome.reason
+            if outcome.error is not None:
+                self._log_failure(name, outcome.error)
+        if scored:
+            self.clock.add("rescore", started)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
         request = self._plan.request

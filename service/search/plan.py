@@ -7,8 +7,9 @@ from typing import Final, Self, cast
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.backends.base import DenseLeg, Leg
-from lightretriever.service.backends.local import Backends
+from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.service.backends.base import Backends, DenseLeg, Leg, LegGroup
+from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
@@ -27,8 +28,8 @@ REQUESTS: Final = "requests"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, and the
-    reranking model, if there is one."""
+    """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, the
+    reranking model, if there is one, and on a cluster the group that searches the legs in one trip."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -36,18 +37,20 @@ class Parts:
     filters: Filters
     executor: Executor
     reranker: Reranker | None
+    group: LegGroup | None = None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
-        """Open the parts of a bundle. BundleError, JavaError.
+        """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError.
 
         Unless `hashed`, checks the files' hashes before it opens an index.
         """
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder = thread.submit(_encoder, bundle)
-            backends = Backends.open(bundle, hashed=hashed)
+            backends = _backends(bundle, settings, hashed=hashed)
+            legs = list(backends.legs) if backends.group is None else [backends.group.name]
             reranker = Reranker.of(settings)
-            lanes = [REQUESTS, *backends.legs, *([] if reranker is None else [RERANK])]
+            lanes = [REQUESTS, *legs, *([] if reranker is None else [RERANK])]
             try:
                 return cls(
                     encoder=encoder.result(),
@@ -56,6 +59,7 @@ class Parts:
                     filters=Filters(backends.documents),
                     executor=Executor(lanes, settings.threads(), patience_s=settings.deadline_ms / 1e3),
                     reranker=reranker,
+                    group=backends.group,
                 )
             except BaseException:
                 backends.close()
@@ -68,14 +72,31 @@ class Parts:
 
     def backends(self) -> dict[Stage, str]:
         """Give the backend of each stage that has one."""
-        documents = LuceneSparse.backend
+        documents = LuceneSparse.backend if self.group is None else self.group.name
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
         return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}
+
+    @property
+    def index(self) -> str | None:
+        """The cluster's index that is searched; None on this machine."""
+        return None if self.group is None else self.group.place.index
 
     def close(self) -> None:
         """Refuse calls and close the backends. Running calls end in their threads."""
         self.executor.close()
         Backends(self.legs, self.documents.store).close()
+
+
+def _backends(bundle: Bundle, settings: Settings, *, hashed: bool) -> Backends:
+    if settings.backend == "local":
+        return open_local(bundle, hashed=hashed)
+    try:
+        from lightretriever.service.backends.opensearch import open_cluster
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "cluster") from error
+    if not hashed:
+        bundle.check_hashes()
+    return open_cluster(bundle, settings)
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:

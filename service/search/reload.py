@@ -33,6 +33,8 @@ _JOIN_S: Final = 5.0
 _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of the serving engine
 
 _Signature = tuple[tuple[str, int, int, int], ...]
+_Source = tuple[_Signature, str | None]
+"""A folder's signature, and on a cluster the index that the alias stands for."""
 
 
 class EngineHolder:
@@ -54,8 +56,8 @@ class EngineHolder:
         self._asked: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
         self._thread: Thread | None = None
-        self._looked: _Signature | None = None
-        self._handled: _Signature | None = None
+        self._looked: _Source | None = None
+        self._handled: _Source | None = None
 
     @classmethod
     def open(cls, folder: Path, settings: Settings | None = None) -> Self:
@@ -140,9 +142,9 @@ class EngineHolder:
                 left.cancel()
 
     def _look(self, folder: Path) -> bool:
-        """Tell whether the folder's bundle differs from the last one handled and is the same at two checks in a row, so
-        that a copy in progress is left alone."""
-        before, self._looked = self._looked, _signature(folder)
+        """Tell whether the folder's bundle, or the index of the cluster's alias, differs from the last one handled and
+        is the same at two checks in a row, so that a copy in progress is left alone."""
+        before, self._looked = self._looked, self._source(folder)
         return self._looked == before and self._looked != self._handled
 
     def _replace(self, folder: Path, asked: "Future[bool]") -> None:
@@ -182,10 +184,11 @@ class EngineHolder:
             del self._leases[engine]
 
     def _prepared(self, folder: Path) -> SearchEngine | None:
-        """Verify the folder's bundle and give a warm engine over it; None if it is served already."""
-        self._handled = _signature(folder)
+        """Verify the folder's bundle and give a warm engine over it, and over the index that the cluster's alias stands
+        for; None if they are served already."""
+        self._handled = _, index = self._source(folder)
         path = folder.resolve()
-        if read_manifest(path).digest == self.engine.bundle.manifest.digest:
+        if read_manifest(path).digest == self.engine.bundle.manifest.digest and index == self.engine.parts.index:
             return None
         engine = _open(path, self.settings, self.metrics, verified=True)
         try:
@@ -195,6 +198,10 @@ class EngineHolder:
             engine.close()
             raise
         return engine
+
+    def _source(self, folder: Path) -> _Source:
+        group = self.engine.parts.group
+        return _signature(folder), None if group is None else group.present_index()
 
     def _refused(self, error: Exception) -> BundleRefusedError:
         if not isinstance(error, LightRetrieverError | OSError):
@@ -209,11 +216,11 @@ class EngineHolder:
 def _open(path: Path, settings: Settings, metrics: Metrics, *, verified: bool) -> SearchEngine:
     """Open a bundle at a path without symbolic links, after a full check if it is to be `verified`. BundleError if the
     folder changes meanwhile."""
-    before = _signature(path)
-    if verified and (problems := verify_bundle(path)):
+    before, indexes = _signature(path), settings.backend == "local"
+    if verified and (problems := verify_bundle(path, indexes=indexes)):
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BundleError(f"{path}: {problems[0]}{more}")
-    engine = SearchEngine.open(Bundle.open(path), settings, metrics, hashed=verified)
+    engine = SearchEngine.open(Bundle.open(path, indexes=indexes), settings, metrics, hashed=verified)
     if _signature(path) != before:
         engine.close()
         raise BundleError(f"{path}: the folder was replaced while it was opened.", remedy="Try again.")

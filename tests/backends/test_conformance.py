@@ -3,23 +3,29 @@
 A backend is described by how it is opened, its leg, and how far its scores may be off the exact ones.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
-from lightretriever.service.backends.local import Backends
+from lightretriever.service.backends.base import Backends, EncodedQuery, Leg, ScoredDocuments
+from lightretriever.service.backends.local import open_local
+from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.settings import Settings
 
 from tests.service.reference import Corpus
+from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import make_tiny_bundle
 
 QUERIES = (
@@ -52,6 +58,9 @@ BACKENDS = (
     Backend("lucene", "sparse", False, 0.0, True, Corpus.sparse_scores),
     Backend("compiled", "sparse", True, 0.0, True, Corpus.sparse_scores),
     Backend("lucene", "bm25", False, 0.0, True, None),
+    Backend("opensearch", "dense", False, 1e-5, False, Corpus.dense_scores),
+    Backend("opensearch", "sparse", False, 0.0, True, Corpus.sparse_scores),
+    Backend("opensearch", "bm25", False, 0.0, True, None),
 )
 
 
@@ -64,7 +73,7 @@ class Opened:
     leg: Leg
     corpus: Corpus
     encoder: QueryEncoder
-    bundle: Bundle
+    open: Callable[[], Backends]
 
     def query(self, text: str) -> EncodedQuery:
         query = self.encoder.encode(text, "default", StageClock())
@@ -91,13 +100,27 @@ def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     }
 
 
+@pytest.fixture(scope="module")
+def pushed(bundles: dict[bool, Bundle], opensearch: str) -> Iterator[Callable[[], Backends]]:
+    """Opens the bundle on the cluster."""
+    name = f"conformance-{os.getpid()}"
+    with connected(opensearch) as cluster:
+        push(bundles[False], cluster, name, shards=2, replicas=0, skipped=int, written=int)
+    settings = Settings(backend="opensearch", opensearch_url=opensearch, opensearch_index=name, deadline_ms=60_000)
+    yield partial(open_cluster, bundles[False], settings)
+    remove_indexes(opensearch, name)
+
+
 @pytest.fixture(scope="module", params=BACKENDS, ids=str)
 def opened(request: pytest.FixtureRequest, bundles: dict[bool, Bundle]) -> Iterator[Opened]:
     backend: Backend = request.param
     bundle = bundles[backend.accelerate]
-    backends = Backends.open(bundle)
+    open_backends = partial(open_local, bundle)
+    if backend.name == "opensearch":
+        open_backends = request.getfixturevalue("pushed")
+    backends = open_backends()
     encoder = QueryEncoder(bundle.tokenizer(), {"default": bundle.table("default")}, bundle.idf())
-    yield Opened(backend, backends, backends.legs[backend.leg], Corpus(bundle), encoder, bundle)
+    yield Opened(backend, backends, backends.legs[backend.leg], Corpus(bundle), encoder, open_backends)
     backends.close()
 
 
@@ -201,7 +224,7 @@ def test_threads_get_what_one_gets(opened: Opened) -> None:
 
 def test_it_opens_again_and_closes_twice(opened: Opened) -> None:
     before = found(opened, "play music", 10)
-    again = Backends.open(opened.bundle)
+    again = opened.open()
     try:
         leg = again.legs[opened.backend.leg]
         got = leg.search(opened.query("play music"), 10)

@@ -205,6 +205,7 @@ def test_imported_distributions_are_declared() -> None:
     needs = {
         "artifacts/corpus/arrow.py": ["import"],
         "artifacts/kernels/build.py": ["build"],
+        "artifacts/cluster/": ["cluster"],
         "artifacts/pipeline/": ["pipeline"],
         "artifacts/training/": ["pipeline"],
         "artifacts/evaluation/": ["pipeline"],

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
+from lightretriever.service.backends.base import DocumentFilter
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -191,7 +192,7 @@ def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch:
     looked: list[Sequence[str]] = []
     where = engine.parts.documents.store.where
 
-    def counted(condition: Sequence[str]) -> DocumentSet:
+    def counted(condition: Sequence[str]) -> DocumentFilter:
         looked.append(condition)
         return where(condition)
 

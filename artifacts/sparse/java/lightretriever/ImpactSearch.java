@@ -7,12 +7,12 @@ import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.TreeMap;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.util.ArrayUtil;
 import org.apache.lucene.util.BytesRef;
 
 /**
@@ -82,23 +82,30 @@ public final class ImpactSearch {
         });
   }
 
-  /** All terms of a document: n int32 ids and n int32 impacts, by id. Asks every term of the index for the document. */
-  public static byte[] terms(OpenIndex index, int ordinal) throws IOException {
+  /**
+   * All terms of the documents from first up to the one before end: three int32 each, the
+   * document counted from first, the term and the impact. Asks every term of the index once.
+   */
+  public static byte[] rows(OpenIndex index, int first, int end) throws IOException {
     return index.reading(
         () -> {
-          Map<Integer, Integer> impacts = new TreeMap<>();
+          int[] found = new int[3 * 1024];
+          int size = 0;
           TermsEnum each = terms(index.leaf());
           PostingsEnum postings = null;
           while (each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
-            int impact = impact(postings, ordinal);
-            if (impact > 0) {
-              impacts.put(Integer.parseInt(each.term().utf8ToString()), impact);
+            int term = -1;
+            for (int document = postings.advance(first); document < end; document = postings.nextDoc()) {
+              term = term < 0 ? Integer.parseInt(each.term().utf8ToString()) : term;
+              found = ArrayUtil.grow(found, size + 3);
+              found[size++] = document - first;
+              found[size++] = term;
+              found[size++] = postings.freq();
             }
           }
-          ByteBuffer packed = ByteBuffer.allocate(8 * impacts.size()).order(ByteOrder.LITTLE_ENDIAN);
-          impacts.keySet().forEach(packed::putInt);
-          impacts.values().forEach(packed::putInt);
+          ByteBuffer packed = ByteBuffer.allocate(4 * size).order(ByteOrder.LITTLE_ENDIAN);
+          packed.asIntBuffer().put(found, 0, size);
           return packed.array();
         });
   }

@@ -3,7 +3,10 @@ package lightretriever;
 import io.anserini.analysis.DefaultEnglishAnalyzer;
 import java.io.IOException;
 import java.io.Reader;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Queue;
 import java.util.Set;
 import java.util.regex.Pattern;
@@ -39,6 +42,25 @@ public final class WordAnalyzer extends AnalyzerWrapper {
 
   public static Analyzer create() {
     return new WordAnalyzer();
+  }
+
+  /** The words of each text in their order, with a space between two, packed by Packed.parts. */
+  public static byte[] words(Analyzer analyzer, byte[] texts, byte[] ends) throws IOException {
+    Strings given = new Strings(texts, ends);
+    List<byte[]> found = new ArrayList<>(given.count());
+    for (int i = 0; i < given.count(); i++) {
+      StringBuilder words = new StringBuilder();
+      try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.WORDS, given.get(i))) {
+        CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
+        tokens.reset();
+        while (tokens.incrementToken()) {
+          words.append(words.length() == 0 ? "" : " ").append(word);
+        }
+        tokens.end();
+      }
+      found.add(words.toString().getBytes(StandardCharsets.UTF_8));
+    }
+    return Packed.parts(found);
   }
 
   @Override

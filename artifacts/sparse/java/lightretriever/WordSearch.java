@@ -1,14 +1,20 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.NumericDocValues;
+import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
+import org.apache.lucene.index.Terms;
+import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.similarities.BM25Similarity;
 
 /** BM25 on the words of a text: every word of the query weighs as often as it comes, as in Anserini's bag of words. */
@@ -44,6 +50,35 @@ public final class WordSearch {
             count++;
           }
           return count;
+        });
+  }
+
+  /**
+   * The indexed words of the documents from first up to the one before end, as often as each has them, with a space between
+   * two, packed by Packed.parts. Asks every word of the index once.
+   */
+  public static byte[] words(OpenIndex index, byte[] field, int first, int end) throws IOException {
+    String name = Packed.text(field);
+    return index.reading(
+        () -> {
+          StringBuilder[] found = new StringBuilder[end - first];
+          Terms terms = index.leaf() == null ? null : index.leaf().terms(name);
+          TermsEnum each = terms == null ? TermsEnum.EMPTY : terms.iterator();
+          PostingsEnum postings = null;
+          while (each.next() != null) {
+            postings = each.postings(postings, PostingsEnum.FREQS);
+            for (int document = postings.advance(first); document < end; document = postings.nextDoc()) {
+              if (found[document - first] == null) {
+                found[document - first] = new StringBuilder();
+              }
+              found[document - first].append((each.term().utf8ToString() + " ").repeat(postings.freq()));
+            }
+          }
+          List<byte[]> packed = new ArrayList<>(found.length);
+          for (StringBuilder words : found) {
+            packed.add((words == null ? "" : words.toString().strip()).getBytes(StandardCharsets.UTF_8));
+          }
+          return Packed.parts(packed);
         });
   }
 

@@ -1,0 +1,115 @@
+"""The command `push`: from a bundle to an index on an OpenSearch cluster."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.summary import Summary, Text
+from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.cluster.client import Cluster
+
+__all__ = ["PushSummary", "push"]
+
+Engine = Literal["lucene", "faiss"]
+
+_TIMEOUT_S = 120.0
+_PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
+
+
+class PushSummary(Summary):
+    """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
+    is `removed` or not; an earlier run had written `found` of the documents."""
+
+    command: Literal["push"]
+    index: str
+    version: str
+    documents: int
+    found: int
+    before: list[str]
+    removed: bool
+    query_bundle: Text | None
+
+    def made(self) -> Iterator[str]:
+        """One line, and one each for the former index and for the query bundle."""
+        known = f", {self.found:,} of them by an earlier run" if self.found else ""
+        yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
+        if self.before:
+            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else 'kept; --delete-old removes it'}"
+        if self.query_bundle is not None:
+            yield f"{self.query_bundle}: the query bundle"
+
+
+def push(
+    context: typer.Context,
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of its nodes, by comma.")],
+    index: Annotated[str, typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias for the new index.")],
+    shards: Annotated[int, typer.Option("--shards", min=1, max=1024, help="Shards of the index.")] = 1,
+    replicas: Annotated[int, typer.Option("--replicas", min=0, max=100, help="Copies of each shard.")] = 1,
+    engine: Annotated[Engine, typer.Option("--engine", help="What searches the vectors.")] = "lucene",
+    user: Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
+    ] = None,
+    query_bundle: Annotated[
+        Path | None, typer.Option("--query-bundle", help="Write the part that a service on the cluster needs.")
+    ] = None,
+    delete_old: Annotated[bool, typer.Option("--delete-old", help="Remove the alias' former index.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing query bundle.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a bundle to an OpenSearch cluster, check it, and let the alias stand for it; a stopped run goes on."""
+    try:
+        from lightretriever.artifacts.cluster.push import push as push_bundle
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "cluster") from error
+    with running("push", as_json=as_json) as job:
+        opened = Bundle.open(bundle)
+        if query_bundle is not None:
+            write_query_bundle(opened, query_bundle, overwrite=overwrite)
+        cluster = _connected(to, user, ca_file)
+        try:
+            with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
+                pushed = push_bundle(
+                    opened,
+                    cluster,
+                    index,
+                    engine=engine,
+                    shards=shards,
+                    replicas=replicas,
+                    delete_old=delete_old,
+                    skipped=progress.skip,
+                    written=progress.advance,
+                )
+        finally:
+            cluster.close()
+        job.summary = PushSummary(
+            command="push",
+            path=f"{cluster.name}/{index}",
+            index=pushed.index,
+            version=opened.manifest.digest,
+            documents=pushed.documents,
+            found=pushed.found,
+            before=pushed.before,
+            removed=pushed.removed,
+            query_bundle=None if query_bundle is None else str(query_bundle),
+        )
+        served = query_bundle or bundle
+        address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
+        job.summary.next = next_command(context, "serve", served, *address, shared=())
+
+
+def _connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
+    """Connect with the secrets of the environment, because options would show them to all users of the machine."""
+    from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+
+    password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
+    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)

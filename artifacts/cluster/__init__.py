@@ -1,0 +1,1 @@
+"""A bundle's documents, vectors and impacts on an OpenSearch cluster: the format, writing, and searching."""

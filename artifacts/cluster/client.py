@@ -1,0 +1,187 @@
+"""The connection to an OpenSearch cluster, and its errors in our words."""
+
+import base64
+import logging
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import (
+    AuthenticationException,
+    AuthorizationException,
+    ConnectionTimeout,
+    OpenSearchException,
+    SerializationError,
+    SSLError,
+    TransportError,
+)
+from opensearchpy.serializer import JSONSerializer
+
+__all__ = ["Cluster", "ClusterAddress", "connect"]
+
+LEAST_VERSION: Final = (2, 19)
+_LONGEST_REASON: Final = 300
+_CREDENTIALS: Final = "Look at the user and password, or the API key."
+_RUNNING: Final = "Look whether it runs, and at the address, its scheme (http or https) and its port."
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """Where a cluster is and how to get in: addresses of its nodes, separated by commas, such as
+    `https://one:9200,https://two:9200`; user and password, or an API key; and the file of the authority that signed its
+    certificates, if that is no public one."""
+
+    urls: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An open connection. Thread-safe. `name`: the addresses without credentials, for messages."""
+
+    client: OpenSearch
+    name: str
+    version: tuple[int, int]
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self.client.close()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise ClusterError for errors of the client: ClusterTimeoutError for an answer that did not come in time."""
+        with _translated(self.name):
+            yield
+
+
+class _Json(JSONSerializer):
+    """orjson: several times as fast, and it writes float32 numbers as short as they are."""
+
+    def dumps(self, data: Any) -> Any:
+        return data if isinstance(data, str) else orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+    def loads(self, s: str) -> Any:
+        try:
+            return orjson.loads(s)
+        except orjson.JSONDecodeError as error:
+            raise SerializationError(s, error) from error
+
+
+def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, retry_late: bool = False) -> Cluster:
+    """Connect, and check that this is OpenSearch of a version that can be used.
+
+    A request that a node refuses, or can't be sent to it, is sent to another one; with `retry_late` one that is late as
+    well. `connections` are kept open to each node. Raises ClusterError, with what to do.
+    """
+    urls, name = _urls(address)
+    _check_authority(address.ca_file)
+    logging.getLogger("opensearch").setLevel(logging.ERROR)  # its warnings repeat what is raised, with the stack
+    client = OpenSearch(
+        hosts=urls,
+        headers=_credentials(address),
+        serializer=_Json(),
+        timeout=timeout_s,
+        max_retries=max(2, len(urls)),
+        retry_on_timeout=retry_late,
+        pool_maxsize=connections,
+        ca_certs=None if address.ca_file is None else str(address.ca_file),
+    )
+    try:
+        with _translated(name):
+            found = client.info()
+        return Cluster(client, name, _version(found, name))
+    except BaseException:
+        client.close()
+        raise
+
+
+def _check_authority(file: Path | None) -> None:
+    try:
+        if file is not None:
+            ssl.create_default_context(cafile=file)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ClusterError(f"{file}: no certificates can be read: {reason}.", remedy="Name a PEM file.") from error
+
+
+def _credentials(address: ClusterAddress) -> dict[str, str]:
+    if address.api_key is not None:
+        return {"authorization": f"ApiKey {address.api_key}"}
+    if address.user is None:
+        return {}
+    pair = f"{address.user}:{address.password or ''}".encode()  # the library would send Latin-1
+    return {"authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+def _urls(address: ClusterAddress) -> tuple[list[str], str]:
+    """The addresses, and the same without credentials."""
+    urls = [url.strip().rstrip("/") for url in address.urls.split(",") if url.strip()]
+    parts = [urlsplit(url) for url in urls]
+    names = [f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path}" for part in parts]
+    for part, name in zip(parts, names, strict=True):
+        if part.scheme not in ("http", "https") or not part.hostname:
+            raise ClusterError(
+                f"{name!r} is no address of a cluster.", remedy="Write http://HOST:PORT or https://HOST:PORT."
+            )
+    if not urls:
+        raise ClusterError("There is no address of a cluster.", remedy="Write http://HOST:PORT or https://HOST:PORT.")
+    return urls, ", ".join(names)
+
+
+def _version(found: Any, name: str) -> tuple[int, int]:
+    about = found.get("version") if isinstance(found, dict) else None
+    if not isinstance(about, dict) or about.get("distribution") != "opensearch":
+        raise ClusterError(f"{name} is not OpenSearch.", remedy="Give the address of an OpenSearch cluster.")
+    number = re.match(r"(\d+)\.(\d+)", str(about.get("number")))
+    version = (int(number[1]), int(number[2])) if number else (0, 0)
+    if version < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise ClusterError(f"{name} is OpenSearch {about.get('number')}; {least} is needed.", remedy="Upgrade it.")
+    return version
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ConnectionTimeout as error:
+        raise ClusterTimeoutError(f"The cluster {name} did not answer in time.", remedy=_RUNNING) from error
+    except SSLError as error:
+        remedy = "Name the file of its authority (--ca-file, opensearch_ca_file), and look at the host's name."
+        raise ClusterError(f"The certificate of {name} is not accepted: {_reason(error)}.", remedy=remedy) from error
+    except AuthenticationException as error:
+        raise ClusterError(f"The cluster {name} does not know who asks (401).", remedy=_CREDENTIALS) from error
+    except AuthorizationException as error:
+        remedy = f"{_CREDENTIALS} A full disk makes indexes read-only, too."
+        raise ClusterError(f"The cluster {name} forbids this (403): {_reason(error)}.", remedy=remedy) from error
+    except SerializationError as error:
+        raise ClusterError(
+            f"{name} is not OpenSearch: its answer is no JSON.", remedy="Give the address of an OpenSearch cluster."
+        ) from error
+    except TransportError as error:
+        if error.status_code == "N/A":
+            raise ClusterError(f"The cluster {name} can't be reached: {_reason(error)}.", remedy=_RUNNING) from error
+        raise ClusterError(f"The cluster {name} answered {error.status_code}: {_reason(error)}.") from error
+    except OpenSearchException as error:
+        raise ClusterError(f"The cluster {name}: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    """What the cluster gives as the reason, on one line."""
+    info = error.info if isinstance(error, TransportError) else None
+    cause = info.get("error") if isinstance(info, dict) else None
+    if isinstance(cause, dict):
+        cause = ((cause.get("root_cause") or [cause])[0] or cause).get("reason") or cause.get("reason")
+    text = str(cause or (error.error if isinstance(error, TransportError) else error))
+    return " ".join(text.split())[:_LONGEST_REASON].rstrip(".")

@@ -1,0 +1,205 @@
+"""Writing a bundle to a cluster: into a new index, which takes the alias when it is whole and gives the same scores.
+
+A push that was stopped, however, goes on where it was: its index is found by name, and documents that it has are not
+written again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.sample import check_scores
+from lightretriever.artifacts.cluster.schema import (
+    MOST_DIMENSION,
+    Engine,
+    IndexMeta,
+    document_body,
+    features,
+    index_body,
+    index_name,
+)
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.errors import ClusterError
+from lightretriever.artifacts.signals import commit_point
+from lightretriever.artifacts.sparse.bm25 import indexed_words
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from opensearchpy.helpers import BulkIndexError, streaming_bulk
+
+__all__ = ["Pushed", "push"]
+
+_READ: Final = 8192  # documents that are read from the bundle together, since each time asks Lucene every term
+_CHECKED: Final = 1024  # documents that are counted together, to find those that are there
+_CHUNK: Final = 250  # documents of one request
+_CHUNK_BYTES: Final = 16 << 20
+_RETRIES: Final = 8  # after 429, the first after 1 s, then twice as long each time
+_LONGEST_WAIT_S: Final = 60
+_AGAIN: Final = "Run the same command again: it writes what is missing."
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """The index that has the bundle; how many of its documents an earlier run had written; and the alias' indexes of
+    before, which are `removed` or not."""
+
+    index: str
+    documents: int
+    found: int
+    before: list[str]
+    removed: bool
+
+
+def push(
+    bundle: Bundle,
+    cluster: Cluster,
+    alias: str,
+    *,
+    engine: Engine = "lucene",
+    shards: int = 1,
+    replicas: int = 1,
+    delete_old: bool = False,
+    skipped: Callable[[int], object],
+    written: Callable[[int], object],
+) -> Pushed:
+    """Write a bundle and let `alias` stand for it.
+
+    Checks that every document is there, and that a sample gets the bundle's scores, before the alias is switched.
+    `skipped` and `written` are told numbers of documents. Raises ClusterError, BundleError and JavaError.
+    """
+    manifest = bundle.manifest
+    check_name(alias)
+    for index in indexes_of(cluster, alias):
+        read_meta(cluster, index)
+    if manifest.dimension > MOST_DIMENSION:
+        raise ClusterError(
+            f"The bundle's vectors have {manifest.dimension} values; a cluster takes {MOST_DIMENSION}.",
+            remedy="Build it with a smaller index.dimension.",
+        )
+    dense, sparse = bundle.dense(), bundle.sparse()
+    try:
+        meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > 511)
+        index = index_name(alias, manifest, engine, shards)
+        _create(cluster, index, meta, shards=shards, replicas=replicas)
+        found = _write(bundle, dense, sparse, cluster, index, skipped, written)
+        _check_count(cluster, index, manifest.documents)
+        check_scores(cluster, index, meta, dense, sparse)
+    finally:
+        sparse.close()
+    commit_point()
+    before = switch(cluster, alias, index)
+    if delete_old and before:
+        with cluster.translated():
+            cluster.client.indices.delete(index=",".join(before))
+    return Pushed(index, manifest.documents, found, before, removed=delete_old)
+
+
+def _largest_impact(sparse: ImpactIndex) -> int:
+    largest = 0
+    for first in range(0, sparse.count, _READ):
+        largest = max(largest, int(sparse.rows(first, min(first + _READ, sparse.count))[2].max(initial=0)))
+    if largest > MAX_IMPACT:
+        raise ClusterError(f"An impact is {largest}, above {MAX_IMPACT}.", remedy="Build the bundle again.")
+    return largest
+
+
+def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, replicas: int) -> None:
+    """Create the index, unless an earlier run did."""
+    with cluster.translated():
+        if not cluster.client.indices.exists(index=index):
+            cluster.client.indices.create(index=index, body=index_body(meta, shards=shards, replicas=replicas))
+            return
+    if read_meta(cluster, index) != meta:
+        raise ClusterError(f"The index {index} of {cluster.name} was changed.", remedy="Remove it, and push again.")
+    with cluster.translated():
+        cluster.client.indices.put_settings(index=index, body={"index": {"number_of_replicas": replicas}})
+
+
+def _write(
+    bundle: Bundle,
+    dense: DenseIndex,
+    sparse: ImpactIndex,
+    cluster: Cluster,
+    index: str,
+    skipped: Callable[[int], object],
+    written: Callable[[int], object],
+) -> int:
+    """Write the documents that the index lacks, and give the number of the others."""
+    found = 0
+    with cluster.translated():
+        cluster.client.indices.refresh(index=index)
+        for first in range(0, sparse.count, _READ):
+            end = min(first + _READ, sparse.count)
+            missing = _missing(cluster, index, first, end)
+            skipped(end - first - sum(map(len, missing)))
+            found += end - first - sum(map(len, missing))
+            if not missing:
+                continue
+            actions = _actions(bundle, dense, sparse, index, range(first, end), missing)
+            try:
+                for _ in streaming_bulk(
+                    cluster.client,
+                    actions,
+                    chunk_size=_CHUNK,
+                    max_chunk_bytes=_CHUNK_BYTES,
+                    max_retries=_RETRIES,
+                    initial_backoff=1,
+                    max_backoff=_LONGEST_WAIT_S,
+                ):
+                    written(1)
+            except BulkIndexError as error:
+                raise _refused(cluster, error) from error
+    return found
+
+
+def _missing(cluster: Cluster, index: str, first: int, end: int) -> list[range]:
+    """Give the ranges of ordinals of which a document is not there."""
+    ranges = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
+    return [one for one in ranges if _count(cluster, index, one) < len(one)]
+
+
+def _count(cluster: Cluster, index: str, ordinals: range) -> int:
+    query = {"range": {"ordinal": {"gte": ordinals.start, "lt": ordinals.stop}}}
+    return int(cluster.client.count(index=index, body={"query": query})["count"])
+
+
+def _actions(
+    bundle: Bundle, dense: DenseIndex, sparse: ImpactIndex, index: str, read: range, missing: list[range]
+) -> Iterator[dict[str, Any]]:
+    """Read the documents `missing` of those `read` from the bundle, as the cluster gets them."""
+    fields = bundle.manifest.fields
+    indptr, terms, impacts = sparse.rows(read.start, read.stop)
+    words = indexed_words(sparse, read.start, read.stop) if bundle.manifest.sparse.words else []
+    for part in missing:
+        ordinals = np.arange(part.start, part.stop)
+        raws, vectors = sparse.documents(ordinals), dense.vectors(ordinals)
+        for place, ordinal in enumerate(part):
+            row = slice(indptr[ordinal - read.start], indptr[ordinal - read.start + 1])
+            ranks = features(terms[row].tolist(), impacts[row].tolist())
+            text = words[ordinal - read.start] if words else None
+            body = document_body(ordinal, raws[place], vectors[place], ranks, text, fields)
+            yield {"_op_type": "index", "_index": index, "_id": orjson.loads(raws[place])["_id"], "_source": body}
+
+
+def _refused(cluster: Cluster, error: BulkIndexError) -> ClusterError:
+    item = next(iter(error.errors[0].values()))
+    cause = item.get("error") or item.get("exception")
+    reason = cause.get("reason") if isinstance(cause, dict) else cause
+    return ClusterError(
+        f"{cluster.name} refused document {item.get('_id')!r} with status {item.get('status')}: {reason!s:.300}.",
+        remedy=f"Look at the cluster's disk and load. {_AGAIN}",
+    )
+
+
+def _check_count(cluster: Cluster, index: str, documents: int) -> None:
+    """Make the documents visible, and count them."""
+    with cluster.translated():
+        cluster.client.indices.put_settings(index=index, body={"index": {"refresh_interval": None}})
+        cluster.client.indices.refresh(index=index)
+        found = int(cluster.client.count(index=index)["count"])
+    if found != documents:
+        raise ClusterError(f"The index {index} has {found:,} documents of {documents:,}.", remedy=_AGAIN)

@@ -1,0 +1,143 @@
+"""Searches on the cluster, and its scores brought back to ours.
+
+A search names documents by `ordinal`. `among` is a query that documents must match, as `filter_query` makes it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field
+from lightretriever.artifacts.sparse.arguments import weighted_query
+from lightretriever.artifacts.sparse.bm25 import BM25_K1
+
+__all__ = ["Query", "dense_search", "filter_query", "of_ordinals", "read_hits", "sparse_search", "word_search"]
+
+Query = dict[str, Any]
+"""A query or a search in OpenSearch's language."""
+
+Vector = npt.NDArray[np.float32]
+
+_LEAST_EFFORT: Final = 512
+"""Least `ef_search`. Queries lie away from the documents, so HNSW needs more effort than for documents."""
+
+_PLAIN: Final = {
+    "_source": False,
+    "stored_fields": "_none_",
+    "track_total_hits": False,
+    "sort": [{"_score": "desc"}, {"ordinal": "asc"}],
+}
+_NOTHING: Final[Query] = {"match_none": {}}
+
+
+def dense_search(vector: Vector, count: int, among: Query | None = None) -> Query:
+    """Find the best `count` documents by the inner product with a vector (D,), of those `among`."""
+    count = min(count, MOST_FOUND)
+    effort = min(MOST_FOUND, max(_LEAST_EFFORT, 4 * count))
+    knn: Query = {"vector": vector, "k": count, "method_parameters": {"ef_search": effort}}
+    if among is not None:
+        knn["filter"] = among  # beside knn it would filter afterwards
+    return {**_PLAIN, "size": count, "query": {"knn": {"vector": knn}}}
+
+
+def sparse_search(
+    terms: npt.NDArray[np.int32],
+    weights: Vector,
+    count: int,
+    among: Query | None = None,
+    *,
+    large: bool,
+    every: bool = False,
+) -> Query:
+    """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `among`; with `every`
+    all of these, also those without a term.
+
+    Terms of negative weight are subtracted afterwards, from the best 10,000 documents of each shard by the others.
+    """
+    ids, values = weighted_query(terms, weights)
+    added, subtracted = (
+        _features(ids[values * sign > 0], np.abs(values[values * sign > 0]), large=large) for sign in (1, -1)
+    )
+    found = {**_PLAIN, "size": min(count, MOST_FOUND), "query": _matching(added, among, every=every)}
+    if subtracted and (added or every):
+        less = {"query_weight": 1, "rescore_query_weight": -1, "rescore_query": {"bool": {"should": subtracted}}}
+        del found["sort"], found["stored_fields"]  # can't be combined with rescoring
+        found |= {"docvalue_fields": ["ordinal"], "rescore": {"window_size": MOST_FOUND, "query": less}}
+    return found
+
+
+def word_search(words: str, count: int, among: Query | None = None, *, every: bool = False) -> Query:
+    """Find the best `count` documents by BM25 of words, separated by spaces, as in `sparse_search`."""
+    clauses = [{"term": {"words": {"value": word, "boost": n}}} for word, n in Counter(words.split()).items()]
+    return {**_PLAIN, "size": min(count, MOST_FOUND), "query": _matching(clauses, among, every=every)}
+
+
+def of_ordinals(ordinals: npt.NDArray[np.integer[Any]]) -> Query:
+    """Match given documents (m,)."""
+    return {"terms": {"ordinal": ordinals.tolist()}}
+
+
+def read_hits(
+    leg: str, answer: Query, version: tuple[int, int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Give ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a search."""
+    hits = answer["hits"]["hits"]
+    ordinals = np.array([hit["sort"][1] if "sort" in hit else hit["fields"]["ordinal"][0] for hit in hits], np.int64)
+    raw = np.array([hit["sort"][0] if "sort" in hit else hit["_score"] for hit in hits], np.float32)
+    if leg == "dense":  # 1 + s, or 1 / (1 - s) for s < 0
+        wide = raw.astype(np.float64)
+        raw = np.where(wide >= 1, wide - 1, 1 - 1 / np.maximum(wide, 1e-30)).astype(np.float32)
+    elif leg == "bm25" and version < (3, 0):  # which multiplies by the constant 1 + k1
+        raw = (raw / (1 + BM25_K1)).astype(np.float32)
+    order = np.lexsort((ordinals, -raw))
+    return ordinals[order], raw[order]
+
+
+def filter_query(condition: Sequence[str]) -> Query:
+    """Translate a condition, in the form that Java's DocumentFilter reads. ValueError for another form."""
+    texts = iter(condition)
+    query = _condition(texts)
+    if (left := next(texts, None)) is not None:
+        raise ValueError(f"a condition goes on after its end with {left!r}")
+    return query
+
+
+def _features(terms: npt.NDArray[np.int32], weights: Vector, *, large: bool) -> list[Query]:
+    parts = [("", 1.0), ("h", 512.0)] if large else [("", 1.0)]
+    return [
+        {"rank_feature": {"field": f"impacts.{term}{ending}", "boost": weight * factor, "linear": {}}}
+        for term, weight in zip(terms.tolist(), weights.tolist(), strict=True)
+        for ending, factor in parts
+    ]
+
+
+def _matching(clauses: list[Query], among: Query | None, *, every: bool) -> Query:
+    if every and among is not None:
+        return {"bool": {"should": clauses, "filter": [among]}}
+    if not clauses:
+        return _NOTHING
+    scored = {"bool": {"should": clauses}}
+    return scored if among is None else {"bool": {"must": [scored], "filter": [among]}}
+
+
+def _condition(texts: Any) -> Query:
+    operator = next(texts)
+    if operator in ("and", "or"):
+        parts = [_condition(texts) for _ in range(int(next(texts)))]
+        if operator == "and":
+            return {"bool": {"filter": parts}}
+        return {"bool": {"should": parts, "minimum_should_match": 1}}
+    if operator == "not":
+        return {"bool": {"must_not": [_condition(texts)]}}
+    field = filter_field(next(texts))
+    if operator == "exists":
+        return {"exists": {"field": field}}
+    if operator == "keyword":
+        return {"terms": {field: [next(texts) for _ in range(int(next(texts)))]}}
+    if operator not in ("number", "date"):
+        raise ValueError(f"unknown operator: {operator}")
+    number = float if operator == "number" else int
+    low, high = number(next(texts)), number(next(texts))
+    return {"range": {field: {name: value for name, value in (("gte", low), ("lte", high)) if abs(value) < np.inf}}}

@@ -1,0 +1,173 @@
+"""The format of an index on the cluster: one document for each of the bundle's, with these fields.
+
+    ordinal   its position in the bundle; ties are broken by it, and legs name documents by it
+    vector    the dense vector (D,), searched by inner product
+    impacts   rank features by decimal token id. A cluster keeps 9 significant bits, so an impact is 1 to 511 in the
+              feature "T", and where it is larger, the whole 512s in "Th": every impact comes back exactly
+    words     the words of title and text as our analyser makes them, separated by spaces; if the bundle has BM25
+    filter    values of the declared fields
+    raw       the document's JSON, byte for byte
+
+The mapping's `_meta` is an `IndexMeta`. The index' name is NAME-HASH, NAME an alias for it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.sparse.bm25 import BM25_B, BM25_K1
+from pydantic import BaseModel, ConfigDict
+
+__all__ = [
+    "MOST_DIMENSION",
+    "MOST_FOUND",
+    "Engine",
+    "IndexMeta",
+    "document_body",
+    "features",
+    "filter_field",
+    "index_body",
+    "index_name",
+    "read_features",
+    "split_impact",
+]
+
+Engine = Literal["lucene", "faiss"]
+"""Who keeps and searches the vectors on the cluster."""
+
+MOST_DIMENSION: Final = 16_000
+"""Most values of a vector on a cluster."""
+
+MOST_FOUND: Final = 10_000
+"""Most documents that one search on a cluster finds."""
+
+_FORMAT: Final = 1
+_HIGH: Final = 512
+_HASH_CHARS: Final = 12
+
+
+class IndexMeta(BaseModel):
+    """What an index was written from. `large`: whether some impact is above 511."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["lightretriever-index"] = "lightretriever-index"
+    format_version: Literal[1] = _FORMAT
+    bundle: str
+    version: str
+    documents: int
+    dimension: int
+    tokenizer_sha256: str
+    engine: Engine
+    words: bool
+    large: bool
+    fields: dict[str, FieldKind]
+
+    @classmethod
+    def of(cls, manifest: Manifest, engine: Engine, *, large: bool) -> "IndexMeta":
+        """Describe the index of a bundle."""
+        return cls(
+            bundle=manifest.name,
+            version=manifest.digest,
+            documents=manifest.documents,
+            dimension=manifest.dimension,
+            tokenizer_sha256=manifest.tokenizer.sha256,
+            engine=engine,
+            words=manifest.sparse.words,
+            large=large,
+            fields=manifest.fields,
+        )
+
+
+def index_name(alias: str, manifest: Manifest, engine: Engine, shards: int) -> str:
+    """Name the index: the same for the same bundle, engine and shards, so that a stopped writer finds it again."""
+    identity = f"{_FORMAT} {manifest.digest} {engine} {shards}"
+    return f"{alias}-{hashlib.sha256(identity.encode()).hexdigest()[:_HASH_CHARS]}"
+
+
+def index_body(meta: IndexMeta, *, shards: int, replicas: int) -> dict[str, Any]:
+    """Give settings and mapping of a new index, which is not refreshed while it is written."""
+    kinds = {"keyword": "keyword", "number": "double", "date": "long"}  # dates are milliseconds since 1970
+    method = {"name": "hnsw", "engine": meta.engine, "space_type": "innerproduct"}
+    words = {"type": "text", "analyzer": "whitespace", "similarity": "words", "index_options": "freqs"}
+    fields = {filter_field(name): {"type": kinds[kind]} for name, kind in meta.fields.items()}
+    return {
+        "settings": {
+            "index": {
+                "knn": True,
+                "number_of_shards": shards,
+                "number_of_replicas": replicas,
+                "refresh_interval": "-1",
+                "similarity": {"words": {"type": "BM25", "k1": BM25_K1, "b": BM25_B}},
+            }
+        },
+        "mappings": {
+            "dynamic": "strict",
+            "_meta": meta.model_dump(),
+            "properties": {
+                "ordinal": {"type": "long"},
+                "vector": {"type": "knn_vector", "dimension": meta.dimension, "method": method},
+                "impacts": {"type": "rank_features"},
+                "raw": {"type": "object", "enabled": False},  # any JSON, kept as it is and not indexed
+                **({"words": words} if meta.words else {}),
+                **fields,
+            },
+        },
+    }
+
+
+def filter_field(name: str) -> str:
+    """Name the field with the values of a declared field; unusual characters are escaped, a dot would nest fields."""
+    return f"filter_{quote(name, safe=' ').replace('.', '%2E')}"
+
+
+def split_impact(impact: int) -> tuple[int, int]:
+    """Split an impact of 1 to 65,535 into the values of its two features, 0 for none; each has at most 9 bits."""
+    return impact % _HIGH, impact // _HIGH
+
+
+def features(terms: Sequence[int], impacts: Sequence[int]) -> dict[str, int]:
+    """Give the rank features of a document's terms and impacts."""
+    found: dict[str, int] = {}
+    for term, impact in zip(terms, impacts, strict=True):
+        low, high = split_impact(impact)
+        if low:
+            found[str(term)] = low
+        if high:
+            found[f"{term}h"] = high
+    return found
+
+
+def read_features(found: Mapping[str, float]) -> dict[int, int]:
+    """Give a document's impacts by term from its rank features."""
+    impacts: dict[int, int] = {}
+    for name, value in found.items():
+        term, high = int(name.removesuffix("h")), name.endswith("h")
+        impacts[term] = impacts.get(term, 0) + int(value) * (_HIGH if high else 1)
+    return impacts
+
+
+def document_body(
+    ordinal: int,
+    raw: bytes,
+    vector: npt.NDArray[np.float32],
+    impacts: Mapping[str, int],
+    words: str | None,
+    fields: Mapping[str, FieldKind],
+) -> dict[str, Any]:
+    """Give a document as the cluster gets it. ValueError for a value that is not of its field's kind."""
+    body: dict[str, Any] = {"ordinal": ordinal, "vector": vector, "impacts": impacts, "raw": raw.decode()}
+    if words is not None:
+        body["words"] = words
+    names = list(fields)
+    values = indexed_values(orjson.loads(raw), fields) if fields else []
+    for place, value in values:
+        number = {"keyword": str, "number": float, "date": int}[fields[names[place]]]
+        body.setdefault(filter_field(names[place]), []).append(number(value))
+    return body

@@ -1,0 +1,99 @@
+"""The documents on an OpenSearch cluster."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.cluster.queries import Query, filter_query, of_ordinals
+from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
+from lightretriever.artifacts.errors import ClusterError
+from lightretriever.service.backends.base import ClusterPlace, DocumentFilter, Ordinals
+
+__all__ = ["Asked", "ClusterDocuments"]
+
+
+class Asked(Protocol):
+    """What asks the cluster: the legs of the same index."""
+
+    @property
+    def place(self) -> ClusterPlace:
+        """Where the index is."""
+
+    @property
+    def count(self) -> int:
+        """Number of documents."""
+
+    def ask_one(self, search: Query) -> Query:
+        """Send one search, and give its answer."""
+
+    def check(self, ordinals: Ordinals) -> None:
+        """ValueError for an ordinal that no document has."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class ClusterDocuments:
+    """The documents of one index: a `DocumentStore`."""
+
+    def __init__(self, group: Asked) -> None:
+        self.count = group.count
+        self._group = group
+
+    def documents(self, ordinals: Ordinals) -> list[bytes]:
+        """Give the JSON of documents (m,). ValueError for an unknown ordinal."""
+        return [raw.encode() for raw in self.sources(ordinals, "raw")]
+
+    def sources(self, ordinals: Ordinals, field: str) -> list[Any]:
+        """Give a field of documents (m,), in the order given. ValueError for an unknown ordinal, ClusterError for one
+        that is no longer there."""
+        self._group.check(ordinals)
+        found: dict[int, Any] = {}
+        for start in range(0, ordinals.size, MOST_FOUND):
+            part = ordinals[start : start + MOST_FOUND]
+            query = {"constant_score": {"filter": of_ordinals(part)}}
+            hits = self._hits({"size": part.size, "query": query, "_source": [field], "docvalue_fields": ["ordinal"]})
+            found |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}
+        try:
+            return [found[ordinal] for ordinal in ordinals.tolist()]
+        except KeyError as error:
+            raise ClusterError(f"Document {error} is no longer in {self._group.place.index}.") from error
+
+    def ordinal(self, document_id: str) -> int | None:
+        """Give the ordinal of the document with this id, None if there is none."""
+        try:
+            document_id.encode()
+        except UnicodeEncodeError:
+            return None  # an id that is no Unicode text can't have been indexed
+        query = {"ids": {"values": [document_id]}}
+        hits = self._hits({"size": 1, "query": query, "_source": False, "docvalue_fields": ["ordinal"]})
+        return int(hits[0]["fields"]["ordinal"][0]) if hits else None
+
+    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Give all terms of a document: ids (n,) int32 ascending, and their impacts (n,) int32."""
+        found = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
+        terms, impacts = np.array(found, np.int32).reshape(-1, 2).T
+        return terms, impacts
+
+    def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in documents (m,). ClusterError if they have more than 10,000 values."""
+        self._group.check(ordinals)
+        values = {"terms": {"field": filter_field(field), "size": MOST_FOUND}}
+        answer = self._group.ask_one({"size": 0, "query": of_ordinals(ordinals), "aggs": {"values": values}})
+        found = answer["aggregations"]["values"]
+        if found["sum_other_doc_count"]:
+            raise ClusterError(f"The documents have more than {MOST_FOUND} values in {field}, too many to count.")
+        return sorted(((one["key"], one["doc_count"]) for one in found["buckets"]), key=lambda one: (-one[1], one[0]))
+
+    def where(self, condition: Sequence[str]) -> DocumentFilter:
+        """Give the query that documents of a condition match."""
+        return filter_query(condition)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._group.close()
+
+    def _hits(self, search: Query) -> list[Query]:
+        hits: list[Query] = self._group.ask_one({**search, "track_total_hits": False})["hits"]["hits"]
+        return hits

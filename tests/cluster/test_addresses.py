@@ -1,0 +1,141 @@
+"""What is at the address of a cluster: checked before anything is written, and reached with TLS and credentials."""
+
+import base64
+import json
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+from lightretriever.artifacts.errors import ClusterError
+
+OPENSEARCH = json.dumps({"version": {"distribution": "opensearch", "number": "3.6.0"}})
+
+
+@contextmanager
+def answering(
+    body: str, status: int = 200, *, secure: tuple[Path, Path] | None = None, seen: list[str | None] | None = None
+) -> Iterator[str]:
+    """A server that gives every request this answer, and notes who asks."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the name is the library's
+            if seen is not None:
+                seen.append(self.headers["authorization"])
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if secure is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*secure)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http{'s' if secure else ''}://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
+
+
+def refused(address: ClusterAddress) -> str:
+    with pytest.raises(ClusterError) as error:
+        connect(address, timeout_s=5)
+    assert "\n" not in str(error.value)
+    assert error.value.remedy
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ("<html>", 200, "is not OpenSearch: its answer is no JSON"),
+        ("[]", 200, "is not OpenSearch"),
+        ('{"version": {"number": "8.1.0"}}', 200, "is not OpenSearch"),
+        (
+            '{"version": {"distribution": "opensearch", "number": "2.18.0"}}',
+            200,
+            "is OpenSearch 2.18.0; 2.19 is needed",
+        ),
+        ("{}", 401, "does not know who asks"),
+        ('{"error": {"reason": "no permissions for [main]"}}', 403, "no permissions for"),
+    ],
+)
+def test_what_is_no_cluster_for_us_is_refused(body: str, status: int, message: str) -> None:
+    with answering(body, status) as url:
+        found = refused(ClusterAddress(url))
+    assert message in found
+    assert url in found
+
+
+@pytest.mark.parametrize("urls", ["", " , ", "localhost:9200", "ftp://host", "http://"])
+def test_what_is_no_address_is_refused(urls: str) -> None:
+    assert "Write http://HOST:PORT or https://HOST:PORT." in refused(ClusterAddress(urls))
+
+
+def test_nobody_listens() -> None:
+    found = refused(ClusterAddress("http://user:secret@127.0.0.1:9"))
+    assert "http://127.0.0.1:9 can't be reached" in found
+    assert "secret" not in found
+
+
+def test_another_node_is_asked_if_one_is_down() -> None:
+    with answering(OPENSEARCH) as url:
+        for _ in range(3):
+            connect(ClusterAddress(f"http://127.0.0.1:9,{url}/"), timeout_s=5).close()
+
+
+def test_an_older_version_that_can_be_used() -> None:
+    with answering(OPENSEARCH.replace("3.6.0", "2.19.1")) as url:
+        cluster = connect(ClusterAddress(url), timeout_s=5)
+    assert cluster.version == (2, 19)
+    cluster.close()
+
+
+def test_user_and_api_key_are_sent() -> None:
+    seen: list[str | None] = []
+    with answering(OPENSEARCH, seen=seen) as url:
+        for address in (ClusterAddress(url, "me", "pässword"), ClusterAddress(url, api_key="abc"), ClusterAddress(url)):
+            connect(address, timeout_s=5).close()
+    basic = base64.b64encode("me:pässword".encode()).decode()
+    assert seen == [f"Basic {basic}", "ApiKey abc", None]
+    assert "pässword" not in repr(ClusterAddress(url, "me", "pässword", "key"))
+
+
+def test_a_certificate_needs_its_authority(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    with answering(OPENSEARCH, secure=certificate) as url:
+        connect(ClusterAddress(url, ca_file=certificate[0]), timeout_s=5).close()
+        assert "--ca-file" in refused(ClusterAddress(url))
+        assert "missing.pem: no cert" in refused(ClusterAddress(url, ca_file=tmp_path / "missing.pem"))
+        (tmp_path / "empty.pem").write_text("")
+        assert "empty.pem" in refused(ClusterAddress(url, ca_file=tmp_path / "empty.pem"))

@@ -1,0 +1,86 @@
+"""The demo corpus on this machine and on a cluster: 200 queries, the first words of as many documents."""
+
+import os
+from collections.abc import Iterator
+from math import log2
+from time import perf_counter
+
+import numpy as np
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.service.backends.base import ScoredDocuments
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import LegName, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from demo.demo import ARCHIVE, unpack
+from tests.support.cluster import connected, remove_indexes
+
+NAME = f"parity-{os.getpid()}"
+QUERIES = 200
+FOUND = 100
+
+
+@pytest.fixture(scope="module")
+def engines(opensearch: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SearchEngine, SearchEngine]]:
+    folder = tmp_path_factory.mktemp("demo") / "bundle"
+    unpack(ARCHIVE, folder)
+    bundle = Bundle.open(folder)
+    with connected(opensearch) as cluster:
+        push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+    there = {"backend": "opensearch", "opensearch_url": opensearch, "opensearch_index": NAME}
+    with (
+        SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as local,
+        SearchEngine.open(bundle, Settings.model_validate({"deadline_ms": 60_000, **there})) as remote,
+    ):
+        yield local, remote
+    remove_indexes(opensearch, NAME)
+
+
+@pytest.fixture(scope="module")
+def queries(engines: tuple[SearchEngine, SearchEngine]) -> dict[str, str]:
+    """The id of a document by its first words."""
+    documents, count = engines[0].parts.documents, engines[0].bundle.manifest.documents
+    ids = documents.fetch(np.linspace(0, count - 1, QUERIES).astype(np.int64), [])
+    return dict(zip(documents.probes(QUERIES), (name for name, _ in ids), strict=True))
+
+
+def test_every_leg_finds_the_same(engines: tuple[SearchEngine, SearchEngine], queries: dict[str, str]) -> None:
+    local, remote = engines
+    group = remote.parts.group
+    assert group is not None
+    legs: list[LegName] = ["dense", "sparse", "bm25"]
+    recall = []
+    for text in queries:
+        query = local.parts.encoder.encode(text, local.bundle.manifest.default_task, StageClock())
+        there = group.search(legs, query, FOUND, None, perf_counter() + 60)
+        here = {name: local.parts.legs[name].search(query, FOUND) for name in legs}
+        for name in ("sparse", "bm25"):
+            found = there[name]
+            assert isinstance(found, ScoredDocuments)
+            assert found.ordinals.tolist() == here[name].ordinals.tolist()
+            assert found.scores.tolist() == here[name].scores.tolist()
+        dense = there["dense"]
+        assert isinstance(dense, ScoredDocuments)
+        recall.append(len(np.intersect1d(dense.ordinals, here["dense"].ordinals)) / FOUND)
+        assert dense.scores == pytest.approx(local.parts.legs["dense"].scores(query, dense.ordinals), abs=1e-5)
+    assert np.mean(recall) >= 0.99  # the bundle's own index is exact
+
+
+def test_hybrid_answers_are_as_good(engines: tuple[SearchEngine, SearchEngine], queries: dict[str, str]) -> None:
+    gain: dict[SearchEngine, list[float]] = {engine: [] for engine in engines}
+    shared = []
+    for text, wanted in queries.items():
+        first = []
+        for engine in engines:
+            answer = engine.search(SearchRequest(query=text, fields=[]))
+            assert answer.degraded == []
+            first.append([hit.id for hit in answer.hits])
+            gain[engine].append(1 / log2(first[-1].index(wanted) + 2) if wanted in first[-1] else 0.0)
+        shared.append(len(set(first[0]) & set(first[1])) / len(first[0]))
+    local, remote = (np.mean(gain[engine]) for engine in engines)
+    assert local > 0.9
+    assert abs(local - remote) <= 0.005  # nDCG@10
+    assert np.mean(shared) >= 0.99

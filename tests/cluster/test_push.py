@@ -1,0 +1,172 @@
+"""`lightretriever push` to a real cluster: whole, checked and switched at once, or nothing changed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import sleep
+
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.push import Pushed, push
+from lightretriever.artifacts.cluster.sample import check_scores
+from lightretriever.artifacts.errors import BundleError, ClusterError
+from lightretriever.service.backends.opensearch import open_cluster
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.settings import Settings, load_settings
+
+from tests.support.cluster import connected, remove_indexes
+from tests.support.tiny import make_tiny_bundle, tiny_documents
+
+NAME = f"push-{os.getpid()}"
+Pushing = Callable[..., Pushed]
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch: str) -> Iterator[Cluster]:
+    with connected(opensearch) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def cleared(opensearch: str) -> Iterator[None]:
+    yield
+    remove_indexes(opensearch, NAME)
+
+
+def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> Pushed:
+    given = {"replicas": 0, "skipped": int, "written": int, **options}
+    return push(bundle, cluster, NAME, **given)  # type: ignore[arg-type]
+
+
+def settings(cluster: Cluster, **others: object) -> Settings:
+    given = {"backend": "opensearch", "opensearch_url": cluster.name, "opensearch_index": NAME, **others}
+    return Settings.model_validate(given)
+
+
+def command(bundle: Path, url: str, *options: str) -> list[str]:
+    program = [sys.executable, "-m", "lightretriever.service.cli", "push", str(bundle)]
+    return [*program, "--to", url, "--index", NAME, "--replicas", "0", *options]
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(ClusterError) as error:
+        call()
+    assert error.value.remedy
+    return str(error.value)
+
+
+def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
+    part = tmp_path / "query"
+    run = subprocess.run(
+        command(tiny_bundle.path, cluster.name, "--query-bundle", str(part), "--json"), capture_output=True, check=True
+    )
+    summary = json.loads(run.stdout)
+    assert (summary["documents"], summary["found"], summary["before"]) == (120, 0, [])
+    assert only_index(cluster, NAME) == summary["index"]
+    assert f"serve {part} --backend opensearch --opensearch-url {cluster.name} --index {NAME}" in summary["next"]
+    meta = read_meta(cluster, summary["index"])
+    assert (meta.version, meta.documents, meta.words) == (tiny_bundle.manifest.digest, 120, True)
+    assert verify_bundle(part, indexes=False) == []
+    assert not (part / "lucene").exists()
+    assert Bundle.open(part, indexes=False).manifest == tiny_bundle.manifest
+    with pytest.raises(BundleError, match="query bundle"):
+        Bundle.open(part)
+    again = pushed(tiny_bundle, cluster)
+    assert (again.index, again.found, again.before) == (summary["index"], 120, [])
+
+
+def test_a_killed_push_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "large", documents=tiny_documents(4000))
+    process = subprocess.Popen(command(bundle.path, cluster.name), stderr=subprocess.DEVNULL)
+    client = cluster.client
+    while process.poll() is None:
+        if client.indices.exists(index=f"{NAME}-*", allow_no_indices=False):
+            client.indices.refresh(index=f"{NAME}-*")
+            if client.count(index=f"{NAME}-*")["count"] > 1500:
+                process.send_signal(signal.SIGKILL)
+                break
+        sleep(0.05)
+    assert process.wait() == -signal.SIGKILL
+    assert indexes_of(cluster, NAME) == []
+    run = subprocess.run(command(bundle.path, cluster.name, "--json"), capture_output=True, check=True)
+    summary = json.loads(run.stdout)
+    assert 1024 <= summary["found"] < 4000
+    assert client.count(index=NAME)["count"] == 4000
+
+
+def test_another_index_takes_the_alias_in_one_step(tiny_bundle: Bundle, cluster: Cluster) -> None:
+    one = pushed(tiny_bundle, cluster)
+    two = pushed(tiny_bundle, cluster, shards=2)
+    assert (two.before, two.removed, only_index(cluster, NAME)) == ([one.index], False, two.index)
+    assert cluster.client.indices.exists(index=one.index)
+    back = pushed(tiny_bundle, cluster, delete_old=True)
+    assert (back.index, back.found, back.before) == (one.index, 120, [two.index])
+    assert not cluster.client.indices.exists(index=two.index)
+
+
+def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.tiny.QUANTIZATION", 17_000)
+    bundle = make_tiny_bundle(tmp_path / "large-impacts")
+    pushed(bundle, cluster)
+    backends = open_cluster(bundle, settings(cluster))
+    with bundle.sparse() as index:
+        assert max(index.rows(0, 120)[2]) > 40_000
+        for ordinal in (0, 10, 60):
+            expected, found = index.terms(ordinal), backends.documents.terms(ordinal)
+            assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+    backends.close()
+
+
+def test_a_changed_document_is_found(tiny_bundle: Bundle, cluster: Cluster) -> None:
+    index = pushed(tiny_bundle, cluster).index
+    dense, meta = tiny_bundle.dense(), read_meta(cluster, index)
+    with tiny_bundle.sparse() as sparse:
+        check_scores(cluster, index, meta, dense, sparse)
+        terms, impacts = sparse.terms(0)
+        body = {"doc": {"impacts": {str(terms[0]): int(impacts[0]) + 1}}}
+        cluster.client.update(index=index, id="music", body=body, refresh=True)
+        found = refused(lambda: check_scores(cluster, index, meta, dense, sparse))
+    assert "In the sparse leg, document 0 scores" in found
+
+
+def test_what_has_the_name_already_is_left_alone(tiny_bundle: Bundle, cluster: Cluster) -> None:
+    client = cluster.client
+    client.indices.create(index=NAME)
+    assert "not an alias" in refused(lambda: pushed(tiny_bundle, cluster))
+    client.indices.delete(index=NAME)
+    client.indices.create(index=f"{NAME}-foreign", body={"aliases": {NAME: {}}})
+    assert "has no _meta" in refused(lambda: pushed(tiny_bundle, cluster))
+    assert "has no _meta" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
+    assert list(client.indices.get(index=f"{NAME}*")) == [f"{NAME}-foreign"]
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "_below", "a b", "a" * 201, "ä"])
+def test_a_name_that_no_index_can_have(tiny_bundle: Bundle, cluster: Cluster, name: str) -> None:
+    with pytest.raises(ClusterError, match="is no name of an index"):
+        push(tiny_bundle, cluster, name, skipped=int, written=int)
+
+
+def test_a_vector_that_is_too_long(tiny_bundle: Bundle, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.cluster.push.MOST_DIMENSION", 15)
+    assert "vectors have 16 values; a cluster takes 15" in refused(lambda: pushed(tiny_bundle, cluster))
+    assert not cluster.client.indices.exists(index=f"{NAME}-*", allow_no_indices=False)
+
+
+def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
+    assert "is no index on" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
+    pushed(tiny_bundle, cluster)
+    other = make_tiny_bundle(tmp_path / "other", seed=8)
+    found = refused(lambda: open_cluster(other, settings(cluster)))
+    assert tiny_bundle.manifest.digest[:12] in found
+    assert other.manifest.digest[:12] in found
+    with pytest.raises(SettingsError, match="at most 10000"):
+        open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000))
+    with pytest.raises(SettingsError, match="opensearch_index"):
+        load_settings(None, {"backend": "opensearch", "opensearch_url": cluster.name})

@@ -1,0 +1,222 @@
+"""A service whose legs and documents are on a real cluster gives the answers of one with its own indexes."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.errors import BundleRefusedError, DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.settings import Settings
+
+from tests.service.live import live
+from tests.service.process import ROOT
+from tests.support.cluster import connected, remove_indexes
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+NAME = f"service-{os.getpid()}"
+FIELDS: dict[str, FieldKind] = {"year": "number", "tag.one": "keyword", "day": "date"}
+Asking = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+
+
+class Tagged(TinyDocument):
+    """A document with a keyword and a date, some before 1970."""
+
+    @property
+    def raw(self) -> bytes:
+        more = f', "tag.one": ["t{self.year % 3}", "é"], "day": "{self.year - 40}-05-31"}}'
+        return super().raw[:-1] + more.encode()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    documents = [Tagged(one.id, one.title, one.text, one.year) for one in tiny_documents()]
+    return make_tiny_bundle(
+        tmp_path_factory.mktemp("cluster") / "tiny", documents=documents, words=True, idf=True, fields=FIELDS
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch: str, bundle: Bundle) -> Iterator[Cluster]:
+    with connected(opensearch) as cluster:
+        push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+        yield cluster
+    remove_indexes(opensearch, NAME)
+
+
+@pytest.fixture(scope="module")
+def settings(cluster: Cluster) -> Settings:
+    return Settings(
+        backend="opensearch",
+        opensearch_url=cluster.name,
+        opensearch_index=NAME,
+        deadline_ms=60_000,
+        warm_up_queries=3,
+        watch_s=0.2,
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
+    with SearchEngine.open(bundle, settings) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
+    """Answers a request on this machine and on the cluster, without the times."""
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as local:
+
+        def ask(**request: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+            asked = SearchRequest.model_validate({"query": "play music from the terminal", **request})
+            here, there = (one.search(asked).model_dump() for one in (local, engine))
+            here.pop("timings_ms"), there.pop("timings_ms")
+            return here, there
+
+        yield ask
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"mode": "sparse", "terms": [{"text": "library", "weight": -0.7}, {"text": "chess", "weight": 1.3}]},
+        {"mode": "bm25", "query": "wi-fi music players 日本語の文書"},
+        {"mode": "dense", "k": 50},
+        {"fusion": {"method": "rrf"}, "offset": 5},
+        {"explain": True, "snippets": {"fields": ["text"]}, "fields": ["title"]},
+        {"facets": ["tag.one"], "filter": {"field": "tag.one", "eq": "t1"}},
+        {"filter": {"field": "day", "lt": "1970-01-01"}},
+        {"filter": {"and": [{"field": "year", "gte": 2003}, {"not": {"field": "tag.one", "in": ["t0", "x"]}}]}},
+        {"filter": {"or": [{"field": "day", "exists": False}, {"field": "year", "eq": 2004}]}},
+        {"filter": {"field": "year", "gt": 9999}},
+        {"diversity": 0.4, "boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
+        {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
+    ],
+)
+def test_the_answers_are_the_same(both: Asking, request_: dict[str, Any]) -> None:
+    here, there = both(**request_)
+    assert same(here, there), f"{here}\n{there}"
+
+
+def same(here: Any, there: Any) -> bool:
+    """Whether two answers are equal but for the rounding of dense scores."""
+    if isinstance(here, dict):
+        return here.keys() == there.keys() and all(same(here[name], there[name]) for name in here)
+    if isinstance(here, list | tuple):
+        return len(here) == len(there) and all(map(same, here, there))
+    return bool(there == pytest.approx(here, rel=1e-5, abs=1e-5)) if isinstance(here, float) else bool(here == there)
+
+
+def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:
+    with SearchEngine.open(bundle) as local:
+        for document in ("music", 'odd id/with "quotes" & ünï', "doc-50"):
+            assert engine.document(document) == local.document(document)
+            assert engine.terms(document) == local.terms(document)
+    with live(create_app(engine)) as url:
+        for unknown in ("nobody", "a" * 600):
+            assert httpx2.get(f"{url}/documents/{unknown}", timeout=60).status_code == 404
+
+
+def test_it_says_what_it_stands_on(engine: SearchEngine, cluster: Cluster) -> None:
+    index = engine.parts.index
+    with live(create_app(engine)) as url:
+        info = httpx2.get(f"{url}/info", timeout=60).json()
+        assert httpx2.get(f"{url}/readyz", timeout=60).json() == {"status": "ready", "index": index}
+        assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
+        metrics = httpx2.get(f"{url}/metrics", timeout=60).text
+    for stage in ("dense", "sparse", "fetch"):
+        assert f'lightretriever_stage_seconds_count{{backend="opensearch",stage="{stage}"}}' in metrics
+    assert info["legs"] == {name: {"backend": "opensearch"} for name in ("dense", "sparse", "bm25")}
+    place = {"address": cluster.name, "alias": NAME, "index": index, "engine": "lucene"}
+    assert info["cluster"] == {**place, "version": ".".join(map(str, cluster.version))}
+
+
+@contextmanager
+def most_clauses(cluster: Cluster, count: int | None) -> Iterator[None]:
+    """Let the cluster refuse queries with more clauses, such as those of the sparse leg."""
+    name = "indices.query.bool.max_clause_count"
+    cluster.client.cluster.put_settings(body={"transient": {name: count}})
+    try:
+        yield
+    finally:
+        cluster.client.cluster.put_settings(body={"transient": {name: None}})
+
+
+def test_a_leg_that_the_cluster_refuses_is_missing_alone(engine: SearchEngine, cluster: Cluster) -> None:
+    with most_clauses(cluster, 3):
+        answer = engine.search(SearchRequest(query="play music from the terminal"))
+        assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
+        with pytest.raises(SearchFailedError, match="sparse"):
+            engine.search(SearchRequest(query="play music from the terminal", mode="sparse"))
+        engine.require_ready()
+    assert engine.search(SearchRequest(query="play music from the terminal")).degraded == []
+
+
+def test_there_is_no_time(engine: SearchEngine) -> None:
+    with pytest.raises(DeadlineError):
+        engine.search(SearchRequest(query="music", deadline_ms=0.5))
+    engine.require_ready()
+
+
+def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluster: Cluster, tmp_path: Path) -> None:
+    folder = write_query_bundle(bundle, tmp_path / "query").path
+    with EngineHolder.open(folder, settings) as holder:
+        holder.engine.warm_up()
+        holder.start()
+        first = holder.engine
+        with holder.lease() as leased:
+            pushed = push(bundle, cluster, NAME, shards=1, replicas=0, skipped=int, written=int)
+            assert holder.ask().result(60) is True
+            assert (holder.engine.parts.index, leased.parts.index) == (pushed.index, first.parts.index)
+            assert leased.search(SearchRequest(query="music")).hits  # in the index that it began with
+        assert holder.ask().result(60) is False
+        other = make_tiny_bundle(tmp_path / "other", seed=8, words=True, fields=FIELDS)
+        push(other, cluster, NAME, replicas=0, skipped=int, written=int)
+        with pytest.raises(BundleRefusedError, match="is served as before"):
+            holder.ask().result(60)
+        assert holder.engine.search(SearchRequest(query="music")).hits
+    push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+
+
+def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
+    name = f"{NAME}-gone"
+    index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).index
+    with SearchEngine.open(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
+        engine.warm_up()
+        cluster.client.indices.delete(index=index)
+        with pytest.raises(SearchFailedError):
+            engine.search(SearchRequest(query="music"))
+        with pytest.raises(NotReadyError, match=index):
+            engine.require_ready()
+
+
+def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
+    folder = write_query_bundle(bundle, tmp_path / "query").path
+    program = ["lightretriever", "serve", str(folder), "--port", "0", "--backend", "opensearch"]
+    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
+    where = ["--opensearch-url", cluster.name, "--index", NAME]
+    with subprocess.Popen([*program, *where], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
+            assert len(httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).json()["hits"]) == 10
+        finally:
+            process.terminate()
+    refused = subprocess.run([*program[:3], "--port", "0"], cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "this is a query bundle" in refused.stderr
