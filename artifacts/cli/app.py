@@ -27,6 +27,7 @@ from lightretriever.artifacts.cli.options import (
 )
 from lightretriever.artifacts.cli.push import push
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
+from lightretriever.artifacts.cli.size import size
 from lightretriever.artifacts.cli.summaries import (
     bundle_summary,
     encode_summary,
@@ -50,7 +51,8 @@ __all__ = ["add_commands"]
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    for command in (corpus, train, table, distil_table, encode, refine, index, build, verify, push, evaluate, tune):
+    stages = (train, table, distil_table, encode, refine, index, build)
+    for command in (corpus, *stages, verify, size, push, evaluate, tune):
         app.command()(command)
 
 

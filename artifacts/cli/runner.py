@@ -33,6 +33,7 @@ AGAIN: Final = {
     "index": "The same command begins this stage again; nothing of it is left.",
     "build": "The same command goes on where it was.",
     "verify": "The same command begins again; nothing was changed.",
+    "size": "The same command begins again; nothing was changed.",
     "push": "The same command goes on after the last written documents; the alias is as it was.",
     "evaluate": "The same command begins again; no result was changed.",
     "tune": "The same command begins again; nothing was changed.",

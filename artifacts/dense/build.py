@@ -19,11 +19,13 @@ from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeErro
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = [
+    "FLAT_LIMIT",
     "build_dense_index",
     "check_factory",
     "choose_factory",
     "factory_for",
     "lists_by_size",
+    "product_parts",
     "write_dense_index",
 ]
 
@@ -47,8 +49,12 @@ def choose_factory(count: int, dimension: int) -> str:
     """
     if count <= FLAT_LIMIT:
         return "Flat"
-    parts = max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
-    return f"IVF{lists_by_size(count)},PQ{parts}x4fsr,Refine(SQ8)"
+    return f"IVF{lists_by_size(count)},PQ{product_parts(dimension)}x4fsr,Refine(SQ8)"
+
+
+def product_parts(dimension: int) -> int:
+    """The number of 4-bit sub-quantisers: the largest divisor of `dimension` that leaves each two or more values."""
+    return max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
 
 
 def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None) -> str:

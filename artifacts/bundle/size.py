@@ -1,0 +1,69 @@
+"""What a bundle of more documents would take, carried on from the files of one that is there."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.dense.build import FLAT_LIMIT, choose_factory, lists_by_size, product_parts
+
+__all__ = ["PartSize", "part_sizes"]
+
+_FLOAT_BYTES: Final = 4
+_ID_BYTES: Final = 8  # that Faiss keeps with each code of an inverted list
+_DOCUMENTS: Final = ".dvd"  # Lucene's values by document: the stored JSON, and the declared fields
+
+
+@dataclass(frozen=True)
+class PartSize:
+    """A part of a bundle. `fixed` bytes whatever the number of documents, and `per_document` bytes; `in_memory` says
+    whether searches read all over it, so that it belongs into the page cache."""
+
+    name: str
+    fixed: int
+    per_document: float
+    in_memory: bool
+
+    def bytes(self, documents: int) -> int:
+        """The size for a number of documents."""
+        return self.fixed + round(self.per_document * documents)
+
+
+def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
+    """The parts of a bundle with as many `documents` of the kind of this bundle's, built by the same recipe.
+
+    Everything but the tables grows by the bytes of a document here. Terms repeat, so the postings of a larger corpus
+    take a little less. The dense index of a bundle above 20,000 documents is another one than that of a smaller one,
+    if the recipe leaves the choice.
+    """
+    sizes = {"tables": 0, "postings": 0, "documents": 0, "accelerator": 0}
+    for name, info in manifest.files.items():
+        sizes[_part(manifest, name)] += info.bytes if name != manifest.dense.file else 0
+    count = manifest.documents
+    parts = [
+        PartSize("token tables and tokenizers", sizes["tables"], 0.0, in_memory=True),
+        PartSize("dense index", 0, _dense_bytes(manifest, documents), in_memory=True),
+        PartSize("postings", 0, sizes["postings"] / count, in_memory=True),
+        PartSize("accelerated postings", 0, sizes["accelerator"] / count, in_memory=True),
+        PartSize("documents", 0, sizes["documents"] / count, in_memory=False),
+    ]
+    return [part for part in parts if part.fixed or part.per_document]
+
+
+def _part(manifest: Manifest, name: str) -> str:
+    path = PurePosixPath(name)
+    if name == manifest.sparse.plain_impacts:
+        return "accelerator"
+    if PurePosixPath(manifest.sparse.directory) not in path.parents:
+        return "tables"
+    return "documents" if path.suffix == _DOCUMENTS else "postings"
+
+
+def _dense_bytes(manifest: Manifest, documents: int) -> float:
+    """Bytes of a document in the dense index."""
+    own = manifest.files[manifest.dense.file].bytes / manifest.documents
+    if manifest.dense.factory != choose_factory(1, manifest.dimension) or documents <= FLAT_LIMIT:
+        return own
+    dimension = manifest.dimension
+    lists = lists_by_size(documents) * dimension * _FLOAT_BYTES / documents
+    return product_parts(dimension) / 2 + _ID_BYTES + dimension + lists

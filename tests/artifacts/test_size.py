@@ -1,0 +1,56 @@
+"""What a larger bundle would take, against larger bundles that are built."""
+
+import json
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.size import part_sizes
+from lightretriever.artifacts.dense.build import build_dense_index
+from lightretriever.service.cli import app
+from typer.testing import CliRunner
+
+from tests.support.tiny import make_tiny_bundle, tiny_documents
+
+
+def total(bundle: Bundle, documents: int) -> int:
+    return sum(part.bytes(documents) for part in part_sizes(bundle.manifest, documents))
+
+
+def test_a_bundle_takes_what_it_takes(tiny_bundle: Bundle) -> None:
+    manifest = tiny_bundle.manifest
+    real = sum(one.bytes for one in manifest.files.values())
+    assert total(tiny_bundle, manifest.documents) == pytest.approx(real, abs=4)
+
+
+def test_a_larger_one_is_foretold(tmp_path: Path) -> None:
+    small = make_tiny_bundle(tmp_path / "small", documents=tiny_documents(1000))
+    large = make_tiny_bundle(tmp_path / "large", documents=tiny_documents(8000))
+    real = sum(one.bytes for one in large.manifest.files.values())
+    assert total(small, 8000) == pytest.approx(real, rel=0.1)
+
+
+def test_above_the_bound_of_exact_search_the_dense_index_is_another_one(tiny_bundle: Bundle) -> None:
+    count, dimension = 30_000, tiny_bundle.manifest.dimension
+    dense = tiny_bundle.manifest.dense.model_copy(update={"factory": "Flat"})
+    manifest = tiny_bundle.manifest.model_copy(update={"dense": dense})
+    vectors = np.random.default_rng(0).standard_normal((count, dimension)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    real = faiss.serialize_index(build_dense_index(vectors)).nbytes
+    [part] = [part for part in part_sizes(manifest, count) if part.name == "dense index"]
+    assert part.bytes(count) == pytest.approx(real, rel=0.1)
+
+
+def test_the_command(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    command = ["size", str(tiny_bundle.path), "--documents", "1000000"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0
+    assert "1,000,000 would take" in shown.stdout
+    assert "note: so few documents" in shown.stdout
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert told["bytes"] == sum(part["bytes"] for part in told["parts"]) == total(tiny_bundle, 1_000_000)
+    assert told["memory"] == sum(part["bytes"] for part in told["parts"] if part["in_memory"])
+    assert CliRunner().invoke(app, ["size", str(tmp_path), "--documents", "5"]).exit_code != 0
+    assert CliRunner().invoke(app, [*command[:2], "--documents", "0"]).exit_code == 2
