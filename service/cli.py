@@ -45,7 +45,10 @@ app.command()(mcp)
 
 @app.command()
 def serve(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: Annotated[
+        list[str],
+        typer.Argument(help="The bundle's folder, or NAME=FOLDER for each of several collections.", show_default=False),
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     workers: Annotated[int, typer.Option(help="Worker processes; they share the bundle's files.", min=1, max=1024)] = 1,
@@ -54,29 +57,37 @@ def serve(
     opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
     index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
 ) -> None:
-    """Serve a bundle over HTTP until SIGTERM or Ctrl-C."""
+    """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
+    from lightretriever.service.search.collections import parse_folders
     from lightretriever.service.serving.command import run
     from lightretriever.service.settings import load_settings
 
     given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index}
-    raise typer.Exit(run(bundle, host=host, port=port, settings=load_settings(config, given), workers=workers))
+    folders, settings = parse_folders(bundle), load_settings(config, given)
+    raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=workers))
 
 
 @app.command()
 def key(
     name: Annotated[str, typer.Argument(help="Name of the key's user.", show_default=False)],
     scope: Annotated[list[str], typer.Option(help="What the key permits: search or admin; may be given twice.")],
+    collection: Annotated[
+        list[str] | None, typer.Option(help="Collection that it is for; may be given several times. None: all.")
+    ] = None,
 ) -> None:
     """Make an API key: print the key on stderr, and its entry for the file of keys (api_keys_file) on stdout."""
     try:
-        made, entry = new_key(name, scope)
+        made, entry = new_key(name, scope, collection or [])
     except ValidationError as error:
         raise SettingsError(
             f"There is no key of the name {name!r} with the scopes {', '.join(scope)}.",
-            remedy="A name has 1 to 64 letters, digits, dots, dashes or underscores; a scope is search or admin.",
+            remedy="A name has 1 to 64 letters, digits, dots, dashes or underscores; a scope is search or admin; a "
+            "collection is named alike.",
         ) from error
     typer.echo(f"The key, shown only now: {made}", err=True)
     typer.echo(f"- name: {entry.name}\n  sha256: {entry.sha256}\n  scopes: [{', '.join(entry.scopes)}]")
+    if entry.collections is not None:
+        typer.echo(f"  collections: [{', '.join(entry.collections)}]")
 
 
 def main() -> None:

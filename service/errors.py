@@ -16,6 +16,7 @@ __all__ = [
     "BodyTimeoutError",
     "BodyTooLargeError",
     "BundleRefusedError",
+    "CollectionNotFoundError",
     "DeadlineError",
     "DocumentNotFoundError",
     "FieldError",
@@ -105,6 +106,12 @@ class ForbiddenError(ServiceError, kind="forbidden", status=403, title="The API 
 
 class RouteNotFoundError(ServiceError, kind="route_not_found", status=404, title="There is no such path"):
     """There is no such path."""
+
+
+class CollectionNotFoundError(
+    ServiceError, kind="collection_not_found", status=404, title="No collection has this name"
+):
+    """No collection has this name."""
 
 
 class DocumentNotFoundError(ServiceError, kind="document_not_found", status=404, title="No document has this id"):

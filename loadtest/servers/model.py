@@ -30,6 +30,7 @@ from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.collections import DEFAULT, Collections
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.plan import Parts
@@ -176,9 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine,
             socket.create_server((given.host, given.port), backlog=BACKLOG) as listener,
         ):
-            holder, url = EngineHolder(engine), f"http://{given.host}:{listener.getsockname()[1]}"
-            line = f"{ready_line(holder)} with the model {Path(given.model).name} at {url}"
-            serve(holder, listener, on_ready=lambda: print(line, flush=True))
+            collections, url = (
+                Collections({DEFAULT: EngineHolder(engine)}),
+                f"http://{given.host}:{listener.getsockname()[1]}",
+            )
+            line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
+            serve(collections, listener, on_ready=lambda: print(line, flush=True))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

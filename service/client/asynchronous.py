@@ -13,6 +13,7 @@ from lightretriever.service.client.calls import (
     Query,
     batch_call,
     check_stream,
+    collections_call,
     document_call,
     embeddings_call,
     encode_call,
@@ -28,6 +29,7 @@ from lightretriever.service.client.retries import Retries
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
+    CollectionList,
     Document,
     EmbeddingsResponse,
     EncodeRequest,
@@ -95,6 +97,10 @@ class AsyncSearchClient:
     async def document(self, document_id: str, /) -> Document:
         """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
         return await self.call(document_call(document_id))
+
+    async def collections(self) -> CollectionList:
+        """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
+        return await self.call(collections_call())
 
     async def info(self) -> Info:
         """Describe the served bundle and the limits of requests."""

@@ -11,6 +11,7 @@ from lightretriever.service.client.errors import AnswerError, ClientError
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
+    CollectionList,
     Document,
     EmbeddingsRequest,
     EmbeddingsResponse,
@@ -30,6 +31,7 @@ __all__ = [
     "Query",
     "batch_call",
     "check_stream",
+    "collections_call",
     "document_call",
     "embeddings_call",
     "encode_call",
@@ -129,6 +131,11 @@ def document_call(document_id: str) -> Call[Document]:
 def info_call() -> Call[Info]:
     """The served bundle and the limits."""
     return Call("GET", "/info", _reader(Info))
+
+
+def collections_call() -> Call[CollectionList]:
+    """The collections of the process."""
+    return Call("GET", "/collections", _reader(CollectionList))
 
 
 def ready_call() -> Call[Status]:

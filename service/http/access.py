@@ -68,16 +68,19 @@ class Access:
         rate = settings.rate_limit_per_s
         self._limit = RateLimit(rate, settings.rate_limit_burst) if rate else None
 
-    def enter(self, scope: KeyScope, authorization: str, address: str, about: dict[str, Any]) -> Caller:
-        """Let a request pass, with its header `Authorization`, "" if it has none, from the client at this address.
-        UnauthorizedError, ForbiddenError, RateLimitedError. `about`, which the log line tells, gets the key's name.
+    def enter(
+        self, scope: KeyScope, authorization: str, address: str, about: dict[str, Any], collection: str
+    ) -> Caller:
+        """Let a request to a collection pass, from the client at this address, with its header `Authorization`, "" if
+        it has none. UnauthorizedError, ForbiddenError, RateLimitedError. `about`, which the log line tells, gets the
+        key's name.
 
         Without keys, searching is open to all and the scope `admin` gives RouteNotFoundError.
         """
         caller: Caller = ("address", _network(address))
         if self._keys is not None:
             try:
-                about["key"] = self._keys.name(authorization, scope)
+                about["key"] = self._keys.name(authorization, scope, collection)
             except UnauthorizedError:
                 self._take(caller)  # guessing is limited too
                 raise

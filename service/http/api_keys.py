@@ -18,6 +18,7 @@ __all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
 _log = logging.getLogger(__name__)
 
 KeyScope = Literal["search", "admin"]
+CollectionName = Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,64}$")]
 
 _PREFIX: Final = "lr_"
 _BYTES: Final = 32
@@ -33,15 +34,18 @@ class KeyEntry(BaseModel):
     name: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,64}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     scopes: Annotated[list[KeyScope], Field(min_length=1)]
+    collections: Annotated[list[CollectionName] | None, Field(min_length=1)] = None
+    """Those that the key is for; None: all."""
 
 
 _ENTRIES: Final = TypeAdapter(list[KeyEntry])
 
 
-def new_key(name: str, scopes: Sequence[str]) -> tuple[str, KeyEntry]:
-    """Make a random 256-bit key and its entry. ValidationError for an invalid name or scope."""
+def new_key(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> tuple[str, KeyEntry]:
+    """Make a random 256-bit key and its entry, for all collections if none is named. ValidationError for an invalid
+    name or scope."""
     key = _PREFIX + secrets.token_urlsafe(_BYTES)
-    entry = {"name": name, "sha256": _digest(key), "scopes": list(scopes)}
+    entry = {"name": name, "sha256": _digest(key), "scopes": list(scopes), "collections": list(collections) or None}
     return key, KeyEntry.model_validate(entry)
 
 
@@ -55,8 +59,9 @@ class ApiKeys:
         self._entries = _read(path)
         self._looked = monotonic()
 
-    def name(self, authorization: str, scope: KeyScope) -> str:
-        """Give the name of the key in the header `Authorization`. UnauthorizedError, ForbiddenError.
+    def name(self, authorization: str, scope: KeyScope, collection: str) -> str:
+        """Give the name of the key in the header `Authorization` of a request to a collection. UnauthorizedError,
+        ForbiddenError.
 
         The keys are at most a second old; if the file can't be used, the previous keys stay in force. The key is
         compared with every known key, each in constant time.
@@ -75,6 +80,11 @@ class ApiKeys:
         if scope not in found.scopes:
             raise ForbiddenError(
                 f"The API key {found.name!r} has no scope {scope!r}; it has: {', '.join(found.scopes)}."
+            )
+        if found.collections is not None and collection not in found.collections:
+            raise ForbiddenError(
+                f"The API key {found.name!r} is not for the collection {collection!r}, but for: "
+                f"{', '.join(found.collections)}."
             )
         return found.name
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -16,10 +17,12 @@ from lightretriever.service.errors import (
     ServiceError,
     SettingsError,
 )
+from lightretriever.service.http.handling import COLLECTION
 from lightretriever.service.http.middleware import Envelope, refusal
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
+from lightretriever.service.search.collections import DEFAULT, Collections
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
@@ -27,7 +30,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -40,22 +43,27 @@ _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
 _LEAST_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
+_BELOW: Final = re.compile(r"(?P<prefix>/collections/(?P<name>[^/]+))(?P<rest>/|$)")
 _LEAST_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to a thread and back
 
 
 def create_app(
-    source: Path | SearchEngine | EngineHolder,
+    source: Path | SearchEngine | EngineHolder | Collections,
     settings: Settings | None = None,
     *,
     on_ready: Callable[[], None] | None = None,
 ) -> "Application":
-    """Make the application that serves a bundle.
+    """Make the application that serves a bundle, or several.
 
-    `source` is a bundle's folder, which the application opens and closes, or an open `EngineHolder` or engine, which
-    brings its own settings and which the caller closes. `on_ready` is called after the warm-up. SettingsError if the
-    file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are missing.
+    `source` is a bundle's folder, which the application opens and closes, or open `Collections`, an `EngineHolder` or
+    an engine, which bring their own settings and which the caller closes. `on_ready` is called after the warm-up.
+    SettingsError if the file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are
+    missing.
     """
-    chosen = settings or Settings() if isinstance(source, Path) else source.settings
+    if isinstance(source, Path):
+        chosen = settings or Settings()
+    else:
+        chosen = (source.first if isinstance(source, Collections) else source).settings
     state = AppState(chosen, _tracing(chosen.otlp_endpoint))
     return Application(state, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready))
 
@@ -70,7 +78,7 @@ class Application:
         self.state = state
         self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
-        app: ASGIApp = _Router(routes, lifespan)
+        app: ASGIApp = _OfCollection(_Router(routes, lifespan))
         app = GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD)
         if state.settings.cors_origins:
             app = CORSMiddleware(
@@ -80,7 +88,7 @@ class Application:
                 allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
                 expose_headers=["x-request-id", "retry-after"],
             )
-        self._app = Envelope(app, metrics=lambda: state.holder.metrics, tracing=lambda: state.tracing)
+        self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
     def openapi(self) -> dict[str, Any]:
         """Give the OpenAPI description."""
@@ -93,6 +101,25 @@ class Application:
 
     async def _describe(self, request: Request) -> Response:
         return JSONResponse(self._description)
+
+
+class _OfCollection:
+    """Serves every route below `/collections/NAME` too, for that collection."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the lifespan."""
+        if scope["type"] == "http":
+            root = scope.get("root_path", "")
+            if found := _BELOW.match(scope["path"].removeprefix(root)):
+                scope["state"][COLLECTION] = scope["state"]["about"][COLLECTION] = found["name"]
+                scope["root_path"] = root + found["prefix"]
+                if not found["rest"]:  # the page's relative addresses need the slash
+                    await RedirectResponse(found["name"] + "/")(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
 
 
 class _Router(Router):
@@ -114,16 +141,20 @@ class _Router(Router):
 async def _lifespan(
     app: Application,
     *,
-    source: Path | SearchEngine | EngineHolder,
+    source: Path | SearchEngine | EngineHolder | Collections,
     settings: Settings,
     on_ready: Callable[[], None] | None,
 ) -> AsyncIterator[None]:
-    holder = EngineHolder(source) if isinstance(source, SearchEngine) else source
-    if isinstance(holder, Path):
-        holder = EngineHolder.open(holder, settings)
-    app.state.holder = holder
+    if isinstance(source, Path):
+        collections = Collections.open({DEFAULT: source}, settings)
+    elif isinstance(source, Collections):
+        collections = source
+    else:
+        holder = EngineHolder(source) if isinstance(source, SearchEngine) else source
+        collections = Collections({holder.name: holder})
+    app.state.collections = collections
     stop = Event()
-    holder.start()
+    collections.start()
     warm_up = asyncio.create_task(_warm_up(app.state, stop, on_ready))
     try:
         yield
@@ -132,9 +163,9 @@ async def _lifespan(
         warm_up.cancel()
         with suppress(asyncio.CancelledError):
             await warm_up
-        holder.stop()
+        collections.stop()
         if isinstance(source, Path):
-            holder.close()
+            collections.close()
         if app.state.tracing is not None:
             await asyncio.to_thread(app.state.tracing.close)
 
@@ -154,15 +185,16 @@ def _tracing(endpoint: str | None) -> "Tracing | None":
 
 
 async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | None) -> None:
-    while True:
+    cold = list(state.collections)
+    while cold:
         try:
-            with state.holder.lease() as engine:
+            with cold[0].lease() as engine:
                 await asyncio.to_thread(engine.warm_up, stop)
         except ServiceError as error:
             _log.error("warm-up failed: %s", error)
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         else:
-            break
+            cold.pop(0)
     if on_ready is not None:
         on_ready()
 
@@ -179,5 +211,5 @@ def _routing_error(request: Request, error: HTTPException) -> Response:
 
 
 def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
-    metrics = request.app.state.holder.metrics
+    metrics = request.app.state.collections.metrics
     return refusal(error, metrics, request.url.path, request.state.request_id, headers)

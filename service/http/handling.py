@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 __all__ = [
+    "COLLECTION",
     "answered",
     "begin",
     "charge",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+COLLECTION: Final = "collection"
+"""Where the state of a request has the name of the collection that its path names."""
 
 
 def engine_of(request: Request) -> SearchEngine:
@@ -37,8 +40,10 @@ def engine_of(request: Request) -> SearchEngine:
 
 
 def holder_of(request: Request) -> EngineHolder:
-    """Give the holder of the engine."""
-    return state_of(request).holder
+    """Give the holder of the collection that the request names, or else of the first."""
+    state = state_of(request)
+    name = request.scope["state"].get(COLLECTION)
+    return state.holder if name is None else state.collections.of(name)
 
 
 def state_of(request: Request) -> AppState:
@@ -51,7 +56,8 @@ def enter(request: Request, scope: KeyScope) -> None:
     """Let the request in, and keep who asks for what is charged later."""
     state, authorization = request.scope["state"], request.headers.get("authorization", "")
     about = state["about"]
-    state["caller"] = state_of(request).access.enter(scope, authorization, about["client"], about)
+    collection = holder_of(request).name
+    state["caller"] = state_of(request).access.enter(scope, authorization, about["client"], about, collection)
 
 
 def charge(request: Request, cost: int) -> None:

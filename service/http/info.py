@@ -5,37 +5,72 @@ from dataclasses import asdict
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.schemas import BundleFacts, ClusterFacts, Info, LegFacts, Limits, ModelFacts
+from lightretriever.service.schemas import (
+    BundleFacts,
+    ClusterFacts,
+    CollectionFacts,
+    CollectionList,
+    Info,
+    LegFacts,
+    Limits,
+    ModelFacts,
+)
+from lightretriever.service.search.collections import Collections
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["info_of"]
+__all__ = ["bundle_facts", "info_of", "list_collections"]
 
 _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 
 
-def info_of(engine: SearchEngine) -> Info:
-    """Describe the served bundle, its legs and the limits."""
-    manifest, settings = engine.bundle.manifest, engine.settings
+def bundle_facts(engine: SearchEngine) -> BundleFacts:
+    """Describe the served bundle."""
+    manifest = engine.bundle.manifest
     sparse = manifest.sparse.model
+    return BundleFacts(
+        name=manifest.name,
+        version=manifest.digest,
+        created=manifest.created,
+        generator=manifest.generator,
+        model=manifest.model.name,
+        trained=manifest.model.trained,
+        corpus=manifest.corpus.name,
+        corpus_licence=manifest.corpus.licence,
+        documents=manifest.documents,
+        dimension=manifest.dimension,
+        vocab_size=manifest.vocab_size,
+        sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
+        sparse_model=None if sparse is None else ModelFacts.model_validate(sparse.model_dump()),
+        dense_index=manifest.dense.factory,
+        query_weights=manifest.sparse.query_weights,
+        fusion_weights=engine.fusion_weights,
+    )
+
+
+def list_collections(collections: Collections) -> CollectionList:
+    """Describe the collections of the process."""
+    return CollectionList(collections=[_collection(holder.name, holder.engine) for holder in collections])
+
+
+def _collection(name: str, engine: SearchEngine) -> CollectionFacts:
+    manifest = engine.bundle.manifest
+    mapped = None if engine.parts.group is not None else sum(file.bytes for file in manifest.files.values())
+    return CollectionFacts(
+        name=name,
+        bundle=manifest.name,
+        version=manifest.digest,
+        documents=manifest.documents,
+        ready=engine.ready,
+        mapped_bytes=mapped,
+    )
+
+
+def info_of(engine: SearchEngine, collections: list[str]) -> Info:
+    """Describe the served bundle, its legs and the limits, among the named collections."""
+    manifest, settings = engine.bundle.manifest, engine.settings
     return Info(
-        bundle=BundleFacts(
-            name=manifest.name,
-            version=manifest.digest,
-            created=manifest.created,
-            generator=manifest.generator,
-            model=manifest.model.name,
-            trained=manifest.model.trained,
-            corpus=manifest.corpus.name,
-            corpus_licence=manifest.corpus.licence,
-            documents=manifest.documents,
-            dimension=manifest.dimension,
-            vocab_size=manifest.vocab_size,
-            sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
-            sparse_model=None if sparse is None else ModelFacts.model_validate(sparse.model_dump()),
-            dense_index=manifest.dense.factory,
-            query_weights=manifest.sparse.query_weights,
-            fusion_weights=engine.fusion_weights,
-        ),
+        bundle=bundle_facts(engine),
+        collections=collections if len(collections) > 1 else [],
         legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
         cluster=None if engine.parts.group is None else ClusterFacts(**asdict(engine.parts.group.place)),
         default_task=manifest.default_task,

@@ -12,6 +12,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from lightretriever.service.http.handling import (
+    COLLECTION,
     answered,
     begin,
     charge,
@@ -23,7 +24,7 @@ from lightretriever.service.http.handling import (
     state_of,
     tell_legs,
 )
-from lightretriever.service.http.info import info_of
+from lightretriever.service.http.info import bundle_facts, info_of, list_collections
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
 from lightretriever.service.http.openapi import (
     ADDRESS_ERRORS,
@@ -38,6 +39,7 @@ from lightretriever.service.http.pages import Page
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
+    CollectionList,
     Document,
     DocumentTerms,
     EmbeddingsRequest,
@@ -185,15 +187,23 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
     the cluster does not answer, if there is one."""
-    engine = engine_of(request)
-    engine.require_ready()
-    return json_response(Status(status="ready", index=engine.parts.index))
+    own = [holder_of(request)] if COLLECTION in request.scope["state"] else [*state_of(request).collections]
+    for holder in own:
+        holder.engine.require_ready()
+    return json_response(Status(status="ready", index=own[0].engine.parts.index))
+
+
+@router.get("/collections", **describe("Which collections are there?", answer=CollectionList), tags=["operation"])
+async def collections(request: Request) -> Response:
+    """List the collections. Every other route also stands below `/collections/NAME`, for that collection; without it,
+    the first is meant."""
+    return json_response(list_collections(state_of(request).collections))
 
 
 @router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
 async def info(request: Request) -> Response:
     """Give the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    return json_response(info_of(engine_of(request)))
+    return json_response(info_of(engine_of(request), state_of(request).collections.names))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
@@ -215,7 +225,7 @@ async def reload(request: Request) -> Response:
     """
     enter(request, "admin")
     swapped = await holder_of(request).reload()
-    return json_response(Reloaded(swapped=swapped, bundle=info_of(engine_of(request)).bundle))
+    return json_response(Reloaded(swapped=swapped, bundle=bundle_facts(engine_of(request))))
 
 
 @router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])

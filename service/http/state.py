@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from lightretriever.service.http.access import Access
 from lightretriever.service.http.admission import Admission
+from lightretriever.service.search.collections import Collections
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
@@ -14,9 +15,9 @@ __all__ = ["AppState"]
 
 
 class AppState:
-    """Created with the application; `holder` is set at start-up."""
+    """Created with the application; `collections` are set at start-up."""
 
-    holder: EngineHolder
+    collections: Collections
 
     def __init__(self, settings: Settings, tracing: "Tracing | None") -> None:
         """SettingsError if the file of API keys can't be used."""
@@ -24,3 +25,8 @@ class AppState:
         self.access = Access(settings)
         self.admission = Admission(settings.threads(), settings.max_waiting)
         self.tracing = tracing
+
+    @property
+    def holder(self) -> EngineHolder:
+        """The collection that is meant where a request names none."""
+        return self.collections.first

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.service.execution.executor import Lane
@@ -87,15 +87,22 @@ class StageClock:
         return stages | {"total": round(self.total() * 1e3, 4)}
 
 
+class _Described(NamedTuple):
+    """What a collection serves: labels of its bundle, its documents, whether it is ready, and its lanes."""
+
+    labels: tuple[str, ...]
+    documents: int
+    ready: Callable[[], float]
+    lanes: Mapping[str, Lane]
+
+
 class Metrics:
     """The Prometheus metrics of a process, in a separate registry, or in the folder that several processes share."""
 
     def __init__(self) -> None:
         folder = os.environ.get(METRICS_FOLDER)
         self._folder = Path(folder) if folder else None
-        self._states: list[tuple[Gauge, Callable[[], float]]] = []
-        self._bundle_labels: tuple[str, ...] = ()
-        self._backends: Mapping[Stage, str] = {}
+        self._described: dict[str, _Described] = {}
         self.registry = CollectorRegistry()
         if self._folder is None:
             ProcessCollector(registry=self.registry)
@@ -112,13 +119,9 @@ class Metrics:
         self._searches = self._times("search", "Time of a whole search, including waiting, without HTTP.")
 
     def describe(
-        self,
-        manifest: Manifest,
-        backends: Mapping[Stage, str],
-        ready: Callable[[], float],
-        lanes: Mapping[str, Lane],
+        self, collection: str, manifest: Manifest, ready: Callable[[], float], lanes: Mapping[str, Lane]
     ) -> None:
-        """Describe another engine: its bundle, the backend of each stage, its readiness, and its abandoned calls."""
+        """Describe another engine of a collection: its bundle, its readiness, and its abandoned calls."""
         labels = (
             manifest.name,
             manifest.digest,
@@ -127,27 +130,30 @@ class Metrics:
             manifest.corpus.name,
             manifest.sparse.query_weights,
         )
-        if self._bundle_labels and self._bundle_labels != labels:
-            self._bundle.labels(*self._bundle_labels).set(0)
+        before = self._described.get(collection)
+        self._described[collection] = _Described(labels, manifest.documents, ready, lanes)
+        if before is not None and all(one.labels != before.labels for one in self._described.values()):
+            self._bundle.labels(*before.labels).set(0)
             if self._folder is None:
-                self._bundle.remove(*self._bundle_labels)
-        self._bundle_labels = labels
+                self._bundle.remove(*before.labels)
         self._bundle.labels(*labels).set(1)
-        self._documents.set(manifest.documents)
-        self._backends = backends
-        abandoned = [(self.abandoned.labels(name), partial(getattr, lane, "abandoned")) for name, lane in lanes.items()]
-        self._states = [(self.ready, ready), *abandoned]
         self.refresh()
 
     def refresh(self) -> None:
         """Set the gauges of the present state; other processes read them too."""
-        for gauge, value in self._states:
-            gauge.set(value())
+        described = list(self._described.values())
+        if not described:
+            return
+        self._documents.set(sum(one.documents for one in described))
+        self.ready.set(min(one.ready() for one in described))
+        for name in {name for one in described for name in one.lanes}:
+            lanes = (one.lanes[name] for one in described if name in one.lanes)
+            self.abandoned.labels(name).set(sum(lane.abandoned for lane in lanes))
 
-    def observe(self, clock: StageClock) -> None:
-        """Observe the times of one search."""
+    def observe(self, clock: StageClock, backends: Mapping[Stage, str]) -> None:
+        """Observe the times of one search, with the backend of each stage that has one."""
         for stage, seconds in clock.seconds.items():
-            self._stage(stage, self._backends.get(stage, "")).observe(seconds)
+            self._stage(stage, backends.get(stage, "")).observe(seconds)
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
@@ -171,7 +177,7 @@ class Metrics:
     def _count_states(self) -> None:
         labels = ("name", "version", "created", "model", "corpus", "query_weights")
         self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", labels)
-        self._documents = self._gauge("documents", "Documents in the bundle.", "livemax")
+        self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
         self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
         self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
         abandoned = "Abandoned calls that still hold a thread."

@@ -29,6 +29,8 @@ from lightretriever.service.schemas.embeddings import (
 from lightretriever.service.schemas.facts import (
     BundleFacts,
     ClusterFacts,
+    CollectionFacts,
+    CollectionList,
     Info,
     LegFacts,
     Limits,
@@ -57,6 +59,8 @@ __all__ = [
     "Boost",
     "BundleFacts",
     "ClusterFacts",
+    "CollectionFacts",
+    "CollectionList",
     "Condition",
     "Document",
     "DocumentTerm",

@@ -10,6 +10,8 @@ from pydantic import Field
 __all__ = [
     "BundleFacts",
     "ClusterFacts",
+    "CollectionFacts",
+    "CollectionList",
     "Info",
     "LegFacts",
     "Limits",
@@ -104,10 +106,34 @@ class ClusterFacts(Model):
     engine: str = Field(description="What searches the vectors: `lucene` or `faiss`.")
 
 
+class CollectionFacts(Model):
+    """A collection: a bundle under a name."""
+
+    name: str
+    bundle: str = Field(description="Name of the bundle.")
+    version: str = Field(description="SHA-256 of the bundle's manifest.")
+    documents: int
+    ready: bool
+    mapped_bytes: int | None = Field(
+        description="Size of its files, which are mapped into memory; processes share them. Null on a cluster."
+    )
+
+
+class CollectionList(Model):
+    """The collections of the process, first that which is meant where a path names none."""
+
+    collections: list[CollectionFacts]
+
+
 class Info(Model):
     """The served bundle and the limits of requests."""
 
     bundle: BundleFacts
+    collections: list[str] = Field(
+        default_factory=list,
+        exclude_if=lambda names: not names,
+        description="Names of the collections; present if there are several.",
+    )
     legs: dict[LegName, LegFacts] = Field(description="The bundle's legs.")
     cluster: ClusterFacts | None = Field(
         default=None, exclude_if=_absent, description="The legs' cluster; present with the backend `opensearch`."

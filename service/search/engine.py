@@ -81,6 +81,7 @@ class SearchEngine:
         )
         self.examples = parts.documents.examples(_EXAMPLES)
         """Queries to try, made of documents."""
+        self._backends = parts.backends()
         self._warm = False
         self._closed = False
         if metrics is None:
@@ -114,10 +115,10 @@ class SearchEngine:
         """Names of the document fields that a request may name."""
         return self.parts.documents.fields
 
-    def publish(self) -> None:
-        """Make the metrics describe this engine."""
+    def publish(self, collection: str = "default") -> None:
+        """Make the metrics describe this engine as that of a collection."""
         lanes = self.parts.executor.lanes
-        self.metrics.describe(self.bundle.manifest, self.parts.backends(), self._ready, lanes)
+        self.metrics.describe(collection, self.bundle.manifest, lambda: float(self.ready), lanes)
 
     def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
         """Answer one search."""
@@ -236,7 +237,7 @@ class SearchEngine:
                 self.metrics.degraded.labels(leg, reason).inc()
             return answer
         finally:
-            self.metrics.observe(clock)
+            self.metrics.observe(clock, self._backends)
             for leg, reason in search.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
                 about = {"leg": leg, "backend": self.parts.legs[leg].backend, "reason": reason}
@@ -283,12 +284,14 @@ class SearchEngine:
         if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:
             raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
 
-    def _ready(self) -> float:
+    @property
+    def ready(self) -> bool:
+        """Whether `require_ready` raises nothing."""
         try:
             self.require_ready()
         except NotReadyError:
-            return 0.0
-        return 1.0
+            return False
+        return True
 
     def _require_open(self) -> None:
         if self._closed:

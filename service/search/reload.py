@@ -40,8 +40,10 @@ _Source = tuple[_Signature, str | None]
 class EngineHolder:
     """Holds the serving engine. With a folder, it opens, replaces and closes the folder's engines."""
 
-    def __init__(self, engine: SearchEngine, folder: Path | None = None) -> None:
-        """Serve an engine, which the caller closes. Use `open` for a folder."""
+    def __init__(self, engine: SearchEngine, folder: Path | None = None, name: str = "default") -> None:
+        """Serve an engine, which the caller closes, as the collection `name`. Use `open` for a folder."""
+        self.name = name
+        """The collection's name."""
         self.settings = engine.settings
         self.metrics = engine.metrics
         self.engine = engine
@@ -60,15 +62,23 @@ class EngineHolder:
         self._handled: _Source | None = None
 
     @classmethod
-    def open(cls, folder: Path, settings: Settings | None = None) -> Self:
-        """Open the bundle in a folder, or in the target of a symbolic link. BundleError, JavaError.
+    def open(
+        cls,
+        folder: Path,
+        settings: Settings | None = None,
+        *,
+        name: str = "default",
+        metrics: Metrics | None = None,
+    ) -> Self:
+        """Open the bundle in a folder, or in the target of a symbolic link, as the collection `name`. BundleError,
+        JavaError. `metrics` are those of the process, None: the holder has its own.
 
         Hashes every file before it opens an index: otherwise damage that keeps the file's size would give wrong answers
         or crash Faiss.
         """
-        engine = _open(folder.resolve(), settings or Settings(), Metrics(), verified=False)
-        engine.publish()
-        return cls(engine, folder)
+        engine = _open(folder.resolve(), settings or Settings(), metrics or Metrics(), verified=False)
+        engine.publish(name)
+        return cls(engine, folder, name)
 
     @contextmanager
     def lease(self) -> Iterator[SearchEngine]:
@@ -166,9 +176,10 @@ class EngineHolder:
             asked.set_exception(NotReadyError("The service stops."))
             return
         manifest = engine.bundle.manifest
-        _log.info("bundle swapped", extra={"bundle": manifest.name, "version": manifest.digest})
+        about = {"collection": self.name, "bundle": manifest.name, "version": manifest.digest}
+        _log.info("bundle swapped", extra=about)
         try:
-            engine.publish()
+            engine.publish(self.name)
             self.metrics.swaps.labels("swapped").inc()
         finally:  # the engines are swapped even if the metrics' disk is full
             asked.set_result(True)
@@ -208,7 +219,7 @@ class EngineHolder:
             _log.exception("a bundle could not be opened")
         reason = str(error) if isinstance(error, LightRetrieverError) else f"{type(error).__name__}: {error}"
         served = self.engine.bundle.manifest.digest
-        _log.error("bundle refused", extra={"reason": reason, "served": served})
+        _log.error("bundle refused", extra={"collection": self.name, "reason": reason, "served": served})
         self.metrics.swaps.labels("refused").inc()
         return BundleRefusedError(f"{reason} Version {served} is served as before.")
 

@@ -3,12 +3,14 @@
 import resource
 import socket
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.observability.logging import configure_logging
-from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.search.collections import Collections
 from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, check_tls, ready_line, serve
 from lightretriever.service.serving.workers import run_workers
 from lightretriever.service.settings import Settings
@@ -19,9 +21,14 @@ _FEWEST_FILES: Final = 256
 
 
 def run(
-    bundle: Path, *, host: str = "127.0.0.1", port: int = 8080, settings: Settings | None = None, workers: int = 1
+    bundles: Mapping[str, Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    settings: Settings | None = None,
+    workers: int = 1,
 ) -> int:
-    """Serve the bundle in the folder `bundle` until SIGTERM or SIGINT, and give the exit code.
+    """Serve the bundles in folders, by the names of their collections, until SIGTERM or SIGINT, and give the exit code.
 
     0 after a graceful stop; 2, with one line on stderr, if the address or the file of API keys can't be used or the
     bundle is bad. Port 0 takes a free one. Prints the address on stdout when the service is ready. `workers` is the
@@ -50,10 +57,11 @@ def run(
         address = _address("http" if chosen.tls_certificate_file is None else "https", host, listener)
         try:
             if workers > 1:
-                run_workers(bundle, chosen, listener, workers, address)
+                run_workers(bundles, chosen, listener, workers, address)
             else:
-                with EngineHolder.open(bundle, chosen) as holder:
-                    serve(holder, listener, on_ready=lambda: announce(f"{ready_line(holder)} at {address}"))
+                with Collections.open(bundles, chosen) as collections:
+                    ready = partial(ready_line, collections)
+                    serve(collections, listener, on_ready=lambda: announce(f"{ready()} at {address}"))
         except LightRetrieverError as error:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_ERROR

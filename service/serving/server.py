@@ -15,7 +15,7 @@ import uvicorn
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
-from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.search.collections import Collections
 from lightretriever.service.settings import Settings
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -37,10 +37,11 @@ _REFRESH_S: Final = 1
 _log = logging.getLogger(__name__)
 
 
-def ready_line(holder: EngineHolder) -> str:
-    """Describe the served bundle."""
-    manifest = holder.engine.bundle.manifest
-    return f"Ready: {manifest.documents} documents of {manifest.name!r}"
+def ready_line(collections: Collections) -> str:
+    """Describe the served bundles."""
+    manifests = [holder.engine.bundle.manifest for holder in collections]
+    names = ", ".join(repr(manifest.name) for manifest in manifests)
+    return f"Ready: {sum(manifest.documents for manifest in manifests)} documents of {names}"
 
 
 def announce(line: str) -> None:
@@ -49,7 +50,7 @@ def announce(line: str) -> None:
         print(line, flush=True)
 
 
-def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+def serve(collections: Collections, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`.
 
     Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
@@ -59,8 +60,8 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
         freeze_gc()
         on_ready()
 
-    holder.on_closed = freeze_gc
-    server = make_server(create_app(holder, on_ready=begin), listener)
+    collections.each(on_closed=freeze_gc)
+    server = make_server(create_app(collections, on_ready=begin), listener)
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -69,7 +70,7 @@ def serve(holder: EngineHolder, listener: socket.socket, on_ready: Callable[[], 
         for number, handler in before.items():
             signal.signal(number, handler)
     _log.info("stopped")
-    if holder.engine.parts.executor.abandoned:
+    if any(holder.engine.parts.executor.abandoned for holder in collections):
         sys.stdout.flush()
         os._exit(0)
 
@@ -98,7 +99,7 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
     _bound_writes(listener, settings)
 
     async def refresh() -> None:
-        app.state.holder.metrics.refresh()
+        app.state.collections.metrics.refresh()
 
     config = uvicorn.Config(
         app,

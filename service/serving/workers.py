@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from multiprocessing import Pipe, RawValue
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
-from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.search.collections import Collections
 from lightretriever.service.serving.server import announce, ready_line, serve
 from lightretriever.service.settings import Settings
 from prometheus_client.multiprocess import mark_process_dead
@@ -31,10 +32,10 @@ _PATIENCE_S: Final = 15.0  # a worker that is silent, or takes to end after the 
 
 
 class _Worker(SpawnProcess):
-    def __init__(self, bundle: Path, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, bundles: Mapping[str, Path], settings: Settings, listener: socket.socket) -> None:
         super().__init__()
         self.said: dict[str, str] = {}
-        self._bundle, self._settings, self._listener = bundle, settings, listener
+        self._bundles, self._settings, self._listener = bundles, settings, listener
         self._supervisor = os.getpid()
         self._messages, self._tell = Pipe(duplex=False)
         self._heard = RawValue("d", monotonic())
@@ -54,11 +55,11 @@ class _Worker(SpawnProcess):
         configure_logging(self._settings.log_level)
         Thread(target=self._beat, daemon=True).start()
         try:
-            with EngineHolder.open(self._bundle, self._settings) as holder:
-                holder.on_reload = lambda: self._tell.send(("reload", "asked"))
-                signal.signal(signal.SIGUSR1, lambda *_: holder.ask())
+            with Collections.open(self._bundles, self._settings) as collections:
+                collections.each(on_reload=lambda: self._tell.send(("reload", "asked")))
+                signal.signal(signal.SIGUSR1, lambda *_: [holder.ask() for holder in collections])
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # it may have come while the bundle opened
-                serve(holder, self._listener, on_ready=lambda: self._tell.send(("ready", ready_line(holder))))
+                serve(collections, self._listener, lambda: self._tell.send(("ready", ready_line(collections))))
         except LightRetrieverError as error:
             self._tell.send(("failed", str(error)))
 
@@ -69,7 +70,9 @@ class _Worker(SpawnProcess):
         os.kill(os.getpid(), signal.SIGTERM)  # nothing else would stop this process
 
 
-def run_workers(bundle: Path, settings: Settings, listener: socket.socket, count: int, address: str) -> None:
+def run_workers(
+    bundles: Mapping[str, Path], settings: Settings, listener: socket.socket, count: int, address: str
+) -> None:
     """Serve in `count` processes until SIGTERM or SIGINT.
 
     LightRetrieverError if a worker ends before all were ready, or fails while no other is ready. Prints the served
@@ -81,7 +84,7 @@ def run_workers(bundle: Path, settings: Settings, listener: socket.socket, count
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # in the workers, too, until they can handle it
     with TemporaryDirectory(prefix="lightretriever-") as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
-        workers = [_Worker(bundle, settings, listener) for _ in range(count)]
+        workers = [_Worker(bundles, settings, listener) for _ in range(count)]
         ready = False
         try:
             while not stopped:
@@ -93,7 +96,7 @@ def run_workers(bundle: Path, settings: Settings, listener: socket.socket, count
                         raise LightRetrieverError(reason)
                     _log.error("worker replaced", extra={"pid": worker.pid, "reason": reason})
                     try:
-                        workers[place] = _Worker(bundle, settings, listener)
+                        workers[place] = _Worker(bundles, settings, listener)
                     except OSError:  # such as no memory for another process; the next beat tries again
                         _log.exception("no worker can be started")
                 for asked in [worker for worker in workers if worker.said.pop("reload", None)]:

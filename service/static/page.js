@@ -82,6 +82,7 @@ async function learnNow() {
     (bundle.trained ? "." : " (not trained for retrieval).") +
     (facts.rerank_top ? " A model reranks the first hits." : " No model in the query path.");
   showExamples(facts.examples || []);
+  showCollections(facts.collections || []);
 }
 
 function showExamples(examples) {
@@ -92,6 +93,19 @@ function showExamples(examples) {
   });
   byId("examples").replaceChildren(" Try: ", ...links.flatMap((link, i) => (i ? [" · ", link] : [link])));
   byId("examples").hidden = !links.length;
+}
+
+// The pages of the other collections stand beside this one, below "collections".
+function showCollections(names) {
+  const here = /\/collections\/([^/]+)\/$/.exec(location.pathname)?.[1];
+  const links = names.map((name) => {
+    const link = make("a", "", name);
+    link.href = here === undefined ? `collections/${name}/` : `../${name}/`;
+    if (name === (here === undefined ? names[0] : decodeURIComponent(here))) link.setAttribute("aria-current", "page");
+    return link;
+  });
+  byId("collections").replaceChildren(...links);
+  byId("collections").hidden = !links.length;
 }
 
 // Passages of files, as `lightretriever corpus` makes them, are shown file by file.

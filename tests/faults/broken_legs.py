@@ -10,6 +10,7 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
 from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.service.search.collections import Collections
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
@@ -67,7 +68,7 @@ def main(bundle: Path) -> None:
             engine.parts.legs["sparse"] = Hanging(engine.bundle.sparse())
             print(listener.getsockname()[1], flush=True)
 
-        serve(serving, listener, on_ready)
+        serve(Collections({serving.name: serving}), listener, on_ready)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from typing import Self
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from pathlib import Path
+from lightretriever.service.search.collections import parse_folders
 from lightretriever.service.serving.command import run
 from lightretriever.service.settings import load_settings
-bundle, host, port, workers = sys.argv[1:]
-sys.exit(run(Path(bundle), host=host, port=int(port), settings=load_settings(), workers=int(workers)))
+host, port, workers, *bundles = sys.argv[1:]
+sys.exit(run(parse_folders(bundles), host=host, port=int(port), settings=load_settings(), workers=int(workers)))
 """
 
 
@@ -26,17 +26,18 @@ class Server:
 
     def __init__(
         self,
-        bundle: Path,
+        bundle: Path | Mapping[str, Path],
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         environment: Mapping[str, str] | None = None,
         workers: int = 1,
     ) -> None:
+        bundles = [str(bundle)] if isinstance(bundle, Path) else [f"{name}={path}" for name, path in bundle.items()]
         settings = {"LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"}
         self._errors = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # a pipe nobody reads would fill up
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(bundle), host, str(port), str(workers)],
+            [sys.executable, "-c", SCRIPT, host, str(port), str(workers), *bundles],
             cwd=ROOT,
             env={**os.environ, **settings, **(environment or {})},
             stdout=subprocess.PIPE,
@@ -69,7 +70,7 @@ class Server:
 
 
 @contextmanager
-def serving(bundle: Path, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+def serving(bundle: Path | Mapping[str, Path], environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """Give the address of a server that is ready."""
     with Server(bundle, environment=environment) as server:
         yield server.ready_line.rpartition(" ")[2].strip()

@@ -252,11 +252,11 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
     keys = ApiKeys(file)
     write(file, _BOTH_ENTRY)
-    assert keys.name(f"Bearer {SEARCHER}", "search") == "searcher"
+    assert keys.name(f"Bearer {SEARCHER}", "search", "default") == "searcher"
     until = monotonic() + 60
     while monotonic() < until:
         try:
-            assert keys.name(f"Bearer {BOTH}", "search") == "both"
+            assert keys.name(f"Bearer {BOTH}", "search", "default") == "both"
             break
         except UnauthorizedError:
             sleep(0.05)
@@ -285,8 +285,8 @@ def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:
             keys.write(run.stdout)
     assert len(set(made)) == 2
     known = ApiKeys(file)
-    assert known.name(f"Bearer {made[0]}", "search") == "web"
-    assert known.name(f"Bearer {made[1]}", "admin") == "ops-1"
+    assert known.name(f"Bearer {made[0]}", "search", "default") == "web"
+    assert known.name(f"Bearer {made[1]}", "admin", "default") == "ops-1"
     assert hashlib.sha256(made[0].encode()).hexdigest() in file.read_text()
 
 

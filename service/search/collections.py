@@ -1,0 +1,117 @@
+"""The collections of a process: named bundles, each swapped alone, with metrics in common."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from lightretriever.service.errors import CollectionNotFoundError, SettingsError, shortened
+from lightretriever.service.observability.metrics import Metrics
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.settings import Settings
+
+__all__ = ["DEFAULT", "Collections", "parse_folders"]
+
+DEFAULT: Final = "default"
+"""The name of a collection that was given none."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Collections:
+    """The holders by name; the first is meant where a request names none."""
+
+    def __init__(self, holders: Mapping[str, EngineHolder]) -> None:
+        self._holders = dict(holders)
+        self._stack = ExitStack()
+
+    @classmethod
+    def open(cls, folders: Mapping[str, Path], settings: Settings) -> Self:
+        """Open the bundle of each folder; `close` closes them. Errors as in `EngineHolder.open`, and SettingsError for
+        several collections on one index of a cluster."""
+        if len(folders) > 1 and settings.backend != "local":
+            raise SettingsError(
+                f"There are {len(folders)} collections, but setting 'backend' is {settings.backend!r}.",
+                remedy="A cluster's index is one collection: serve each by a process of its own.",
+            )
+        metrics = Metrics()
+        with ExitStack() as stack:
+            opened = {
+                name: stack.enter_context(EngineHolder.open(folder, settings, name=name, metrics=metrics))
+                for name, folder in folders.items()
+            }
+            found = cls(opened)
+            found._stack = stack.pop_all()
+        return found
+
+    @property
+    def first(self) -> EngineHolder:
+        """The collection that is meant where a request names none."""
+        return next(iter(self._holders.values()))
+
+    @property
+    def names(self) -> list[str]:
+        """The names, that of the first first."""
+        return list(self._holders)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of all."""
+        return self.first.metrics
+
+    def __iter__(self) -> Iterator[EngineHolder]:
+        """Give every collection's holder."""
+        return iter(self._holders.values())
+
+    def of(self, name: str) -> EngineHolder:
+        """Give a collection's holder. CollectionNotFoundError."""
+        try:
+            return self._holders[name]
+        except KeyError:
+            known = shortened(", ".join(self._holders), 300)
+            raise CollectionNotFoundError(f"There is no collection {name[:100]!r}; there are: {known}.") from None
+
+    def each(self, *, on_reload: Callable[[], None] | None = None, on_closed: Callable[[], None] | None = None) -> None:
+        """Set what every holder calls, see `EngineHolder`."""
+        for holder in self:
+            holder.on_reload = on_reload or holder.on_reload
+            holder.on_closed = on_closed or holder.on_closed
+
+    def start(self) -> None:
+        """Start to watch the folders."""
+        for holder in self:
+            holder.start()
+
+    def stop(self) -> None:
+        """Stop replacing engines."""
+        for holder in self:
+            holder.stop()
+
+    def close(self) -> None:
+        """Close what `open` opened."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def parse_folders(given: list[str]) -> dict[str, Path]:
+    """Read the arguments of `serve`: one folder, or NAME=FOLDER for each collection. SettingsError."""
+    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
+        return {DEFAULT: Path(given[0])}
+    folders: dict[str, Path] = {}
+    for argument in given:
+        name, equals, folder = argument.partition("=")
+        if not equals or not folder or not _NAME.fullmatch(name):
+            raise SettingsError(
+                f"{argument!r} does not name a collection and its bundle.",
+                remedy="Write NAME=FOLDER; a name has 1 to 64 letters, digits, dots, dashes or underscores.",
+            )
+        if name in folders:
+            raise SettingsError(f"The collection {name!r} is given twice.", remedy="Give each a name of its own.")
+        folders[name] = Path(folder)
+    return folders

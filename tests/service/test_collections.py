@@ -1,0 +1,173 @@
+"""Several bundles in one process: each answers below its own path and is swapped alone, keys may be bound to some."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.cli import app
+from lightretriever.service.client import AnswerError, SearchClient
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.collections import Collections, parse_folders
+from typer.testing import CliRunner
+
+from tests.service.conftest import SETTINGS
+from tests.service.process import Server, serving
+from tests.support.tiny import make_tiny_bundle, tiny_documents
+
+KEY, ENTRY = new_key("notes-only", ["search"], ["notes"])
+ALL, ALL_ENTRY = new_key("everything", ["search", "admin"])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("collections")
+    for name, count, seed in (("notes", 40, 1), ("shop", 60, 2)):
+        make_tiny_bundle(root / name, documents=tiny_documents(count, seed=seed))
+    return {"notes": root / "notes", "shop": root / "shop"}
+
+
+@pytest.fixture(scope="module")
+def client(folders: dict[str, Path]) -> Iterator[TestClient]:
+    with Collections.open(folders, SETTINGS) as collections, TestClient(create_app(collections)) as client:
+        while client.get("/readyz").status_code != 200:
+            pass
+        yield client
+
+
+def hits(answer: Any) -> list[str]:
+    return [hit["id"] for hit in answer.json()["hits"]]
+
+
+def test_each_collection_answers_below_its_path_and_the_first_above(client: TestClient) -> None:
+    listed = client.get("/collections").json()["collections"]
+    assert [(one["name"], one["documents"], one["ready"]) for one in listed] == [
+        ("notes", 40, True),
+        ("shop", 60, True),
+    ]
+    assert all(one["mapped_bytes"] > 10_000 for one in listed)
+    for name, documents in (("notes", 40), ("shop", 60)):
+        below = f"/collections/{name}"
+        info = client.get(f"{below}/info").json()
+        assert (info["bundle"]["documents"], info["collections"]) == (documents, ["notes", "shop"])
+        assert client.get(f"{below}/readyz").status_code == 200
+        assert client.get(f"{below}/documents/music").json()["id"] == "music"
+        assert client.get(f"{below}/terms/music").status_code == 200
+        assert client.post(f"{below}/encode", json={"text": "music"}).status_code == 200
+        assert client.get(f"{below}/search?q=music").json()["hits"]
+        batch = client.post(
+            f"{below}/search/batch", json={"searches": [{"query": "music", "k": 200, "candidates": 500}]}
+        )
+        assert len(batch.json()["results"][0]["hits"]) == documents
+    body = {"query": "a small game over the network", "k": 5}
+    first, notes, shop = (
+        client.post(f"{path}/search", json=body) for path in ("", "/collections/notes", "/collections/shop")
+    )
+    assert hits(first) == hits(notes) != hits(shop)
+
+
+def test_paths_that_are_none(client: TestClient) -> None:
+    for path in ("/collections/nix/search", "/collections/nix/info"):
+        problem = client.request("POST" if path.endswith("search") else "GET", path, json={"query": "music"}).json()
+        assert (problem["status"], problem["kind"]) == (404, "collection_not_found")
+        assert "there are: notes, shop" in problem["detail"]
+        assert problem["instance"] == path
+    assert client.get("/collections/notes/nix").json()["kind"] == "route_not_found"
+    moved = client.get("/collections/notes", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (307, "notes/")
+    assert "LightRetriever" in client.get("/collections/notes").text
+
+
+def test_metrics_are_those_of_all(client: TestClient) -> None:
+    text = client.get("/metrics").text
+    assert "lightretriever_documents 100.0" in text
+    assert "lightretriever_ready 1.0" in text
+    assert text.count("lightretriever_bundle_info{") == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_path: Path, workers: int) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps([ENTRY.model_dump(), ALL_ENTRY.model_dump()]))
+    served = {name: Path(shutil.copytree(folder, tmp_path / f"{name}-1")) for name, folder in folders.items()}
+    links = {name: tmp_path / name for name in served}
+    for name, link in links.items():
+        link.symlink_to(served[name])
+    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys), "LIGHTRETRIEVER_WATCH_S": "0"}
+    with Server(links, environment=environment, workers=workers) as server:
+        line = server.ready_line
+        assert line.startswith("Ready: 100 documents of ")
+        url = line.rpartition(" ")[2].strip()
+        with SearchClient(f"{url}/collections/notes", api_key=KEY, timeout_s=90) as notes:
+            assert notes.info().bundle.documents == 40
+            assert notes.search("music").hits
+            assert [one.name for one in notes.collections().collections] == ["notes", "shop"]
+            with pytest.raises(AnswerError, match="no scope 'admin'"):
+                notes.reload()
+        with SearchClient(f"{url}/collections/shop", api_key=KEY, timeout_s=90) as shop:
+            with pytest.raises(AnswerError, match="not for the collection 'shop', but for: notes") as refused:
+                shop.search("music")
+            assert (refused.value.status, refused.value.kind) == (403, "forbidden")
+        make_tiny_bundle(tmp_path / "shop-2", documents=tiny_documents(70, seed=3))
+        fresh = tmp_path / "fresh"
+        fresh.symlink_to(tmp_path / "shop-2")
+        fresh.replace(links["shop"])
+        with SearchClient(f"{url}/collections/shop", api_key=ALL, timeout_s=90) as shop:
+            assert shop.reload().swapped
+            while shop.info().bundle.documents != 70:  # another worker follows
+                pass
+            assert len(shop.search("music", k=100, candidates=200).hits) == 70
+        with SearchClient(url, api_key=ALL, timeout_s=90) as first:
+            assert not first.reload().swapped
+            assert first.info().bundle.documents == 40
+
+
+def test_one_bundle_is_a_collection_too(tiny_bundle: Bundle) -> None:
+    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        [one] = httpx2.get(f"{url}/collections", timeout=60).json()["collections"]
+        assert (one["name"], one["documents"]) == ("default", tiny_bundle.manifest.documents)
+        assert httpx2.get(f"{url}/collections/default/search?q=music", timeout=60).json()["hits"]
+        assert "collections" not in httpx2.get(f"{url}/info", timeout=60).json()
+
+
+def test_arguments_of_serve(tmp_path: Path) -> None:
+    assert parse_folders(["out/bundle"]) == {"default": Path("out/bundle")}
+    assert parse_folders(["a=x", "b=y=z"]) == {"a": Path("x"), "b": Path("y=z")}
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    assert parse_folders([str(odd)]) == {"default": odd}
+    for given, message in (
+        (["x", "a=y"], "'x' does not name a collection"),
+        (["a=x", "a=y"], "'a' is given twice"),
+        (["a b=x"], "'a b=x' does not name"),
+        (["a="], "'a=' does not name"),
+        (["=x"], "'=x' does not name"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            parse_folders(given)
+
+
+def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
+    settings = SETTINGS.model_copy(update={"backend": "opensearch"})
+    with pytest.raises(SettingsError, match="There are 2 collections"):
+        Collections.open(folders, settings)
+
+
+def test_a_damaged_one_is_named_and_the_others_are_closed(folders: dict[str, Path], tmp_path: Path) -> None:
+    with Server({**folders, "broken": tmp_path / "none"}) as server:
+        status, output, errors = server.wait()
+    assert (status, output) == (2, "")
+    assert f"error: {tmp_path / 'none'}: there is no such folder" in errors
+
+
+def test_the_key_command_binds_a_key() -> None:
+    made = CliRunner().invoke(app, ["key", "web", "--scope", "search", "--collection", "notes", "--collection", "shop"])
+    assert "  collections: [notes, shop]\n" in made.stdout
+    assert "collections" not in CliRunner().invoke(app, ["key", "web", "--scope", "search"]).stdout
