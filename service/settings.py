@@ -138,8 +138,8 @@ class Settings(BaseSettings):
     )
     rerank_url: str | None = Field(
         default=None,
-        repr=False,  # it may hold a password
-        pattern="^https?://",
+        repr=False,  # it may hold a password, which is refused
+        pattern=r"^https?://[^/@\s]+(/\S*)?$",
         description="Address of a reranking model in the form of text-embeddings-inference, such as "
         "`http://reranker:8080/rerank`. It reads the first hits of each search, so it is a model in the query path.",
     )

@@ -25,7 +25,8 @@ def show(console: Console, response: SearchResponse) -> None:
     In a terminal, long lines wrap with their indent; in a pipe or a file, they stay whole.
     """
     for leg in response.degraded:
-        _print(console, Text(f"degraded: the {leg} leg failed or was late and is missing here", "bold red"))
+        name = "reranking model" if leg == "rerank" else f"{leg} leg"
+        _print(console, Text(f"degraded: the {name} failed or was late and is missing here", "bold red"))
     for hit in response.hits:
         _show_hit(console, hit)
     if not response.hits:

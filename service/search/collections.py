@@ -11,10 +11,13 @@ from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
-__all__ = ["DEFAULT", "Collections", "parse_folders"]
+__all__ = ["DEFAULT", "Collections", "Folders", "parse_folders"]
 
 DEFAULT: Final = "default"
 """The name of a collection that was given none."""
+
+Folders = Mapping[str, Path]
+"""Bundles by the names of their collections."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -27,7 +30,7 @@ class Collections:
         self._stack = ExitStack()
 
     @classmethod
-    def open(cls, folders: Mapping[str, Path], settings: Settings) -> Self:
+    def open(cls, folders: Folders, settings: Settings) -> Self:
         """Open the bundle of each folder; `close` closes them. Errors as in `EngineHolder.open`, and SettingsError for
         several collections on one index of a cluster."""
         if len(folders) > 1 and settings.backend != "local":

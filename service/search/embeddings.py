@@ -21,10 +21,10 @@ def embeddings(
 ) -> Plain:
     """Encode each text as a search for a task would, as `EmbeddingsResponse`. `require_time` is called before each and
     may raise; NoTokensError and NoDirectionError name the text as `input.N`."""
-    data, tokens = list[Plain](), 0
+    data, tokens, own = list[Plain](), 0, StageClock(clock.arrived)  # a trace needs no span for each of many texts
     for index, text in enumerate(request.input):
         require_time(clock)
-        query = encoder.encode(text, task, clock, field=f"input.{index}")
+        query = encoder.encode(text, task, own, field=f"input.{index}")
         if query.dense is None:
             reason = "the dense tokenizer finds no token in this text that it knows: use other words"
             raise NoTokensError.of(FieldError(f"input.{index}", reason, shortened(text)))

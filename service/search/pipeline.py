@@ -181,7 +181,10 @@ class Search:
         if outcome.error is not None:
             _log.error("reranker failed", exc_info=outcome.error)
         if not self._plan.request.allow_partial:
-            raise SearchFailedError("The reranking model failed or was late. Allow partial answers, or more time.")
+            what, remedy = "The reranking model", "Allow partial answers"
+            if outcome.reason == "failed":
+                raise SearchFailedError(f"{what} failed. {remedy}, or try again later; the reason is in the log.")
+            raise DeadlineError(f"{what} was too late. {remedy}, or more time.")
         return []
 
     def _answer(

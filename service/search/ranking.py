@@ -80,15 +80,20 @@ def ranked(
     """
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
+    now = time() * 1e3
     for row, boost in enumerate(request.boosts):
-        kind = kinds[boost.field]
-        boosts[row, columns] = [_boosted(boost, kind, value) for value in values[boost.field]]
+        require_time()
+        kind, share = kinds[boost.field], _share(boost, kinds[boost.field], now)
+        found = (max(map(share, _values(kind, value)), default=0.0) for value in values[boost.field])
+        boosts[row, columns] = np.fromiter(found, np.float64, columns.size) * boost.weight
     places = np.arange(columns.size)
     if request.boosts:
         scores = scores + boosts.sum(axis=0)
         places = np.argsort(-scores[columns], kind="stable")
     if request.diversity and columns.size:
-        places = _diverse(scores[columns], places, vectors(), request.diversity, require_time)
+        steps = columns.size if request.group_by else min(columns.size, request.offset + request.k)
+        places = _diverse(scores[columns], places, vectors(), request.diversity, steps, require_time)
+    require_time()
     if request.sort is not None:
         places = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], places)
     order = columns[places].tolist()
@@ -101,22 +106,17 @@ def ranked(
     return Ranked([group.columns[0] for group in groups], scores, boosts, reranked, groups)
 
 
-def _boosted(boost: Boost, kind: FieldKind, value: object) -> float:
-    """What a boost adds to a document with this value of its field."""
-    shares = [_share(boost, kind, one) for one in _values(kind, value)]
-    return boost.weight * max(shares, default=0.0)
-
-
-def _share(boost: Boost, kind: FieldKind, value: float) -> float:
-    """The share of the weight, from 0 to 1."""
-    if boost.scale is not None:
-        return min(1.0, math.log1p(max(0.0, value)) / math.log1p(boost.scale))
+def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float]:
+    """Give the share of a boost's weight, from 0 to 1, that a value has. `now` is in milliseconds since 1970."""
+    if boost.half_life is None:
+        most = math.log1p(boost.scale or 0.0)
+        return lambda value: min(1.0, math.log1p(max(0.0, value)) / most)
     if kind == "date":
-        origin = time() * 1e3 if boost.origin is None else milliseconds(boost.origin)
-        distance = abs(value - origin) / _MS_PER_DAY
+        origin = now if boost.origin is None else milliseconds(boost.origin)
+        half = boost.half_life * _MS_PER_DAY
     else:
-        distance = abs(value - number(boost.origin))
-    return float(0.5 ** (distance / boost.half_life)) if boost.half_life else 0.0
+        origin, half = number(boost.origin), boost.half_life
+    return lambda value: float(0.5 ** (abs(value - origin) / half))
 
 
 def _values(kind: FieldKind, value: object) -> Iterator[Any]:
@@ -153,19 +153,21 @@ def _diverse(
     places: npt.NDArray[np.intp],
     vectors: npt.NDArray[np.float32],
     diversity: float,
+    steps: int,
     require_time: Callable[[], None],
 ) -> npt.NDArray[np.intp]:
+    """Choose `steps` candidates one after the other; the others follow in their order."""
     spread = scores.max() - scores.min()
     relevance = (scores - scores.min()) / spread if spread > 0 else np.ones(scores.size)
     nearest, left = np.zeros(scores.size), np.ones(scores.size, bool)
     tie = np.empty(scores.size)
     tie[places] = np.arange(scores.size)
-    chosen = np.empty(scores.size, np.intp)
-    for step in range(scores.size):
+    chosen = np.empty(steps, np.intp)
+    for step in range(steps):
         require_time()
         value = np.where(left, (1 - diversity) * relevance - diversity * nearest, -math.inf)
         best = np.flatnonzero(value == value.max())
         place = best[np.argmin(tie[best])]
         chosen[step], left[place] = place, False
-        nearest = np.maximum(nearest, vectors @ vectors[place])
-    return chosen
+        nearest = np.maximum(nearest, np.einsum("md,d->m", vectors, vectors[place]))  # `@` would start BLAS's threads
+    return np.concatenate([chosen, places[left[places]]])

@@ -7,10 +7,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from multiprocessing import Pipe, RawValue
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import monotonic, sleep
@@ -19,7 +17,7 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
-from lightretriever.service.search.collections import Collections
+from lightretriever.service.search.collections import Collections, Folders
 from lightretriever.service.serving.server import announce, ready_line, serve
 from lightretriever.service.settings import Settings
 from prometheus_client.multiprocess import mark_process_dead
@@ -32,7 +30,7 @@ _PATIENCE_S: Final = 15.0  # a worker that is silent, or takes to end after the 
 
 
 class _Worker(SpawnProcess):
-    def __init__(self, bundles: Mapping[str, Path], settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, bundles: Folders, settings: Settings, listener: socket.socket) -> None:
         super().__init__()
         self.said: dict[str, str] = {}
         self._bundles, self._settings, self._listener = bundles, settings, listener
@@ -70,9 +68,7 @@ class _Worker(SpawnProcess):
         os.kill(os.getpid(), signal.SIGTERM)  # nothing else would stop this process
 
 
-def run_workers(
-    bundles: Mapping[str, Path], settings: Settings, listener: socket.socket, count: int, address: str
-) -> None:
+def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, count: int, address: str) -> None:
     """Serve in `count` processes until SIGTERM or SIGINT.
 
     LightRetrieverError if a worker ends before all were ready, or fails while no other is ready. Prints the served

@@ -184,7 +184,8 @@ function clear(panel = false) {
 }
 
 function missing(degraded) {
-  return degraded.length ? ` Without the ${degraded.join(" and ")} leg, which did not answer.` : "";
+  const names = degraded.map((one) => (one === "rerank" ? "reranking model" : `${one} leg`));
+  return names.length ? ` Without the ${names.join(" and the ")}, which did not answer.` : "";
 }
 
 function showCompared(modes, answers) {
@@ -213,7 +214,7 @@ function append(answer) {
   const items = answer.hits.map((hit) => hitElement(hit, shown.best)), { candidates, degraded } = answer, lost = missing(degraded);
   hits.append(...items);
   shown.number += items.length;
-  if (!items.length) shown.most = shown.number;
+  if (items.length < HITS) shown.most = shown.number;
   const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
   const unit = shown.body.group_by ? "files in" : "of";
@@ -221,6 +222,7 @@ function append(answer) {
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
   byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} candidates are shown.`
+    : shown.body.group_by ? `All ${number} files are shown.`
     : number === candidates ? `All ${candidates} candidates are shown.`
     : `The first ${number} of ${candidates} candidates are shown, as many as a search lists.`;
   return items[0];

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.errors import InvalidRequestError, SearchFailedError
+from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError, SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
 
@@ -46,6 +47,8 @@ def running() -> Iterator[Model]:
             status, content = of_server.answer(of_server.asked[-1])
             body = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
+            if status == 302:
+                self.send_header("location", content["location"])
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -151,8 +154,24 @@ def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: 
         assert found.degraded == ["rerank"]
         assert found.hits
         assert b'lightretriever_degraded_total{leg="rerank",reason="late"} 1.0' in engine_with_model.metrics.text()
+        with pytest.raises(DeadlineError, match="was too late"):
+            search(engine_with_model, deadline_ms=1500, allow_partial=False)
     finally:
         release.set()
+
+
+def test_a_redirect_is_not_followed_with_the_key(engine_with_model: SearchEngine, model: Model) -> None:
+    model.answer = lambda _: (302, {"location": model.url})
+    assert search(engine_with_model).degraded == ["rerank"]
+    assert len(model.asked) == 1
+
+
+@pytest.mark.parametrize("url", ["http://user:s3cret@host/rerank", "ftp://host/rerank", "http://", "http:///rerank"])
+def test_an_address_without_secrets_is_needed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTRETRIEVER_RERANK_URL", url)
+    with pytest.raises(SettingsError, match="rerank_url") as refused:
+        load_settings()
+    assert "s3cret" not in str(refused.value)
 
 
 def test_sorting_and_diversity_are_not_reranked(engine_with_model: SearchEngine, model: Model) -> None:
