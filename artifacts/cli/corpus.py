@@ -84,6 +84,8 @@ def corpus(
         id=id_column, title=title, text=tuple(text or ()), number=tuple(number or ()), drop=tuple(drop or ())
     )
     with running("corpus", as_json=as_json) as job:
+        if not source.exists():
+            raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
         if (found := table_files(source)) is None:
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)

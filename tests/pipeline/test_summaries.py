@@ -195,7 +195,7 @@ def test_an_error_is_an_object_on_stdout_too(place: Path, tmp_path: Path) -> Non
 def test_a_stop_and_an_unexpected_error_are_objects_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("lightretriever.artifacts.bundle.verify.verify_bundle", fail)
