@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -206,15 +207,8 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
 
 def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
     folder = write_query_bundle(bundle, tmp_path / "query").path
-    program = [
-        str(Path(sys.executable).with_name("lightretriever")),
-        "serve",
-        str(folder),
-        "--port",
-        "0",
-        "--backend",
-        "opensearch",
-    ]
+    command = str(Path(sys.executable).with_name("lightretriever"))
+    program = [command, "serve", str(folder), "--port", "0", "--backend", "opensearch"]
     environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
     where = ["--opensearch-url", cluster.name, "--index", NAME]
     with subprocess.Popen([*program, *where], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
