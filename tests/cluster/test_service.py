@@ -103,6 +103,8 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
         {"filter": {"and": [{"field": "year", "gte": 2003}, {"not": {"field": "tag.one", "in": ["t0", "x"]}}]}},
         {"filter": {"or": [{"field": "day", "exists": False}, {"field": "year", "eq": 2004}]}},
         {"filter": {"field": "year", "gt": 9999}},
+        {"filter": {"field": "year", "gt": 1.7976931348623157e308}},
+        {"filter": {"field": "year", "lte": 1.7976931348623157e308}},
         {"diversity": 0.4, "boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
         {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
     ],
