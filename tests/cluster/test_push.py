@@ -20,9 +20,10 @@ from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import Settings, load_settings
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.cluster import connected, remove_indexes
-from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 NAME = f"push-{os.getpid()}"
 Pushing = Callable[..., Pushed]
@@ -122,6 +123,18 @@ def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monke
             expected, found = index.terms(ordinal), backends.documents.terms(ordinal)
             assert [part.tolist() for part in found] == [part.tolist() for part in expected]
     backends.close()
+
+
+def test_documents_with_more_terms_than_a_query_may_have(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.tiny.QUANTIZATION", 2_000)  # so an impact needs two clauses
+    words = [f"w{number}" for number in range(1_500)]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    documents = [TinyDocument(f"long-{first}", "", " ".join(words[first:]), 2000) for first in (0, 100, 400)]
+    bundle = make_tiny_bundle(tmp_path / "long", documents=documents, own_tokenizer=tokenizer)
+    assert pushed(bundle, cluster).documents == 3
 
 
 def test_a_changed_document_is_found(tiny_bundle: Bundle, cluster: Cluster) -> None:
