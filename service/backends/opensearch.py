@@ -63,7 +63,10 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
         settings.opensearch_api_key,
         settings.opensearch_ca_file,
     )
-    cluster = connect(address, timeout_s=_OPEN_S, connections=settings.threads())
+    deadline_s = settings.deadline_ms / 1e3
+    cluster = connect(
+        address, timeout_s=_OPEN_S, connections=settings.threads(), patience_s=min(_OPEN_S, deadline_s / 2)
+    )
     try:
         index = only_index(cluster, alias)
         meta = read_meta(cluster, index)
@@ -73,7 +76,7 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
     except BaseException:
         cluster.close()
         raise
-    group = ClusterLegs(cluster, alias, index, meta, settings.deadline_ms / 1e3)
+    group = ClusterLegs(cluster, alias, index, meta, deadline_s)
     documents = ClusterDocuments(group)
     names: list[LegName] = ["dense", "sparse", "bm25"] if meta.words else ["dense", "sparse"]
     return Backends({name: ClusterLeg(group, name, documents) for name in names}, documents, group)
