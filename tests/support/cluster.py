@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,6 @@ def proxied(url: str) -> Iterator[Proxy]:
     """Pass requests on to a cluster."""
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def do_GET(self) -> None:  # the name is the library's
             self.do_POST()
 
@@ -100,18 +98,17 @@ def proxied(url: str) -> Iterator[Proxy]:
             while (held := proxy.held) is not None and held in text:
                 ended.wait(0.01)
             if proxy.broken is not None and proxy.broken in text:
-                self.close_connection = True
                 return
-            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-            connection.request(self.command, self.path, body, {"content-type": self.headers["content-type"] or ""})
-            with connection.getresponse() as found:
+            with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+                connection.request(self.command, self.path, body, {"content-type": self.headers["content-type"] or ""})
+                found = connection.getresponse()
                 content = found.read()
+            with suppress(OSError):  # that the service has hung up
                 self.send_response(found.status)
-                self.send_header("content-type", found.headers["content-type"])
+                self.send_header("content-type", found.headers["content-type"] or "")
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
-            connection.close()
 
         def log_message(self, *_: object) -> None:
             pass
