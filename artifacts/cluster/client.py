@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import local
+from time import perf_counter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
-from opensearchpy import OpenSearch
+from opensearchpy import OpenSearch, Transport
 from opensearchpy.exceptions import (
     AuthenticationException,
     AuthorizationException,
@@ -30,6 +32,10 @@ __all__ = ["Cluster", "ClusterAddress", "connect"]
 LEAST_VERSION: Final = (2, 19)
 _LONGEST_REASON: Final = 300
 _CREDENTIALS: Final = "Look at the user and password, or the API key."
+_ADDRESS: Final = (
+    "Write http://HOST:PORT or https://HOST:PORT. User and password have settings of their own; before the host, write "
+    "USER:PASSWORD@, with %2F for a slash."
+)
 _RUNNING: Final = "Look whether it runs, and at the address, its scheme (http or https) and its port."
 
 
@@ -78,11 +84,42 @@ class _Json(JSONSerializer):
             raise SerializationError(s, error) from error
 
 
-def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, retry_late: bool = False) -> Cluster:
+class _Transport(Transport):
+    """Asks other nodes for a while, if there are any, after one did not answer within `patience_s` seconds."""
+
+    def __init__(self, hosts: Any, *, patience_s: float, **options: Any) -> None:
+        super().__init__(hosts, **options)
+        self._patience_s = patience_s
+        self._asked = local()
+
+    def get_connection(self) -> Any:
+        """Choose a node."""
+        self._asked.connection, self._asked.began = super().get_connection(), perf_counter()
+        return self._asked.connection
+
+    def perform_request(self, *request: Any, **options: Any) -> Any:
+        """Send a request. The library leaves a late node alone only where it sends the request to another one."""
+        try:
+            return super().perform_request(*request, **options)
+        except ConnectionTimeout:
+            if perf_counter() - self._asked.began >= self._patience_s:
+                self.mark_dead(self._asked.connection)
+            raise
+
+
+def connect(
+    address: ClusterAddress,
+    *,
+    timeout_s: float,
+    connections: int = 4,
+    retry_late: bool = False,
+    patience_s: float | None = None,
+) -> Cluster:
     """Connect, and check that this is OpenSearch of a version that can be used.
 
     A request that a node refuses, or can't be sent to it, is sent to another one; with `retry_late` one that is late as
-    well. `connections` are kept open to each node. Raises ClusterError, with what to do.
+    well. A node that does not answer for `patience_s`, by default `timeout_s`, is left alone for a minute, if there are
+    others. `connections` are kept open to each node. Raises ClusterError, with what to do.
     """
     urls, name = _urls(address)
     _check_authority(address.ca_file)
@@ -94,6 +131,8 @@ def connect(address: ClusterAddress, *, timeout_s: float, connections: int = 4, 
         timeout=timeout_s,
         max_retries=max(2, len(urls)),
         retry_on_timeout=retry_late,
+        transport_class=_Transport,
+        patience_s=timeout_s if patience_s is None else patience_s,
         pool_maxsize=connections,
         ca_certs=None if address.ca_file is None else str(address.ca_file),
     )
@@ -127,16 +166,24 @@ def _credentials(address: ClusterAddress) -> dict[str, str]:
 def _urls(address: ClusterAddress) -> tuple[list[str], str]:
     """The addresses, and the same without credentials."""
     urls = [url.strip().rstrip("/") for url in address.urls.split(",") if url.strip()]
-    parts = [urlsplit(url) for url in urls]
-    names = [f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path}" for part in parts]
-    for part, name in zip(parts, names, strict=True):
-        if part.scheme not in ("http", "https") or not part.hostname:
-            raise ClusterError(
-                f"{name!r} is no address of a cluster.", remedy="Write http://HOST:PORT or https://HOST:PORT."
-            )
     if not urls:
-        raise ClusterError("There is no address of a cluster.", remedy="Write http://HOST:PORT or https://HOST:PORT.")
-    return urls, ", ".join(names)
+        raise ClusterError("There is no address of a cluster.", remedy=_ADDRESS)
+    return urls, ", ".join(_name(number, url) for number, url in enumerate(urls, 1))
+
+
+def _name(number: int, url: str) -> str:
+    """An address without credentials. ClusterError, which does not repeat the address, since it may have a password."""
+    try:
+        part = urlsplit(url)
+        fits = part.scheme in ("http", "https") and bool(part.hostname) and part.port != 0
+        fits = fits and not (part.query or part.fragment or "@" in part.path)
+    except ValueError:  # of the host or the port; it repeats them
+        fits = False
+    if not fits:
+        raise ClusterError(f"Address {number} of the cluster can't be used.", remedy=_ADDRESS)
+    if (part.username is None) != (part.password is None) or part.username == "":
+        raise ClusterError(f"Address {number} of the cluster has a user without a password.", remedy=_ADDRESS)
+    return f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path}"
 
 
 def _version(found: Any, name: str) -> tuple[int, int]:

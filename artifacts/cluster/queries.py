@@ -140,4 +140,6 @@ def _condition(texts: Any) -> Query:
         raise ValueError(f"unknown operator: {operator}")
     number = float if operator == "number" else int
     low, high = number(next(texts)), number(next(texts))
+    if low == np.inf or high == -np.inf:  # JSON has no infinity, and no document has this value
+        return _NOTHING
     return {"range": {field: {name: value for name, value in (("gte", low), ("lte", high)) if abs(value) < np.inf}}}

@@ -5,6 +5,7 @@ document's ordinal is its position in the order of writing, from 0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -179,7 +180,13 @@ class LegGroup(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the cluster did not answer the last trip; None if it did."""
+        """Why the cluster did not answer the last trip, or what of the index is lost; None if all is well."""
+
+    def probe(self) -> None:
+        """Ask the cluster, at most once a second, so that `problem` is of now."""
+
+    def within(self, until: float) -> AbstractContextManager[None]:
+        """End by `until` what this thread asks for in the block, such as documents."""
 
     def search(
         self, names: Iterable[LegName], query: EncodedQuery, count: int, among: DocumentFilter | None, until: float
@@ -192,7 +199,7 @@ class LegGroup(Protocol):
         """Score given documents in each leg as `Leg.scores` does."""
 
     def present_index(self) -> str:
-        """Name the index that the alias stands for now; the one that is searched if the cluster can't be asked."""
+        """Name the index that the alias stands for now; the one that is searched if that can't be told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,51 +4,28 @@ An engine searches one index by its own name, never by the alias, so that all of
 while the alias is switched. `EngineHolder` then opens another engine.
 """
 
-from collections.abc import Iterable, Mapping
-from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
-from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
-from lightretriever.artifacts.cluster.queries import (
-    Query,
-    dense_search,
-    of_ordinals,
-    read_hits,
-    sparse_search,
-    word_search,
-)
-from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta, read_features
-from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
-from lightretriever.artifacts.sparse.bm25 import words_of
+from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.jvm import start_jvm
-from lightretriever.service.backends.base import (
-    Backends,
-    ClusterPlace,
-    DocumentFilter,
-    EncodedQuery,
-    Ordinals,
-    ScoredDocuments,
-    Scores,
-)
+from lightretriever.service.backends.base import Backends
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
+from lightretriever.service.backends.opensearch_legs import ClusterLeg, ClusterLegs
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
-__all__ = ["ClusterLeg", "ClusterLegs", "open_cluster"]
+__all__ = ["open_cluster"]
 
-T = TypeVar("T")
-
-_BACKEND: Final = "opensearch"
 _OPEN_S: Final = 10.0
 
 
 def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
-    """Open the index that the settings name. ClusterError if it can't be used or has another bundle than this one,
+    """Open the index that the settings name. ClusterError if it can't be used, BundleError if it has another bundle,
     SettingsError if a cluster can't find `max_candidates`."""
     if settings.max_candidates > MOST_FOUND:
         raise SettingsError(
@@ -63,7 +40,10 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
         settings.opensearch_api_key,
         settings.opensearch_ca_file,
     )
-    cluster = connect(address, timeout_s=_OPEN_S, connections=settings.threads())
+    deadline_s = settings.deadline_ms / 1e3
+    cluster = connect(
+        address, timeout_s=_OPEN_S, connections=settings.threads(), patience_s=min(_OPEN_S, deadline_s / 2)
+    )
     try:
         index = only_index(cluster, alias)
         meta = read_meta(cluster, index)
@@ -73,7 +53,7 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
     except BaseException:
         cluster.close()
         raise
-    group = ClusterLegs(cluster, alias, index, meta, settings.deadline_ms / 1e3)
+    group = ClusterLegs(cluster, alias, index, meta, deadline_s)
     documents = ClusterDocuments(group)
     names: list[LegName] = ["dense", "sparse", "bm25"] if meta.words else ["dense", "sparse"]
     return Backends({name: ClusterLeg(group, name, documents) for name in names}, documents, group)
@@ -83,7 +63,7 @@ def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:
     """Refuse an index of another bundle, or of another version of this one."""
     manifest = bundle.manifest
     if meta.version != manifest.digest:
-        raise ClusterError(
+        raise BundleError(
             f"{alias} is {index}, which has version {meta.version[:12]} of {meta.bundle!r}; {bundle.path} is version "
             f"{manifest.digest[:12]} of {manifest.name!r}.",
             remedy="Push this bundle, or serve the one that the index was written from.",
@@ -93,204 +73,4 @@ def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:
         ("documents", meta.documents, manifest.documents),
     ):
         if found != expected:
-            raise ClusterError(f"{index} has {found} {name}, the bundle {expected}.", remedy="Push the bundle again.")
-
-
-class _LostError(ClusterError):
-    """The index, or a shard of it, is gone."""
-
-
-class ClusterLegs:
-    """The legs of one index: a `LegGroup`. Thread-safe."""
-
-    name: Final = _BACKEND
-
-    def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta, timeout_s: float) -> None:
-        """`timeout_s` is the time for a trip without a deadline. `close` closes the connections."""
-        version = ".".join(map(str, cluster.version))
-        self.place = ClusterPlace(cluster.name, version, alias, index, meta.engine)
-        self.problem: str | None = None
-        self.meta = meta
-        self._cluster = cluster
-        self._timeout_s = timeout_s
-
-    def search(
-        self,
-        names: Iterable[LegName],
-        query: EncodedQuery,
-        count: int,
-        among: DocumentFilter | None = None,
-        until: float | None = None,
-    ) -> dict[LegName, ScoredDocuments | Exception]:
-        """Find the best `count` documents of each leg. ValueError if `count` is below 1."""
-        if count < 1:
-            raise ValueError(f"k is {count}; it must be 1 or more.")
-        searches = {name: self._search(name, query, count, among) for name in names}
-        answers = zip(searches, self.ask(searches.items(), until), strict=True)
-        return {name: one if isinstance(one, Exception) else self._found(name, one) for name, one in answers}
-
-    def scores(
-        self, wanted: Mapping[LegName, Ordinals], query: EncodedQuery, until: float | None = None
-    ) -> dict[LegName, Scores | Exception]:
-        """Score given documents in each leg. ValueError for an unknown ordinal."""
-        for ordinals in wanted.values():
-            self.check(ordinals)
-        searches = {
-            name: self._search(name, query, max(1, ordinals.size), of_ordinals(ordinals), every=True)
-            for name, ordinals in wanted.items()
-        }
-        answers = zip(wanted.items(), self.ask(searches.items(), until), strict=True)
-        return {
-            name: one if isinstance(one, Exception) else _in_order(self._read(name, one), ordinals)
-            for (name, ordinals), one in answers
-        }
-
-    def ask_one(self, search: Query) -> Query:
-        """Send one search, and give its answer."""
-        return _result(self.ask([("documents", search)])[0])
-
-    def ask(self, searches: Iterable[tuple[str, Query]], until: float | None = None) -> list[Query | Exception]:
-        """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
-        fail."""
-        left = self._timeout_s if until is None else until - perf_counter()
-        if left <= 0:
-            raise TimeoutError("There was no time left to ask the cluster.")
-        # Partial results would lack a lost shard without an error.
-        header = {"index": self.place.index, "allow_partial_search_results": False}
-        over_shards = {**header, "search_type": "dfs_query_then_fetch"}  # counts the words of all shards first
-        body = [line for leg, one in searches for line in (over_shards if leg == "bm25" else header, one)]
-        params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
-        try:
-            with self._cluster.translated():
-                answer = self._cluster.client.msearch(body=body, params=params, request_timeout=left)
-        except ClusterTimeoutError as error:  # its deadline may have been short, so this is no problem of the cluster's
-            raise TimeoutError(str(error)) from error
-        except ClusterError as error:
-            self.problem = str(error)
-            raise
-        found = [self._failure(one) if "error" in one else one for one in answer["responses"]]
-        failed = [one for one in found if isinstance(one, Exception)]
-        lost = [one for one in failed if isinstance(one, _LostError)]
-        self.problem = str(lost[0]) if len(lost) == len(found) else None
-        if failed and len(failed) == len(found):
-            raise failed[0]
-        return found
-
-    def check(self, ordinals: Ordinals) -> None:
-        """ValueError for an ordinal that no document has."""
-        outside = ordinals[(ordinals < 0) | (ordinals >= self.meta.documents)]
-        if outside.size:
-            raise ValueError(f"document {outside[0]} is outside 0..{self.meta.documents - 1}")
-
-    @property
-    def count(self) -> int:
-        """Number of documents."""
-        return self.meta.documents
-
-    def present_index(self) -> str:
-        """Name the index that the alias stands for now; the one that is searched if the cluster can't be asked."""
-        try:
-            index = only_index(self._cluster, self.place.alias)
-        except ClusterError as error:
-            self.problem = str(error)
-            return self.place.index
-        self.problem = None
-        return index
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._cluster.close()
-
-    def _search(
-        self, name: LegName, query: EncodedQuery, count: int, among: Query | None, *, every: bool = False
-    ) -> Query:
-        if name == "dense":
-            if query.dense is None:
-                raise ValueError("the query was encoded without its dense vector")
-            return dense_search(query.dense, count, among)
-        if name == "sparse":
-            return sparse_search(query.terms, query.weights, count, among, large=self.meta.large, every=every)
-        return word_search(words_of([query.text])[0], count, among, every=every)
-
-    def _found(self, name: LegName, answer: Query) -> ScoredDocuments:
-        """Read what a leg found, without what negative weights bring to 0 or below."""
-        found = self._read(name, answer)
-        if name == "dense":
-            return found
-        return ScoredDocuments(found.ordinals[found.scores > 0], found.scores[found.scores > 0])
-
-    def _read(self, name: LegName, answer: Query) -> ScoredDocuments:
-        return ScoredDocuments(*read_hits(name, answer, self._cluster.version))
-
-    def _failure(self, entry: Query) -> Exception:
-        error, status = entry["error"], int(entry["status"])
-        cause = (error.get("root_cause") or [error])[0] if isinstance(error, dict) else {"reason": error}
-        reason = f"{cause.get('type')}: {cause.get('reason')}"
-        message = f"The cluster {self.place.address} answered {status} for {self.place.index}: {reason:.300}"
-        if "cancel" in reason:  # by `cancel_after_time_interval`
-            return TimeoutError(message)
-        return _LostError(message) if status == 404 or status >= 500 else ClusterError(message)
-
-
-class ClusterLeg:
-    """One leg of a `ClusterLegs`."""
-
-    backend: Final = _BACKEND
-
-    def __init__(self, group: ClusterLegs, name: LegName, documents: ClusterDocuments) -> None:
-        self.name: LegName = name
-        self._group = group
-        self._documents = documents
-
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
-        """Find the best `count` documents."""
-        return _result(self._group.search([self.name], query, count, among)[self.name])
-
-    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents; 0.0 in the sparse leg and BM25 for a document that shares no term."""
-        return _result(self._group.scores({self.name: ordinals}, query)[self.name])
-
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each term's share, from the documents' vectors or impacts; zeros for BM25."""
-        if self.name == "bm25":
-            return np.zeros((ordinals.size, query.terms.size), np.float32)
-        if self.name == "dense":
-            if query.parts is None:
-                raise ValueError("the query was encoded without the parts of its dense vector")
-            parts: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._vectors(ordinals), query.parts)
-            return parts
-        found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
-        impacts = [[row.get(term, 0) for term in query.terms.tolist()] for row in found]
-        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
-        shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
-        return shares
-
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,): (m, D) float32 of length 1."""
-        rows = self._vectors(ordinals)
-        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return unit
-
-    def close(self) -> None:
-        """Do nothing: the documents close the connections."""
-
-    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents as the bundle has them, quantised or not."""
-        rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
-        return rows.reshape(-1, self._group.meta.dimension)
-
-
-def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
-    """Give the scores of documents in the order given."""
-    scores = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
-    missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
-    if missing:
-        return ClusterError(f"Document {missing[0]} is no longer in the index.")
-    return np.array([scores[ordinal] for ordinal in ordinals.tolist()], np.float32)
-
-
-def _result(found: T | Exception) -> T:
-    """Give a result, or raise the exception in its place."""
-    if isinstance(found, Exception):
-        raise found
-    return found
+            raise BundleError(f"{index} has {found} {name}, the bundle {expected}.", remedy="Push the bundle again.")

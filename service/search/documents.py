@@ -11,7 +11,7 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from lightretriever.service.backends.base import DocumentStore
-from lightretriever.service.errors import SearchFailedError
+from lightretriever.service.errors import DeadlineError, SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
 __all__ = ["Documents", "list_terms", "reading"]
@@ -26,9 +26,11 @@ _CLAUSE: Final = re.compile(r"[.,;:!?](?:\s|$)|\s[(\[–-]")
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Log an error of the store, and raise SearchFailedError in its place."""
+    """Log an error of the store, and raise SearchFailedError in its place, or DeadlineError if it was late."""
     try:
         yield
+    except TimeoutError as error:
+        raise DeadlineError("The documents did not come in time. Allow more time, or ask for less.") from error
     except Exception as error:
         _log.error("documents failed", exc_info=error)
         raise SearchFailedError("The documents could not be read. The reason is in the log.") from error
@@ -37,7 +39,7 @@ def reading() -> Iterator[None]:
 class Documents:
     """Reads documents. A document's fields are the keys of its JSON object without `_id`.
 
-    Every method raises SearchFailedError if the store fails.
+    Every method raises SearchFailedError if the store fails, DeadlineError if it is late.
     """
 
     def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:

@@ -274,7 +274,7 @@ class SearchEngine:
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
         self._require_open()
         self._require_time(clock)
-        with clock.measure("fetch"):
+        with clock.measure("fetch"), self.parts.within(clock.arrived + self.settings.deadline_ms / 1e3):
             found = read(document_id)
         if found is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")

@@ -13,6 +13,7 @@ from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequ
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
+from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
@@ -69,7 +70,8 @@ class Search:
         self._rescore(query, table, legs)
         with self.clock.measure("fuse"):
             fused = self._fused(table, legs)
-        return self._answer(query, table, legs, fused, self._ranked(table, fused))
+        with self._parts.within(self._until(1.0)):
+            return self._answer(query, table, legs, fused, self._ranked(table, fused))
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
@@ -160,9 +162,13 @@ class Search:
         with self.clock.measure("rank"):
             documents = parts.documents.fetch(ordinals, names) if names else []
             values = {name: [fields.get(name) for _, fields in documents] for name in names}
-            vectors, require_time = partial(parts.dense.vectors, ordinals), partial(self._require_time, "diversify")
+            vectors, require_time = partial(self._vectors, ordinals), partial(self._require_time, "diversify")
             kinds, rerank = self._plan.kinds, partial(self._reranked, table)
             return ranked(request, fused, values, kinds, vectors, rerank, require_time)
+
+    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        with reading():
+            return self._parts.dense.vectors(ordinals)
 
     def _reranked(self, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
         """Ask the reranking model for the scores of the first columns; none if it is not to be asked, fails or is
@@ -257,6 +263,8 @@ class Search:
         for name in legs:
             try:
                 shares[name] = self._parts.legs[name].shares(query, ordinals)
+            except TimeoutError as error:
+                raise DeadlineError("There was no time left to explain the hits. Allow more time.") from error
             except Exception as error:
                 self._log_failure(name, error)
         return shares

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Self, cast
 
@@ -80,6 +81,10 @@ class Parts:
     def index(self) -> str | None:
         """The cluster's index that is searched; None on this machine."""
         return None if self.group is None else self.group.place.index
+
+    def within(self, until: float) -> AbstractContextManager[None]:
+        """End by the `perf_counter` time `until` what this thread asks of a cluster in the block, if there is one."""
+        return nullcontext() if self.group is None else self.group.within(until)
 
     def close(self) -> None:
         """Refuse calls and close the backends. Running calls end in their threads."""

@@ -20,8 +20,8 @@ from typing import Final, Self
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import BundleError, LightRetrieverError
-from lightretriever.service.errors import BundleRefusedError, NotReadyError
+from lightretriever.artifacts.errors import BundleError, ClusterError, LightRetrieverError
+from lightretriever.service.errors import BundleRefusedError, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -31,6 +31,8 @@ __all__ = ["EngineHolder"]
 _log = logging.getLogger(__name__)
 _JOIN_S: Final = 5.0
 _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of the serving engine
+
+_PASSING: Final = (ClusterError, SearchFailedError, DeadlineError, NotReadyError)  # errors of a cluster
 
 _Signature = tuple[tuple[str, int, int, int], ...]
 _Source = tuple[_Signature, str | None]
@@ -163,6 +165,8 @@ class EngineHolder:
             engine = self._prepared(folder)
         except Exception as error:
             stopping = self._stop.is_set()
+            if self.engine.parts.group is not None and isinstance(error, _PASSING):
+                self._handled = None  # so that it is tried again
             asked.set_exception(NotReadyError("The service stops.") if stopping else self._refused(error))
             return
         if engine is None:

@@ -178,7 +178,8 @@ def test_a_filter_changes_no_score(opened: Opened) -> None:
         whole = dict(zip(*(part.tolist() for part in found(opened, text, ALL)), strict=True))
         kept = {ordinal: score for ordinal, score in whole.items() if 2003 <= years[ordinal] <= 2010}
         assert dict(zip(among.ordinals.tolist(), among.scores.tolist(), strict=True)) == kept
-    assert found(opened, "music", ALL, ("number", "year", "1900.0", "1901.0")).ordinals.size == 0
+    for low, high in (("1900.0", "1901.0"), ("Infinity", "Infinity"), ("-Infinity", "-Infinity")):
+        assert found(opened, "music", ALL, ("number", "year", low, high)).ordinals.size == 0
 
 
 def test_a_count_below_one_is_refused(opened: Opened) -> None:

@@ -7,27 +7,36 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep
+from traceback import format_exception
 
 import pytest
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-from lightretriever.artifacts.errors import ClusterError
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 
 OPENSEARCH = json.dumps({"version": {"distribution": "opensearch", "number": "3.6.0"}})
 
 
 @contextmanager
 def answering(
-    body: str, status: int = 200, *, secure: tuple[Path, Path] | None = None, seen: list[str | None] | None = None
+    body: str,
+    status: int = 200,
+    *,
+    secure: tuple[Path, Path] | None = None,
+    seen: list[str | None] | None = None,
+    hung: threading.Event | None = None,
 ) -> Iterator[str]:
-    """A server that gives every request this answer, and notes who asks."""
+    """A server that gives every request this answer, but none while `hung` is set, and notes who asks."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the name is the library's
             if seen is not None:
                 seen.append(self.headers["authorization"])
+            while hung is not None and hung.is_set():
+                sleep(0.01)
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
@@ -98,9 +107,29 @@ def test_what_is_no_cluster_for_us_is_refused(body: str, status: int, message: s
     assert url in found
 
 
-@pytest.mark.parametrize("urls", ["", " , ", "localhost:9200", "ftp://host", "http://"])
+@pytest.mark.parametrize(
+    "urls",
+    [
+        *(
+            "",
+            " , ",
+            "localhost:9200",
+            "ftp://host",
+            "http://",
+            "http://host:abc",
+            "http://host:99999",
+            "http://host:0",
+        ),
+        *("http://[::1", "http://me@host:9200", "http://:s3cret@host:9200", "me:s3cret@host:9200"),
+        *(f"https://me:{secret}@host:9200" for secret in ("s3cret/x", "1/s3cret", "1?s3cret", "1#s3cret", "1,s3cret")),
+        "http://127.0.0.1:9,https://me:s3cret/x@host",
+    ],
+)
 def test_what_is_no_address_is_refused(urls: str) -> None:
-    assert "Write http://HOST:PORT or https://HOST:PORT." in refused(ClusterAddress(urls))
+    with pytest.raises(ClusterError) as error:
+        connect(ClusterAddress(urls), timeout_s=5)
+    assert error.value.remedy.startswith("Write http://HOST:PORT or https://HOST:PORT.")
+    assert "s3cret" not in "".join(format_exception(error.value))
 
 
 def test_nobody_listens() -> None:
@@ -113,6 +142,21 @@ def test_another_node_is_asked_if_one_is_down() -> None:
     with answering(OPENSEARCH) as url:
         for _ in range(3):
             connect(ClusterAddress(f"http://127.0.0.1:9,{url}/"), timeout_s=5).close()
+
+
+@pytest.mark.parametrize(("patience_s", "times"), [(0.0, 1), (100.0, 2)])
+def test_a_node_that_does_not_answer_is_left_alone(patience_s: float, times: int) -> None:
+    hung, seen = threading.Event(), list[str | None]()
+    with answering(OPENSEARCH) as url, answering(OPENSEARCH, seen=seen, hung=hung) as other:
+        cluster = connect(ClusterAddress(f"{url},{other}"), timeout_s=60, patience_s=patience_s)
+        seen.clear()
+        hung.set()
+        for _ in range(4):  # the nodes take turns
+            with suppress(ClusterTimeoutError), cluster.translated():
+                cluster.client.info(request_timeout=0.5)
+        hung.clear()
+        cluster.close()
+    assert len(seen) == times
 
 
 def test_an_older_version_that_can_be_used() -> None:

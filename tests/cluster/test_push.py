@@ -20,9 +20,10 @@ from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import Settings, load_settings
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.cluster import connected, remove_indexes
-from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 NAME = f"push-{os.getpid()}"
 Pushing = Callable[..., Pushed]
@@ -124,6 +125,18 @@ def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monke
     backends.close()
 
 
+def test_documents_with_more_terms_than_a_query_may_have(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.support.tiny.QUANTIZATION", 2_000)  # so an impact needs two clauses
+    words = [f"w{number}" for number in range(1_500)]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    documents = [TinyDocument(f"long-{first}", "", " ".join(words[first:]), 2000) for first in (0, 100, 400)]
+    bundle = make_tiny_bundle(tmp_path / "long", documents=documents, own_tokenizer=tokenizer)
+    assert pushed(bundle, cluster).documents == 3
+
+
 def test_a_changed_document_is_found(tiny_bundle: Bundle, cluster: Cluster) -> None:
     index = pushed(tiny_bundle, cluster).index
     dense, meta = tiny_bundle.dense(), read_meta(cluster, index)
@@ -163,9 +176,10 @@ def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: C
     assert "is no index on" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
     pushed(tiny_bundle, cluster)
     other = make_tiny_bundle(tmp_path / "other", seed=8)
-    found = refused(lambda: open_cluster(other, settings(cluster)))
-    assert tiny_bundle.manifest.digest[:12] in found
-    assert other.manifest.digest[:12] in found
+    with pytest.raises(BundleError) as error:
+        open_cluster(other, settings(cluster))
+    assert tiny_bundle.manifest.digest[:12] in str(error.value)
+    assert other.manifest.digest[:12] in str(error.value)
     with pytest.raises(SettingsError, match="at most 10000"):
         open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000))
     with pytest.raises(SettingsError, match="opensearch_index"):

@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import httpx2
@@ -24,7 +27,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live
 from tests.service.process import ROOT
-from tests.support.cluster import connected, remove_indexes
+from tests.support.cluster import Proxy, connected, proxied, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 NAME = f"service-{os.getpid()}"
@@ -104,6 +107,8 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
         {"filter": {"and": [{"field": "year", "gte": 2003}, {"not": {"field": "tag.one", "in": ["t0", "x"]}}]}},
         {"filter": {"or": [{"field": "day", "exists": False}, {"field": "year", "eq": 2004}]}},
         {"filter": {"field": "year", "gt": 9999}},
+        {"filter": {"field": "year", "gt": 1.7976931348623157e308}},
+        {"filter": {"field": "year", "lte": 1.7976931348623157e308}},
         {"diversity": 0.4, "boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
         {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
     ],
@@ -198,11 +203,93 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
     index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).index
     with SearchEngine.open(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
         engine.warm_up()
+        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         cluster.client.indices.delete(index=index)
         with pytest.raises(SearchFailedError):
             engine.search(SearchRequest(query="music"))
         with pytest.raises(NotReadyError, match=index):
             engine.require_ready()
+        assert engine.parts.group is not None
+        assert engine.parts.group.present_index() == other  # the cluster answers, but the index is no less lost
+        with pytest.raises(NotReadyError, match=index):
+            engine.require_ready()
+
+
+@contextmanager
+def behind(cluster: Cluster, settings: Settings, **others: Any) -> Iterator[tuple[Proxy, Settings]]:
+    """What stands before the cluster, and the settings of a service behind it."""
+    with proxied(cluster.name) as proxy:
+        yield proxy, settings.model_copy(update={"opensearch_url": proxy.url, **others})
+
+
+@pytest.mark.parametrize(
+    ("held", "request_"),
+    [
+        (b'"_source":["raw"]', {}),
+        (b'"_source":["raw"]', {"sort": {"field": "year"}}),
+        (b'"_source":["vector"]', {"diversity": 0.4}),
+        (b'"_source":["vector"]', {"explain": True}),
+        (b'"_source":["impacts"]', {"explain": True, "mode": "sparse"}),
+        (b'"aggs"', {"facets": ["tag.one"]}),
+    ],
+)
+def test_every_trip_has_the_time_of_the_request(
+    bundle: Bundle, settings: Settings, cluster: Cluster, held: bytes, request_: dict[str, Any]
+) -> None:
+    with behind(cluster, settings) as (proxy, slow), SearchEngine.open(bundle, slow) as engine:
+        engine.warm_up()
+        proxy.held = held
+        request = SearchRequest.model_validate({"query": "music", "deadline_ms": 2_000, **request_})
+        with ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(engine.search, request)
+            with pytest.raises(DeadlineError):
+                answer.result(30)  # the service's own deadline is twice as long
+            proxy.held = None
+        engine.require_ready()
+
+
+def test_a_leg_whose_vectors_can_not_be_read(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
+    with behind(cluster, settings) as (proxy, broken), SearchEngine.open(bundle, broken) as engine:
+        proxy.broken = b'"_source":["vector"]'
+        with pytest.raises(SearchFailedError):
+            engine.search(SearchRequest(query="music", diversity=0.4))
+
+
+def test_readiness_is_that_of_now(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
+    with behind(cluster, settings) as (proxy, own), SearchEngine.open(bundle, own) as engine:
+        engine.warm_up()
+        with live(create_app(engine)) as url:
+            ready = partial(httpx2.get, f"{url}/readyz", timeout=60)
+            assert ready().status_code == 200
+            proxy.broken = b"_msearch"
+            until(lambda: ready().status_code == 503)
+            proxy.broken = None
+            until(lambda: ready().status_code == 200)
+
+
+def test_a_swap_that_fails_in_passing_is_tried_again(
+    bundle: Bundle, settings: Settings, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, folder = f"{NAME}-passing", write_query_bundle(bundle, tmp_path / "query").path
+    push(bundle, cluster, name, replicas=0, skipped=int, written=int)
+    with (
+        behind(cluster, settings, opensearch_index=name) as (proxy, own),
+        EngineHolder.open(folder, own) as holder,
+    ):
+        holder.engine.warm_up()
+        proxy.broken = b"_msearch"
+        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
+        holder.start()
+        until(lambda: "bundle refused" in caplog.messages)
+        assert holder.engine.parts.index != other
+        proxy.broken = None
+        until(lambda: holder.engine.parts.index == other)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; the test run's own limit ends it."""
+    while not holds():
+        sleep(0.05)
 
 
 def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:

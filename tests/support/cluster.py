@@ -5,21 +5,25 @@ one stops it.
 """
 
 import fcntl
+import http.client
 import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 
-__all__ = ["connected", "remove_indexes", "shared_cluster"]
+__all__ = ["Proxy", "connected", "proxied", "remove_indexes", "shared_cluster"]
 
 _NEEDED = "set OPENSEARCH_URL, or OPENSEARCH_HOME to a folder with bin/cluster"
 
@@ -68,6 +72,58 @@ def remove_indexes(url: str, prefix: str) -> None:
         found = cluster.client.cat.indices(index=f"{prefix}*", format="json")
         for index in found:
             cluster.client.indices.delete(index=index["index"])
+
+
+class Proxy:
+    """What stands between a service and its cluster, at `url`: it holds requests whose path or body contains `held`
+    until that changes, and closes the connection of those that contain `broken`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.held: bytes | None = None
+        self.broken: bytes | None = None
+
+
+@contextmanager
+def proxied(url: str) -> Iterator[Proxy]:
+    """Pass requests on to a cluster."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the name is the library's
+            self.do_POST()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"] or 0))
+            text = self.path.encode() + body
+            while (held := proxy.held) is not None and held in text:
+                ended.wait(0.01)
+            if proxy.broken is not None and proxy.broken in text:
+                return
+            with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+                connection.request(self.command, self.path, body, {"content-type": self.headers["content-type"] or ""})
+                found = connection.getresponse()
+                content = found.read()
+            with suppress(OSError):  # that the service has hung up
+                self.send_response(found.status)
+                self.send_header("content-type", found.headers["content-type"] or "")
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    ended = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        proxy = Proxy(f"http://127.0.0.1:{server.server_address[1]}")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.held = None
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

@@ -1,0 +1,279 @@
+"""The legs of one index on an OpenSearch cluster, asked in one trip."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from threading import Lock
+from time import perf_counter
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.cluster.aliases import indexes_of
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.queries import (
+    Query,
+    dense_search,
+    of_ordinals,
+    read_hits,
+    sparse_search,
+    word_search,
+)
+from lightretriever.artifacts.cluster.schema import IndexMeta, read_features
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
+from lightretriever.artifacts.sparse.bm25 import words_of
+from lightretriever.service.backends.base import (
+    ClusterPlace,
+    DocumentFilter,
+    EncodedQuery,
+    Ordinals,
+    ScoredDocuments,
+    Scores,
+)
+from lightretriever.service.backends.opensearch_documents import ClusterDocuments
+from lightretriever.service.schemas import LegName
+
+__all__ = ["ClusterLeg", "ClusterLegs"]
+
+T = TypeVar("T")
+
+_BACKEND: Final = "opensearch"
+_PROBE_S: Final = 0.5  # time for a probe
+_BETWEEN_PROBES_S: Final = 1.0
+_UNTIL: Final = ContextVar[float | None]("until", default=None)
+
+
+class _LostError(ClusterError):
+    """The index, or a shard of it, is gone."""
+
+
+class ClusterLegs:
+    """The legs of one index: a `LegGroup`. Thread-safe."""
+
+    name: Final = _BACKEND
+
+    def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta, timeout_s: float) -> None:
+        """`timeout_s` is the time for a trip without a deadline. `close` closes the connections."""
+        version = ".".join(map(str, cluster.version))
+        self.place = ClusterPlace(cluster.name, version, alias, index, meta.engine)
+        self.meta = meta
+        self._unreachable: str | None = None
+        self._lost: str | None = None
+        self._probing = Lock()
+        self._probed = -_BETWEEN_PROBES_S
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+
+    def search(
+        self,
+        names: Iterable[LegName],
+        query: EncodedQuery,
+        count: int,
+        among: DocumentFilter | None = None,
+        until: float | None = None,
+    ) -> dict[LegName, ScoredDocuments | Exception]:
+        """Find the best `count` documents of each leg. ValueError if `count` is below 1."""
+        if count < 1:
+            raise ValueError(f"k is {count}; it must be 1 or more.")
+        searches = {name: self._search(name, query, count, among) for name in names}
+        answers = zip(searches, self.ask(searches.items(), until), strict=True)
+        return {name: one if isinstance(one, Exception) else self._found(name, one) for name, one in answers}
+
+    def scores(
+        self, wanted: Mapping[LegName, Ordinals], query: EncodedQuery, until: float | None = None
+    ) -> dict[LegName, Scores | Exception]:
+        """Score given documents in each leg. ValueError for an unknown ordinal."""
+        for ordinals in wanted.values():
+            self.check(ordinals)
+        searches = {
+            name: self._search(name, query, max(1, ordinals.size), of_ordinals(ordinals), every=True)
+            for name, ordinals in wanted.items()
+        }
+        answers = zip(wanted.items(), self.ask(searches.items(), until), strict=True)
+        return {
+            name: one if isinstance(one, Exception) else _in_order(self._read(name, one), ordinals)
+            for (name, ordinals), one in answers
+        }
+
+    def ask_one(self, search: Query) -> Query:
+        """Send one search, and give its answer."""
+        return _result(self.ask([("documents", search)])[0])
+
+    def ask(self, searches: Iterable[tuple[str, Query]], until: float | None = None) -> list[Query | Exception]:
+        """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
+        fail."""
+        until = _UNTIL.get() if until is None else until
+        left = self._timeout_s if until is None else until - perf_counter()
+        if left <= 0:
+            raise TimeoutError("There was no time left to ask the cluster.")
+        # Partial results would lack a lost shard without an error.
+        header = {"index": self.place.index, "allow_partial_search_results": False}
+        over_shards = {**header, "search_type": "dfs_query_then_fetch"}  # counts the words of all shards first
+        body = [line for leg, one in searches for line in (over_shards if leg == "bm25" else header, one)]
+        params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
+        try:
+            with self._cluster.translated():
+                answer = self._cluster.client.msearch(body=body, params=params, request_timeout=left)
+        except ClusterTimeoutError as error:  # its deadline may have been short, so this is no problem of the cluster's
+            raise TimeoutError(str(error)) from error
+        except ClusterError as error:
+            self._unreachable = str(error)
+            raise
+        self._unreachable = None
+        found = [self._failure(one) if "error" in one else one for one in answer["responses"]]
+        failed = [one for one in found if isinstance(one, Exception)]
+        lost = [one for one in failed if isinstance(one, _LostError)]
+        if len(failed) < len(found):
+            self._lost = None
+        elif len(lost) == len(found):
+            self._lost = str(lost[0])
+        if failed and len(failed) == len(found):
+            raise failed[0]
+        return found
+
+    @contextmanager
+    def within(self, until: float) -> Iterator[None]:
+        """End the trips that this thread makes in the block, and that have no time of their own, by `until`."""
+        before = _UNTIL.set(until)
+        try:
+            yield
+        finally:
+            _UNTIL.reset(before)
+
+    def check(self, ordinals: Ordinals) -> None:
+        """ValueError for an ordinal that no document has."""
+        outside = ordinals[(ordinals < 0) | (ordinals >= self.meta.documents)]
+        if outside.size:
+            raise ValueError(f"document {outside[0]} is outside 0..{self.meta.documents - 1}")
+
+    @property
+    def count(self) -> int:
+        """Number of documents."""
+        return self.meta.documents
+
+    @property
+    def problem(self) -> str | None:
+        """Why the cluster did not answer the last trip, or what of the index was lost at the last search."""
+        return self._unreachable or self._lost
+
+    def probe(self) -> None:
+        """Search for nothing, so that `problem` is of now; not if another probe has begun within the last second."""
+        if not self._probing.acquire(blocking=False):
+            return
+        try:
+            now = perf_counter()
+            if now >= self._probed + _BETWEEN_PROBES_S:
+                self._probed = now
+                with suppress(ClusterError, TimeoutError):  # it is a problem then, or only late
+                    self.ask([("documents", {"size": 0, "track_total_hits": False})], now + _PROBE_S)
+        finally:
+            self._probing.release()
+
+    def present_index(self) -> str:
+        """Name the index that the alias stands for now; the one that is searched if the cluster can't be asked, or if
+        the alias does not stand for one index."""
+        try:
+            found = indexes_of(self._cluster, self.place.alias)
+        except ClusterError as error:
+            self._unreachable = str(error)
+            return self.place.index
+        self._unreachable = None
+        return found[0] if len(found) == 1 else self.place.index
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._cluster.close()
+
+    def _search(
+        self, name: LegName, query: EncodedQuery, count: int, among: Query | None, *, every: bool = False
+    ) -> Query:
+        if name == "dense":
+            if query.dense is None:
+                raise ValueError("the query was encoded without its dense vector")
+            return dense_search(query.dense, count, among)
+        if name == "sparse":
+            return sparse_search(query.terms, query.weights, count, among, large=self.meta.large, every=every)
+        return word_search(words_of([query.text])[0], count, among, every=every)
+
+    def _found(self, name: LegName, answer: Query) -> ScoredDocuments:
+        """Read what a leg found, without what negative weights bring to 0 or below."""
+        found = self._read(name, answer)
+        if name == "dense":
+            return found
+        return ScoredDocuments(found.ordinals[found.scores > 0], found.scores[found.scores > 0])
+
+    def _read(self, name: LegName, answer: Query) -> ScoredDocuments:
+        return ScoredDocuments(*read_hits(name, answer, self._cluster.version))
+
+    def _failure(self, entry: Query) -> Exception:
+        error, status = entry["error"], int(entry["status"])
+        cause = (error.get("root_cause") or [error])[0] if isinstance(error, dict) else {"reason": error}
+        reason = f"{cause.get('type')}: {cause.get('reason')}"
+        message = f"The cluster {self.place.address} answered {status} for {self.place.index}: {reason:.300}"
+        if "cancel" in reason:  # by `cancel_after_time_interval`
+            return TimeoutError(message)
+        return _LostError(message) if status == 404 or status >= 500 else ClusterError(message)
+
+
+class ClusterLeg:
+    """One leg of a `ClusterLegs`."""
+
+    backend: Final = _BACKEND
+
+    def __init__(self, group: ClusterLegs, name: LegName, documents: ClusterDocuments) -> None:
+        self.name: LegName = name
+        self._group = group
+        self._documents = documents
+
+    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
+        """Find the best `count` documents."""
+        return _result(self._group.search([self.name], query, count, among)[self.name])
+
+    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+        """Score given documents; 0.0 in the sparse leg and BM25 for a document that shares no term."""
+        return _result(self._group.scores({self.name: ordinals}, query)[self.name])
+
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give each term's share, from the documents' vectors or impacts; zeros for BM25."""
+        if self.name == "bm25":
+            return np.zeros((ordinals.size, query.terms.size), np.float32)
+        if self.name == "dense":
+            if query.parts is None:
+                raise ValueError("the query was encoded without the parts of its dense vector")
+            parts: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._vectors(ordinals), query.parts)
+            return parts
+        found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
+        impacts = [[row.get(term, 0) for term in query.terms.tolist()] for row in found]
+        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
+        shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
+        return shares
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,): (m, D) float32 of length 1."""
+        rows = self._vectors(ordinals)
+        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
+
+    def close(self) -> None:
+        """Do nothing: the documents close the connections."""
+
+    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents as the bundle has them, quantised or not."""
+        rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
+        return rows.reshape(-1, self._group.meta.dimension)
+
+
+def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
+    """Give the scores of documents in the order given."""
+    scores = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
+    missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
+    if missing:
+        return ClusterError(f"Document {missing[0]} is no longer in the index.")
+    return np.array([scores[ordinal] for ordinal in ordinals.tolist()], np.float32)
+
+
+def _result(found: T | Exception) -> T:
+    """Give a result, or raise the exception in its place."""
+    if isinstance(found, Exception):
+        raise found
+    return found
