@@ -114,14 +114,20 @@ def encode(
     with running("encode", as_json=as_json) as job:
         loaded, own = recipe_of(context), None if part is None else Part.parse(part)
         stages = _stages()
+        model, converted = loaded.model.path, loaded.work / "model" / "converted.json"
+        if own is not None and model.endswith(".gguf") and not converted.is_file():
+            raise RecipeError(
+                f"--part is {part}, but {model} is not converted yet, which one process has to do.",
+                remedy="Run `table` first.",
+            )
         with work_lock(loaded.work, shared=own is not None):
             encoding = stages.run_encode(loaded, stages.load_recipe_encoder(loaded), own)
         job.summary = encode_summary(encoding)
         report_skipped(encoding.skipped, cut=job.summary.cut)
         missing = encoding.store.missing_parts()
-        job.summary.next = next_command(context, "encode" if missing else next_stage(loaded), recipe)
         if missing:
-            job.summary.next += f" --part {missing[0]}"
+            context.params["part"] = missing[0]
+        job.summary.next = next_command(context, "encode" if missing else next_stage(loaded), recipe)
 
 
 def refine(
@@ -193,12 +199,12 @@ def build(
                 stages.run_tables(loaded, encoder)
             encoding = stages.run_encode(loaded, encoder)
             if loaded.distil is not None:  # the tables are fitted to the encoded corpus
-                stages.run_tables(loaded, encoder)
+                stages.run_tables(loaded, encoder, encoding)
             if loaded.refine is not None:
                 for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():
                     typer.echo(line, err=True)
             bundle = _bundle(context, "build", loaded, overwrite)
-            job.summary = bundle.model_copy(update=encoding.counts._asdict())
+            job.summary = bundle.model_copy(update={**encoding.counts._asdict(), "doubtful": encoding.doubtful})
             _compare_with_bm25(context, loaded)
 
 

@@ -129,7 +129,7 @@ class EncodeSummary(Summary):
 
 class BundleSummary(Summary):
     """Of `index` and `build`: `version` is the manifest's digest, the other counts are those of `encode`; `index` has
-    null for `reused`, `encoded` and `removed`."""
+    null for `reused`, `encoded`, `removed` and `doubtful`."""
 
     command: Literal["index", "build"]
     name: str
@@ -139,6 +139,7 @@ class BundleSummary(Summary):
     encoded: int | None = None
     removed: int | None = None
     skipped: int
+    doubtful: int | None = None
     cut: int
     dimension: int
     tokens: int

@@ -89,6 +89,8 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
+            if math.isinf(value):
+                raise ValueError(f"{value!r} is no number of JSON")
             return None if math.isnan(value) else value
         case Decimal():
             return _number(value)

@@ -1,6 +1,7 @@
 """A corpus of the rows of tables: which column is the id, the title and the text; all others become fields."""
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -176,10 +177,16 @@ def _joined(row: Row, names: tuple[str, ...]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
+def _finite(name: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f'column "{name}": {value!r} is beyond the numbers that JSON has')
+    return value
+
+
 def _number(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     digits = value.strip()
     if not _NUMBER.fullmatch(digits):
         raise ValueError(f'column "{name}": {value!r:.80} is no number')
-    return int(digits) if digits.lstrip("+-").isdecimal() and len(digits) < 19 else float(digits)
+    return int(digits) if digits.lstrip("+-").isdecimal() else _finite(name, float(digits))

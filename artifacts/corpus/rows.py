@@ -69,6 +69,11 @@ def table_files(source: Path) -> tuple[list[Path], int] | None:
     except OSError:  # whoever reads its texts says why
         return None
     if isinstance(shards := _json(source / "state.json").get("_data_files"), list):
+        if not all(isinstance(shard, dict) and "filename" in shard for shard in shards):
+            raise CorpusError(
+                f"{readable(source / 'state.json')}: an entry of _data_files has no filename.",
+                remedy="Save the dataset again, or give its Arrow file itself.",
+            )
         names = [Path(str(shard["filename"])).name for shard in shards]
         others = {entry.name for entry in entries} - {*names, "state.json", "dataset_info.json"}
         return [source / name for name in names], len(others)
@@ -226,7 +231,9 @@ def _text_lines(file: io.BufferedReader) -> Iterator[str]:
         number += 1
         try:
             yield read_text(line)
-        except UnicodeDecodeError as error:
+        except ValueError as error:
+            if not isinstance(error, UnicodeDecodeError):
+                raise ValueError(f"line {number}: {error}") from error
             byte = error.object[error.start]
             what = f"line {number}: not UTF-8 (byte 0x{byte:02x}); convert it, as by `iconv -f WINDOWS-1252 -t UTF-8`"
             raise ValueError(what) from error

@@ -69,9 +69,10 @@ class EncodedShard:
         )
 
     def row(self, number: int) -> EncodedRow:
-        """A text of it."""
+        """A text of it, copied, so that it doesn't keep the shard in memory."""
         part = slice(self.indptr[number], self.indptr[number + 1])
-        return EncodedRow(self.dense[number], self.terms[part], self.impacts[part], bool(self.cut[number]))
+        terms, impacts = self.terms[part].copy(), self.impacts[part].copy()
+        return EncodedRow(self.dense[number].copy(), terms, impacts, bool(self.cut[number]))
 
 
 class Part(NamedTuple):
@@ -118,7 +119,9 @@ class ShardStore:
         Raises ResumeError, naming each difference, when the directory was begun with another plan.
         """
         check_plan(path / "plan.json", plan)
-        return cls(path)
+        store = cls(path)
+        store.plan = plan  # that of the file may be another's by now, who began at the same time
+        return store
 
     @cached_property
     def plan(self) -> dict[str, Any]:

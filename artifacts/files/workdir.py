@@ -51,13 +51,13 @@ def check_plan(
     """Begin a job by writing its plan, or go on with one that was begun with the same plan.
 
     `plan` names every input and setting that changes the output. The list under the key `growing` may have got longer
-    since. Where nothing but the `documents` differ, `renew` removes what was made of the earlier ones, and the job
-    begins again. Raises ResumeError that names each other difference.
+    since, or shorter at its end. Where nothing but the `documents` differ, `renew` removes what was made of the earlier
+    ones, and the job begins again. Raises ResumeError that names each other difference.
     """
     begun = read_json(file) if file.is_file() else plan
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
-    if growing is not None and growing in keys and plan[growing][: len(begun.get(growing, []))] == begun.get(growing):
-        keys.remove(growing)
+    if growing in keys:
+        keys = [key for key in keys if key != growing or not _one_begins_the_other(begun.get(key), plan.get(key))]
     if keys == ["documents"] and renew is not None:
         renew()
     elif keys:
@@ -68,6 +68,10 @@ def check_plan(
         )
     if begun is plan or begun != plan:
         write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _one_begins_the_other(one: Any, other: Any) -> bool:
+    return isinstance(one, list) and isinstance(other, list) and all(a == b for a, b in zip(one, other, strict=False))
 
 
 def read_json(file: Path) -> dict[str, Any]:

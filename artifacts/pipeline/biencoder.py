@@ -18,7 +18,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, library_class, loading, module_folders, route
 from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
-from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
+from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
@@ -28,6 +28,8 @@ from tokenizers import Tokenizer
 __all__ = ["BiEncoder", "load_biencoder"]
 
 _BATCH = 64
+#: Files of its modules that decide how a text is read, beside the tokenizer of queries.
+_READING = ("tokenizer.json", "sentence_bert_config.json")
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,12 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     except BundleError as error:
         raise ModelError(error.message) from error
     longest = route(model, "document")[0].max_seq_length
-    settings = (tokenizer.sha256, longest, json.dumps(model.prompts, sort_keys=True), weights, lowercase)
+    prompts = json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
+    settings = (tokenizer.sha256, longest, prompts, weights, lowercase)
+    folders = module_folders(local_folder(path))
     encoder = BiEncoder(
         name=Path(path).name,
-        fingerprint=fingerprint(module_folders(local_folder(path)), *settings),
+        fingerprint=fingerprint(folders, *settings, *(hashes(one, _READING) for one in folders)),
         tokenizer=tokenizer,
         tokenizer_json=content,
         device=model.device,

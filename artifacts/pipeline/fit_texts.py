@@ -82,20 +82,21 @@ def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
     """
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    shards = list(ShardStore(recipe.work / "encode"))
-    vectors = np.concatenate([shard.dense for shard in shards])
-    drawn = np.random.default_rng(settings.seed).permutation(len(vectors))[: settings.documents]
+    store = ShardStore(recipe.work / "encode")
+    drawn = np.random.default_rng(settings.seed).permutation(store.totals().documents)[: settings.documents]
     places = {int(row): place for place, row in enumerate(drawn)}
     texts = [""] * len(drawn)
+    vectors = np.zeros((len(drawn), recipe.index.dimension or facts["hidden_size"]), dtype=np.float32)
     documents = iter(recipe.corpus.open())
-    for row, encoded in enumerate(document_id for shard in shards for document_id in shard.ids):
-        document = next_document(documents, encoded)
-        if row in places:
-            texts[places[row]] = document.full_text
+    encoded = ((document_id, shard.dense[row]) for shard in store for row, document_id in enumerate(shard.ids))
+    for number, (document_id, vector) in enumerate(encoded):
+        document = next_document(documents, document_id)
+        if (place := places.get(number)) is not None:
+            texts[place], vectors[place] = document.full_text, vector[: vectors.shape[1]]
     no_document_left(documents)
-    bags = _tokens(tokenizer, texts, recipe.encode.max_length)
+    bags = _tokens(tokenizer, texts, store.plan["max_length"])
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
-    cut = vectors[drawn[kept], : recipe.index.dimension].astype(np.float32)
+    cut = vectors[kept]
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
     return FitTexts(Bags.of([bags[place] for place in kept]), unit, unit, min(settings.held_out, len(kept) // 10))
 

@@ -58,37 +58,42 @@ class GivenVectors:
         if ids is not None:
             _check_ids(ids, corpus)
         _check_norms(vectors, corpus)
-        return cls(vectors, *cls(vectors)._compare(encoder, corpus))
+        return cls(vectors, *_compare(vectors, encoder, corpus))
 
     def of_documents(self, first: int, count: int) -> npt.NDArray[np.float32]:
         """The vectors of `count` documents from the place `first` of the corpus on, (n, H), made of length 1."""
-        rows = np.asarray(self.vectors[first : first + count], dtype=np.float32)
-        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return unit
+        return _unit(self.vectors[first : first + count])
 
-    def _compare(self, encoder: Encoder, corpus: Corpus) -> tuple[int, str]:
-        """Compare some rows with the encoder's own: how many are bad, and what to say of them. Raises RecipeError where
-        they are too many."""
-        last = len(self.vectors) - 1
-        drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
-        rows = np.unique([0, last, *drawn])
-        wanted = set(rows.tolist())
-        documents = [document for row, document in enumerate(corpus) if row in wanted]
-        given = np.concatenate([self.of_documents(row, 1) for row in rows.tolist()])
-        made = encoder.encode_documents([document.full_text for document in documents]).dense
-        cosines = (given * made).sum(axis=1)
-        bad = np.flatnonzero(cosines < _LEAST_COSINE)
-        if not len(bad):
-            return 0, ""
-        doubt = (
-            f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the corpus' "
-            f'documents. The first of them is row {rows[bad[0]]}, document "{documents[bad[0]].id}", with a cosine of '
-            f"{cosines[bad[0]]:.2f} (at least {_LEAST_COSINE})."
-        )
-        if len(bad) > _MOST_BAD * len(rows):
-            remedy = "Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order."
-            raise RecipeError(doubt, remedy=remedy)
-        return len(bad), doubt
+
+def _unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    rows = np.asarray(vectors, dtype=np.float32)
+    unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def _compare(vectors: npt.NDArray[np.floating], encoder: Encoder, corpus: Corpus) -> tuple[int, str]:
+    """Compare some rows with the encoder's own: how many are bad, and what to say of them. Raises RecipeError where
+    they are too many."""
+    last = len(vectors) - 1
+    drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
+    rows = np.unique([0, last, *drawn])
+    wanted = set(rows.tolist())
+    documents = [document for row, document in enumerate(corpus) if row in wanted]
+    given = _unit(vectors[rows])
+    made = encoder.encode_documents([document.full_text for document in documents]).dense
+    cosines = (given * made).sum(axis=1)
+    bad = np.flatnonzero(cosines < _LEAST_COSINE)
+    if not len(bad):
+        return 0, ""
+    doubt = (
+        f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the corpus' "
+        f'documents. The first of them is row {rows[bad[0]]}, document "{documents[bad[0]].id}", with a cosine of '
+        f"{cosines[bad[0]]:.2f} (at least {_LEAST_COSINE})."
+    )
+    if len(bad) > _MOST_BAD * len(rows):
+        remedy = "Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order."
+        raise RecipeError(doubt, remedy=remedy)
+    return len(bad), doubt
 
 
 def _check_ids(path: Path, corpus: Corpus) -> None:

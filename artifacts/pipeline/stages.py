@@ -129,12 +129,13 @@ def run_encode(recipe: Recipe, encoder: Encoder, part: Part | None = None) -> En
     return encode_corpus(encoder, corpus, settings, folder, vectors=vectors, ids=ids, part=part)
 
 
-def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
+def run_tables(recipe: Recipe, encoder: Encoder, encoding: Encoding | None = None) -> dict[str, Path]:
     """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept, but with
     `distil` those that were fitted to other documents.
 
     The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
-    With `distil`, the corpus is encoded next, and the tables are fitted to what the encoder makes of whole texts.
+    With `distil`, the corpus is encoded next, unless `encoding` has it, and the tables are fitted to what the encoder
+    makes of whole texts.
     Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
     Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
     fit to.
@@ -142,7 +143,8 @@ def run_tables(recipe: Recipe, encoder: Encoder) -> dict[str, Path]:
     folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
     make_heads(recipe, encoder, _where(encoder))
     if recipe.distil is not None:
-        return _fit_distilled(recipe, recipe.distil, encoder, folders)
+        encoding = encoding or run_encode(recipe, encoder)
+        return _fit_distilled(recipe, recipe.distil, encoder, folders, encoding.store.documents)
     weights = _row_weights(recipe, encoder)
     plan = {"model": encoder.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
     if weights is not None:
@@ -222,11 +224,11 @@ def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | Non
 
 
 def _fit_distilled(
-    recipe: Recipe, distil: DistilTableRecipe, encoder: Encoder, folders: Mapping[str, Path]
+    recipe: Recipe, distil: DistilTableRecipe, encoder: Encoder, folders: Mapping[str, Path], documents: Any
 ) -> dict[str, Path]:
     plan = {
         "model": encoder.fingerprint,
-        "documents": run_encode(recipe, encoder).store.documents,
+        "documents": documents,
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
         "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
         **_where(encoder),

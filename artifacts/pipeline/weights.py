@@ -26,6 +26,7 @@ __all__ = [
     "centre_head_rows",
     "convert_gguf",
     "fingerprint",
+    "hashes",
     "load_causal_lm",
     "local_folder",
     "merge_adapter",
@@ -116,9 +117,14 @@ def fingerprint(folders: Iterable[Path], *settings: object) -> str:
     """SHA-256 over the decisive files of `folders`, and every setting that changes a vector."""
     digest = hashlib.sha256(json.dumps([str(setting) for setting in settings]).encode())
     for folder in folders:
-        files = sorted({file for pattern in DECISIVE for file in folder.glob(pattern)})
-        digest.update(json.dumps([[file.name, file_sha256(file)] for file in files]).encode())
+        digest.update(json.dumps(hashes(folder, DECISIVE)).encode())
     return digest.hexdigest()
+
+
+def hashes(folder: Path, patterns: Iterable[str]) -> list[list[str]]:
+    """Name and SHA-256 of the files in a folder that match any of the patterns, by name."""
+    files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
+    return [[file.name, file_sha256(file)] for file in files]
 
 
 def convert_gguf(gguf: Path, target: Path) -> Path:

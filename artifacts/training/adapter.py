@@ -93,10 +93,12 @@ class Adapter:
         return {name: parameter.detach().float().cpu().clone() for name, parameter in self.parameters.items()}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Set the trained weights."""
+        """Set the trained weights. The linear map stays as it is where `state` is from a stage before there was one.
+        Raises KeyError where `state` lacks others."""
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                parameter.copy_(state[name])
+                if name in state or name != "projection":
+                    parameter.copy_(state[name])
 
     def save(self, folder: Path, recipe: TrainRecipe, idf: npt.NDArray[np.float32] | None, card: str) -> None:
         """Write adapter, IDF and model card to `folder`, which takes the place of an adapter that is there when all is

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["MOST_POSITIVES", "data_report", "prepare", "print_data_report", "train_queries"]
+__all__ = ["MOST_POSITIVES", "corpus_hashes", "data_report", "prepare", "print_data_report", "train_queries"]
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
@@ -60,6 +60,11 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
             (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
         check_plan(folder / _PLAN, _plan(recipe, one))
     return [_prepared(recipe, one) for one in recipe.data.sets]
+
+
+def corpus_hashes(recipe: TrainRecipe) -> dict[str, str]:
+    """SHA-256 of each set's corpus file, as hex, by the set's name. Raises CorpusError where a set has none."""
+    return {one.name: file_sha256(find_file(one.path, "corpus")) for one in recipe.data.sets}
 
 
 def train_queries(recipe: TrainRecipe, count: int) -> list[str]:

@@ -28,7 +28,7 @@ from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card
-from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
+from lightretriever.artifacts.training.data import corpus_hashes, data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.processes import Processes
@@ -48,7 +48,8 @@ __all__ = ["CHECKPOINT", "Run", "read_progress"]
 
 CHECKPOINT = "checkpoint.pt"
 
-# What may change while a run goes on: places, and how a step is cut. The contents of the sets have plans of their own.
+# What may change while a run goes on: places, and how a step is cut. The corpora of the sets are in the plan by their
+# hashes; pairs and fitted rows have plans of their own.
 _NOT_IN_PLAN: Any = {
     "output": True,
     "work": True,
@@ -67,8 +68,8 @@ class Run:
     def __init__(self, recipe: TrainRecipe, processes: Processes) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
-        Raises ResumeError when the work directory was begun with another recipe, BundleError when something else than
-        an adapter is where it is to appear, and what loading and preparing raise.
+        Raises ResumeError when the work directory was begun with another recipe or other corpora, BundleError when
+        something else than an adapter is where it is to appear, and what loading and preparing raise.
         """
         self.recipe, self.processes = recipe, processes
         self._began = time.monotonic()
@@ -84,10 +85,12 @@ class Run:
             self._teacher = load_biencoder(recipe.teacher.path, device=device)
         dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
         self.adapter: Adapter = processes.in_turn(lambda: load_for_training(recipe, device, dimension))
+        self._check_stages()
         if processes.first:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
+            plan |= {"corpora": corpus_hashes(recipe)}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
         self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
@@ -98,7 +101,6 @@ class Run:
         self.average_length = 0.0 if counted is None else counted.mean_length
         self.progress = Progress()
         self.resume(self.adapter.optimizer())
-        self._check_finished()
         self._earlier_s = self.progress.elapsed_s
 
     def minutes(self) -> float:
@@ -127,7 +129,8 @@ class Run:
                 optimizer.load_state_dict(optimizer.state_dict() | {"state": content["optimizer"]})
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise _unusable(self._checkpoint_file, error) from error
-            self.progress = Progress(**content["progress"])
+            self.progress = self._whole(Progress(**content["progress"]))
+            self._forget_other_scores()
         if self.processes.first and self._log_file.is_file():
             os.truncate(self._log_file, self.progress.log_bytes)
 
@@ -180,16 +183,38 @@ class Run:
         """Write the best adapter, or the last one of a run without a development set."""
         if self.processes.first:
             best = self.recipe.work / "best.safetensors"
-            if best.is_file():
+            if self.progress.best is not None and best.is_file():
                 self.adapter.load(load_file(best))
             done = replace(self.progress, elapsed_s=self._elapsed_s())
             card = model_card(self.recipe, self.sets, done)
             self.adapter.save(self.recipe.output, self.recipe, self.idf, card)
         self.processes.wait()
 
-    def _check_finished(self) -> None:
-        """Raise ResumeError if the recipe gives a finished stage another number of steps than it took."""
-        for number, (stage, steps) in enumerate(zip(self.recipe.stages, self.progress.finished, strict=False)):
+    def _whole(self, progress: Progress) -> Progress:
+        """The progress of an older checkpoint may not tell of all finished stages: these took the recipe's steps."""
+        untold = self.recipe.stages[: progress.stage - len(progress.finished)]
+        return replace(progress, finished=[*(stage.steps for stage in untold), *progress.finished])
+
+    def _forget_other_scores(self) -> None:
+        """Forget the best score where a stage begins whose kind is not that of the stage before: the two have different
+        scores, or none, and the earlier weights are not to be taken for the later stage's."""
+        number, stages = self.progress.stage, self.recipe.stages
+        begins = self.progress.step == 0 and 0 < number < len(stages)
+        if begins and stages[number].kind != stages[number - 1].kind:
+            self.progress.best = self.progress.best_step = None
+
+    def _check_stages(self) -> None:
+        """Raise ResumeError if the recipe lacks a stage that has begun, or gives a finished one another number of steps
+        than it took."""
+        if not self._checkpoint_file.is_file():
+            return
+        progress, there = self._whole(read_progress(self.recipe.work)), len(self.recipe.stages)
+        if there < (begun := progress.stage + (progress.step > 0)):
+            raise ResumeError(
+                f"stages: {there} now, but {begun} have begun.",
+                remedy="Name them all; only a stage that has not begun can be taken back.",
+            )
+        for number, (stage, steps) in enumerate(zip(self.recipe.stages, progress.finished, strict=False)):
             if stage.steps != steps:
                 raise ResumeError(
                     f"stages.{number}.steps: {stage.steps:,} now, but this stage has ended after {steps:,} steps.",

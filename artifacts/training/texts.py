@@ -42,7 +42,7 @@ class TaughtTexts:
         processes: Processes,
     ) -> None:
         """Raises ValueError for a recipe without a teacher. Reading raises ResumeError where the work directory holds
-        vectors of other texts or of another teacher."""
+        vectors of another teacher."""
         if recipe.teacher is None:
             raise ValueError("the recipe has no teacher")
         self._backbone, self._teacher, self._processes = backbone, teacher, processes

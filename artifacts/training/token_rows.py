@@ -3,8 +3,15 @@
 A row per token of the *model's* vocabulary, in the bi-encoder's space, so that the mean of a query's rows points where
 the bi-encoder puts the query. The texts that they are fitted on are queries of the training sets and blocks of their
 documents.
+
+WORK/rows/DIGEST/plan.json    what the rows were fitted to; DIGEST is that of the settings, which stages may share
+WORK/rows/DIGEST/table.npy    the rows (V, D) float32
+WORK/rows/queries/            the bi-encoder's vectors of queries
+WORK/rows/singles/            those of single tokens
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit import Bags, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
@@ -56,15 +64,18 @@ def fit_rows(
 
     Tokens are drawn by the square root of their frequency in the texts; those that are in no text have the row that
     the bi-encoder gives the token by itself. Raises RecipeError where the texts are too few, and ResumeError where
-    `work` holds vectors of other queries.
+    `work` holds rows that were fitted to other texts by the same settings, or vectors of another bi-encoder.
     """
     documents = np.concatenate([vectors for _, vectors in blocks])
     read = [*(text for part, _ in blocks for text in part), *queries]
     bags = backbone.tokenizer.encode_batch(read)
     statistics = count_tokens(bags, backbone.vocab_size)
-    asked = teacher_vectors(teacher, queries, "", work / "queries")
-    file = work / "table.npy"
+    fit = settings.model_dump(mode="json", include={"queries", "blocks", "fit"})
+    folder = work / _digest(fit)[:16]
+    check_plan(folder / "plan.json", {**fit, "texts": _digest(read)})
+    file = folder / "table.npy"
     if not file.is_file():
+        asked = teacher_vectors(teacher, queries, "", work / "queries")
         singles = teacher_vectors(teacher, token_texts(backbone), "", work / "singles").astype(np.float32)
         targets = np.concatenate([documents, asked])
         order = np.random.default_rng(settings.fit.seed).permutation([n for n, ids in enumerate(bags) if len(ids)])
@@ -73,6 +84,10 @@ def fit_rows(
         write_array(file, fit_table(distinct_rows(singles, statistics), fitted, settings.fit).rows)
     frequencies = np.sqrt(statistics.frequencies[: backbone.embedded].astype(np.float64))
     return TokenRows(torch.from_numpy(read_array(file)), frequencies / frequencies.sum())
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def token_texts(backbone: Backbone) -> list[str]:

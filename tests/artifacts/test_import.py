@@ -380,3 +380,32 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, content: bytes) -> N
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'lightretriever-search[import]'" in done.stderr
+
+
+@pytest.mark.parametrize("digits", ["1234567890123456789", "9223372036854775807", "-9223372036854775808"])
+def test_whole_numbers_of_19_digits_are_kept(tmp_path: Path, digits: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"text,n\na,{digits}\n")
+    ((document,), _) = imported(path, Columns(number=("n",)))
+    assert document["n"] == int(digits)
+
+
+def test_an_infinite_number_names_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,n\na,1e999\n")
+    assert 'line 2: column "n": inf is beyond the numbers that JSON has' in refused(path, Columns(number=("n",)))
+    table = parquet(tmp_path / "a.parquet", [{"text": "a", "n": float("inf")}])
+    assert 'row 1: column "n": inf is no number of JSON' in refused(table, Columns())
+
+
+def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"_data_files": ["x.arrow"]}')
+    with pytest.raises(CorpusError, match="an entry of _data_files has no filename"):
+        table_files(tmp_path)
+
+
+def test_a_line_of_csv_that_is_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.corpus.lines.MAX_DOCUMENT_BYTES", 80)
+    path = tmp_path / "a.csv"
+    path.write_text("text,n\na,1\n" + "a" * 100 + ",2\n")
+    assert "line 3: a line has at most 80 bytes" in refused(path, Columns())

@@ -83,6 +83,22 @@ def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, folder
     assert load_biencoder(str(folder), device="cpu").fingerprint == encoder.fingerprint
 
 
+def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, folder: Path, tmp_path: Path) -> None:
+    """By the settings of each module, its tokenizer, and the prompt that stands before every text by default."""
+    found = {encoder.fingerprint}
+    for file in ("sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json"):
+        other = shutil.copytree(folder, tmp_path / file)
+        content = json.loads((other / file).read_text("utf-8"))
+        if file == "config_sentence_transformers.json":
+            content |= {"prompts": {"a": "say: ", "query": ""}, "default_prompt_name": "a"}
+            (other / file).write_text(json.dumps(content), encoding="utf-8")
+            found.add(load_biencoder(str(other), device="cpu").fingerprint)
+            content["default_prompt_name"] = None
+        (other / file).write_text(json.dumps(content, indent=7), encoding="utf-8")
+        found.add(load_biencoder(str(other), device="cpu").fingerprint)
+    assert len(found) == 5
+
+
 def test_the_fingerprint_sees_a_module_of_its_own_folder(encoder: BiEncoder, folder: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(folder, tmp_path / "copy"))
     assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint

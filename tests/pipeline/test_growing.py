@@ -197,6 +197,7 @@ def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> Non
     works[0] = tmp_path / "work"
     made = [summary("encode", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
     assert [one["shards"] for one in made] == [3, 3]
+    assert all(one["next"].count("--part") == 1 for one in made)
     assert made[1]["next"].endswith(" --part 3/3" if place == "shared" else " --part 2/3")
     failed = run("index", recipe, "--work", works[0])
     assert isinstance(failed.exception, ResumeError)
@@ -228,6 +229,21 @@ def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     assert len(list(store.path.glob("shard-*"))) > len(store.names())
     assert counts(summary("encode", recipe)) == (COUNT + 1, 0, 2)
     assert len(list(store.path.glob("shard-*"))) == len(store.names())
+
+
+def test_a_store_writes_under_its_own_plan_whatever_another_has_begun(tmp_path: Path) -> None:
+    one, other = (ShardStore.begin(tmp_path / name, {"top_k": 1}) for name in ("one", "other"))
+    (tmp_path / "other" / "plan.json").write_text('{"top_k": 2}')
+    assert other.name(["a"], [b"0" * 16]) == one.name(["a"], [b"0" * 16])
+
+
+def test_a_part_does_not_convert_a_model(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "learned")
+    content = yaml.safe_load(recipe.read_text())
+    recipe.write_text(yaml.safe_dump(content | {"model": {"path": str(tmp_path / "model.gguf"), "device": "cpu"}}))
+    failed = run("encode", recipe, "--part", "1/2").exception
+    assert isinstance(failed, RecipeError)
+    assert failed.remedy == "Run `table` first."
 
 
 @pytest.mark.parametrize("text", ["5/4", "0/3", "x", "1", "1/0", "-1/2", "1/2/3", "1.0/2", ""])

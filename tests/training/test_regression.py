@@ -1,8 +1,10 @@
 """Regression on a teacher: its losses, its texts, and a whole run, in one go, in slices and killed."""
 
+import copy
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.errors import ModelError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -116,7 +118,8 @@ def test_documents_and_tokens_of_the_adapter_lie_in_the_teachers_space(
     assert encoder.encode_queries(["say1"], "find").dense.shape == (1, 32)
     rows = token_rows(encoder, "find", tmp_path / "table")
     assert rows.shape == (backbone.vocab_size, 32)
-    fitted = torch.from_numpy(np.load(trained / "work" / "rows" / "table.npy"))
+    (table,) = (trained / "work" / "rows").glob("*/table.npy")
+    fitted = torch.from_numpy(np.load(table))
     assert fitted.shape == rows.shape
 
 
@@ -150,6 +153,40 @@ def test_steps_may_change_while_a_run_goes_on(toy: Path, tmp_path: Path) -> None
     content["stages"][0]["steps"] = 2
     assert train(TrainRecipe.model_validate(content))
     assert [step for step, _ in losses(tmp_path)] == [0, 1]
+
+
+def copied_sets(toy: Path, folder: Path) -> dict[str, Any]:
+    shutil.copytree(toy / "texts", folder / "texts")
+    return {"sets": [{"path": str(folder / "texts"), "instruction": "find"}]}
+
+
+def test_a_changed_corpus_is_refused(toy: Path, tmp_path: Path) -> None:
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path, data=copied_sets(toy, tmp_path)))
+    assert not train(recipe, minutes=0)
+    with (tmp_path / "texts" / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "new", "title": "", "text": "say1 and say2"}\n')
+    with pytest.raises(ResumeError, match=r"begun with other inputs \(corpora: "):
+        train(recipe, minutes=0)
+    assert len(losses(tmp_path)) == 1
+
+
+def test_rows_are_fitted_again_for_a_stage_with_other_settings_and_refused_for_other_queries(
+    toy: Path, tmp_path: Path
+) -> None:
+    content = recipe_of(toy, tmp_path, steps=1, data=copied_sets(toy, tmp_path))
+    assert train(TrainRecipe.model_validate(content))
+    (first,) = (tmp_path / "work" / "rows").glob("*/table.npy")
+    again = copy.deepcopy(content["stages"][0])
+    again["tokens"]["fit"]["epochs"] = 1
+    content["stages"].append(again)
+    assert train(TrainRecipe.model_validate(content))
+    (second,) = set((tmp_path / "work" / "rows").glob("*/table.npy")) - {first}
+    assert not np.array_equal(np.load(first), np.load(second))
+    content["stages"].append(again)
+    queries = tmp_path / "texts" / "queries.jsonl"
+    queries.write_text(queries.read_text().replace('"text": "', '"text": "with '))
+    with pytest.raises(ResumeError, match=r"rows/.*/plan\.json: .* \(texts: "):
+        train(TrainRecipe.model_validate(content))
 
 
 def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Sparse weights on top of BM25: its scores, its step, and a whole run."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.losses import bm25_scores
-from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.recipe import RegressionStage, TrainRecipe
 from lightretriever.artifacts.training.residual import PairVectors
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 from safetensors.torch import load_file
@@ -87,6 +90,48 @@ def test_a_run_in_slices_ends_with_the_result_of_one_run(toy: Path, tmp_path: Pa
     settings = json.loads((tmp_path / "whole" / "adapter" / "lightretriever.json").read_text())
     assert settings["bm25"] == {"factor": 2.0, "k1": 0.9, "b": 0.4}
     assert settings["sparse_positions"] == "inner"
+
+
+def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Path) -> None:
+    """It brings a linear map that the earlier checkpoint lacks, and no development score: its own weights are kept."""
+    recipe = recipe_of(toy, tmp_path)
+    assert train(recipe)
+    stages = [*recipe.stages, RegressionStage(kind="regression", steps=1, batch_size=8, every=1)]
+    longer = recipe.model_copy(update={"stages": stages})
+    work = shutil.copytree(tmp_path / "work", tmp_path / "other")
+    check_plan(work / "plan.json", read_json(work / "plan.json") | {"stages": stages_of(longer)}, growing="stages")
+    assert train(recipe.model_copy(update={"work": work}))  # it had not begun
+    assert train(longer)
+    trained = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    last = torch.load(tmp_path / "work" / "checkpoint.pt", weights_only=True)["weights"]
+    best = load_file(tmp_path / "work" / "best.safetensors")
+    for name, tensor in last.items():
+        if name != "projection":
+            assert torch.equal(trained[name.replace(".default", "")], tensor.bfloat16()), name
+    assert any(not torch.equal(tensor, last[name]) for name, tensor in best.items())
+    assert (tmp_path / "adapter" / "projection.safetensors").is_file()
+    assert "best on the development set" not in (tmp_path / "adapter" / "README.md").read_text()
+    plan = (tmp_path / "work" / "plan.json").read_bytes()
+    with pytest.raises(ResumeError, match="stages: 1 now, but 2 have begun") as refused:
+        train(recipe)
+    assert refused.value.remedy == "Name them all; only a stage that has not begun can be taken back."
+    assert (tmp_path / "work" / "plan.json").read_bytes() == plan
+
+
+def stages_of(recipe: TrainRecipe) -> Any:
+    return recipe.model_dump(mode="json", exclude={"stages": {"__all__": {"chunk_tokens", "steps", "every"}}})["stages"]
+
+
+def test_an_older_checkpoint_does_not_tell_the_steps_of_finished_stages(toy: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(toy, tmp_path)
+    assert train(recipe)
+    file = tmp_path / "work" / "checkpoint.pt"
+    content = torch.load(file, weights_only=True)
+    assert content["progress"].pop("finished") == [4]
+    torch.save(content, file)
+    shorter = recipe.stages[0].model_copy(update={"steps": 2})
+    assert train(recipe.model_copy(update={"stages": [*recipe.stages, shorter]}))
+    assert torch.load(file, weights_only=True)["progress"]["finished"] == [4, 2]
 
 
 def test_cosines_are_the_teachers(toy: Path, tmp_path: Path) -> None:
