@@ -115,7 +115,7 @@ function scoresElement(hit, best) {
   for (const [leg, name] of Object.entries(LEGS)) {
     if (leg === "bm25" && !hit.bm25) continue;
     const found = hit[leg], rank = found?.rank ? `rank ${found.rank}` : "not proposed";
-    scores.append(make("dt", `leg ${leg}`, name), make("dd", "", found ? `${rank} · score ${number(found.score)}` : "–"));
+    scores.append(make("dt", `leg ${leg}`, name), make("dd", "", found ? `${rank} · ${number(found.score)}` : "–"));
   }
   return scores;
 }

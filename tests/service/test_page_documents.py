@@ -67,7 +67,7 @@ def test_each_file_is_one_hit_with_names_and_units(page: Page) -> None:
     assert " kB" in facts
     assert "Last change: 2024-05-31" in facts
     expect(page.locator("#fields legend")).to_have_text("Installed (kB)")
-    expect(hits.first).to_contain_text(re.compile(r"Denserank \d+ · score 0\.\d+"))
+    expect(hits.first).to_contain_text(re.compile(r"Denserank \d+ · 0\.\d+"))
 
 
 @pytest.mark.parametrize("width", [360, 390])
