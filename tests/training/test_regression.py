@@ -93,6 +93,7 @@ def trained(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["end", "mean"])
 def test_the_model_comes_to_agree_with_the_teacher(toy: Path, tmp_path: Path, pooling: str) -> None:
     assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=40, pooling=pooling)))
@@ -123,6 +124,7 @@ def test_documents_and_tokens_of_the_adapter_lie_in_the_teachers_space(
     assert fitted.shape == rows.shape
 
 
+@pytest.mark.slow
 def test_slices_of_time_end_with_the_very_result_of_one_run(toy: Path, trained: Path, tmp_path: Path) -> None:
     recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
     while not train(recipe, minutes=0):  # every slice does one step
@@ -132,6 +134,7 @@ def test_slices_of_time_end_with_the_very_result_of_one_run(toy: Path, trained: 
     assert_same_adapter(tmp_path, trained)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_with_the_very_result_of_one_run(toy: Path, trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path)))
@@ -147,6 +150,7 @@ def test_a_run_that_was_killed_ends_with_the_very_result_of_one_run(toy: Path, t
     assert [loss for _, loss in losses(tmp_path)] == pytest.approx([loss for _, loss in losses(trained)], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_steps_may_change_while_a_run_goes_on(toy: Path, tmp_path: Path) -> None:
     content = recipe_of(toy, tmp_path)
     assert not train(TrainRecipe.model_validate(content), minutes=0)
