@@ -169,7 +169,7 @@ def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: s
     """Neither log lines nor the line that says it is ready can be written."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-c", SCRIPT, str(tiny_path), "127.0.0.1", str(port), str(workers)]
+    command = [sys.executable, "-c", SCRIPT, "127.0.0.1", str(port), str(workers), str(tiny_path)]
     settings = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
     with nowhere(kind) as end:
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=end, stderr=end)
