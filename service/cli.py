@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.cli.console import run_console
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.mcp.command import mcp
@@ -91,12 +91,8 @@ def key(
 
 
 def main() -> None:
-    """Run the command line; an expected error is one line on stderr and exit status 2."""
-    try:
-        app()
-    except LightRetrieverError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
+    """Run the command line."""
+    run_console(app)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a bundle of more documents would take, carried on from the files of one that is there."""
+"""The size of a bundle of more documents, extrapolated from the files of an existing one."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""The command `size`: what a bundle of more documents would take."""
+"""The command `size`: disk and memory of a bundle of more documents."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -225,7 +225,7 @@ def _translated(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What the cluster gives as the reason, on one line."""
+    """Give the reason that the cluster names, on one line."""
     info = error.info if isinstance(error, TransportError) else None
     cause = info.get("error") if isinstance(info, dict) else None
     if isinstance(cause, dict):

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Engine = Literal["lucene", "faiss"]
-"""Who keeps and searches the vectors on the cluster."""
+"""The library that stores and searches the vectors on the cluster."""
 
 MOST_DIMENSION: Final = 16_000
 """Most values of a vector on a cluster."""
@@ -53,7 +53,7 @@ _HASH_CHARS: Final = 12
 
 
 class IndexMeta(BaseModel):
-    """What an index was written from. `large`: whether some impact is above 511."""
+    """Describes the bundle that an index was written from. `large`: whether some impact is above 511."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What pyarrow (extra `import`) reads: Parquet and Arrow files, as rows of JSON values, and zstd."""
+"""Reads Parquet and Arrow files as rows of JSON values, and zstd, by pyarrow (extra `import`)."""
 
 import math
 from collections.abc import Collection, Iterator

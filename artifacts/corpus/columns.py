@@ -24,7 +24,7 @@ _MOST_NAMED: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What becomes of columns. Without `id`, that of `_id` if there is one, or else the number of the row.
+    """Says which columns are id, title and text. Without `id`, it is the column `_id`, or else the number of the row.
 
     Several of `text` are joined by a blank line. Those of `drop` are left out. Texts of `number` become numbers. All
     that are not named keep their names as fields, with their values; null is no value.

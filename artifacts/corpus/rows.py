@@ -38,7 +38,7 @@ _PACKED: Final[dict[str, Callable[[Any], Any]]] = {
     "gzip": lambda file: gzip.GzipFile(fileobj=file),
 }
 _FAILURES: Final = (EOFError, NotImplementedError, OSError, ValueError, csv.Error, lzma.LZMAError, zlib.error)
-"""What the readers raise for a damaged file, pyarrow's among them."""
+"""Errors that the readers raise for a damaged file, pyarrow's among them."""
 _DELIMITERS: Final = ",\t;|"
 _DECODER: Final = json.JSONDecoder()
 _PIECE: Final = 1 << 20

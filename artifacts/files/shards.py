@@ -125,7 +125,7 @@ class ShardStore:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """What the shards are made with. Raises ResumeError when no job was begun."""
+        """The settings that the shards are made with. Raises ResumeError when no job was begun."""
         return read_json(self.path / "plan.json")
 
     @property
@@ -162,7 +162,7 @@ class ShardStore:
         return EncodedShard(ids.tobytes().decode().split("\n"), *arrays)
 
     def rows(self, texts: Iterable[bytes]) -> dict[bytes, EncodedRow]:
-        """Those of the texts, given by their digests, that a shard had when this was first asked for. ResumeError."""
+        """Read the rows of texts, given by their digests, that some shard had at the first call. ResumeError."""
         wanted = defaultdict[str, dict[bytes, int]](dict)
         for text in texts:
             if (place := self._places.get(text)) is not None:
@@ -258,5 +258,5 @@ class ShardStore:
 
 
 def text_digest(text: str) -> bytes:
-    """What a text is known by: 16 bytes."""
+    """The digest that identifies a text: 16 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()

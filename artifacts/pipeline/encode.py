@@ -46,7 +46,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a run made: the `store` that has it, and the `names` of the corpus' shards, or of those of its part.
+    """The result of a run: the `store` that has it, and the `names` of the corpus' shards, or of those of its part.
 
     `skipped` are bad lines of the corpus, `doubtful` counts the given vectors that were compared and differ.
     """

@@ -35,7 +35,7 @@ class KeyEntry(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     scopes: Annotated[list[KeyScope], Field(min_length=1)]
     collections: Annotated[list[CollectionName] | None, Field(min_length=1)] = None
-    """Those that the key is for; None: all."""
+    """Collections that the key is for; None: all."""
 
 
 _ENTRIES: Final = TypeAdapter(list[KeyEntry])

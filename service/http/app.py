@@ -48,17 +48,16 @@ _LEAST_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop t
 
 
 def create_app(
-    source: Path | SearchEngine | EngineHolder | Collections,
+    source: Path | SearchEngine | Collections,
     settings: Settings | None = None,
     *,
     on_ready: Callable[[], None] | None = None,
 ) -> "Application":
     """Make the application that serves a bundle, or several.
 
-    `source` is a bundle's folder, which the application opens and closes, or open `Collections`, an `EngineHolder` or
-    an engine, which bring their own settings and which the caller closes. `on_ready` is called after the warm-up.
-    SettingsError if the file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are
-    missing.
+    `source` is a bundle's folder, which the application opens and closes, or open `Collections` or an engine, which
+    bring their own settings and which the caller closes. `on_ready` is called after the warm-up. SettingsError if the
+    file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are missing.
     """
     if isinstance(source, Path):
         chosen = settings or Settings()
@@ -78,7 +77,7 @@ class Application:
         self.state = state
         self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
-        app: ASGIApp = _OfCollection(_Router(routes, lifespan))
+        app: ASGIApp = _Router(routes, lifespan)
         app = GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD)
         if state.settings.cors_origins:
             app = CORSMiddleware(
@@ -103,55 +102,49 @@ class Application:
         return JSONResponse(self._description)
 
 
-class _OfCollection:
-    """Serves every route below `/collections/NAME` too, for that collection."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the lifespan."""
-        if scope["type"] == "http":
-            root = scope.get("root_path", "")
-            if found := _BELOW.match(scope["path"].removeprefix(root)):
-                scope["state"][COLLECTION] = scope["state"]["about"][COLLECTION] = found["name"]
-                scope["root_path"] = root + found["prefix"]
-                if not found["rest"]:  # the page's relative addresses need the slash
-                    await RedirectResponse(found["name"] + "/")(scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
-
-
 class _Router(Router):
-    """Turns the errors of routes and routing into answers."""
+    """Serves every route below `/collections/NAME` too, for that collection, and turns errors into answers."""
 
     def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
         super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().app(scope, receive, send)
+            if (moved := _below_collection(scope)) is not None:
+                await moved(scope, receive, send)
+            else:
+                await super().app(scope, receive, send)
         except ServiceError as error:
             await _answer(Request(scope), error)(scope, receive, send)
         except HTTPException as error:
             await _routing_error(Request(scope), error)(scope, receive, send)
 
 
+def _below_collection(scope: Scope) -> Response | None:
+    """Note the collection that a path names, and leave the rest of the path to the routes; CollectionNotFoundError.
+    A path that ends with the name is redirected, as the page's relative addresses need the slash."""
+    root = scope.get("root_path", "")
+    found = _BELOW.match(scope["path"].removeprefix(root)) if scope["type"] == "http" else None
+    if found is None:
+        return None
+    name = scope["app"].state.collections.of(found["name"]).name
+    scope["state"][COLLECTION] = scope["state"]["about"][COLLECTION] = name
+    scope["root_path"] = root + found["prefix"]
+    return None if found["rest"] else RedirectResponse(f"{name}/")
+
+
 @asynccontextmanager
 async def _lifespan(
     app: Application,
     *,
-    source: Path | SearchEngine | EngineHolder | Collections,
+    source: Path | SearchEngine | Collections,
     settings: Settings,
     on_ready: Callable[[], None] | None,
 ) -> AsyncIterator[None]:
     if isinstance(source, Path):
         collections = Collections.open({DEFAULT: source}, settings)
-    elif isinstance(source, Collections):
-        collections = source
     else:
-        holder = EngineHolder(source) if isinstance(source, SearchEngine) else source
-        collections = Collections({holder.name: holder})
+        collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
     app.state.collections = collections
     stop = Event()
     collections.start()

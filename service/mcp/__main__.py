@@ -1,9 +1,7 @@
 """`python -m lightretriever.service.mcp URL`: the command `mcp` with only the list mcp.txt installed."""
 
-import sys
-
 import typer
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.cli.console import run_console
 from lightretriever.service.mcp.command import mcp
 
 __all__ = ["main"]
@@ -13,12 +11,8 @@ app.command()(mcp)
 
 
 def main() -> None:
-    """Run the command; an expected error is one line on stderr and exit status 2."""
-    try:
-        app()
-    except LightRetrieverError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
+    """Run the command."""
+    run_console(app)
 
 
 if __name__ == "__main__":

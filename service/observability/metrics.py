@@ -88,7 +88,7 @@ class StageClock:
 
 
 class _Described(NamedTuple):
-    """What a collection serves: labels of its bundle, its documents, whether it is ready, and its lanes."""
+    """The state of a collection: labels of its bundle, its documents, whether it is ready, and its lanes."""
 
     labels: tuple[str, ...]
     documents: int
