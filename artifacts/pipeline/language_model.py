@@ -138,8 +138,10 @@ def full_query_states(
 def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:
     """Right-padded forward pass, one text a row.
 
-    Attention is causal, so no real position ever sees the padding behind it and no mask is needed.
+    Where attention is causal, no real position ever sees the padding behind it and no mask is needed.
     """
+    if backbone.attention == "bidirectional":
+        return packed_states(backbone, sequences, row_tokens=1)
     width = max(map(len, sequences))
     ids = torch.full((len(sequences), width), backbone.eos_id)
     for row, sequence in enumerate(sequences):

@@ -28,6 +28,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 __all__ = [
     "CHARS_PER_TOKEN",
+    "Attention",
     "Backbone",
     "ModelDtype",
     "Pooling",
@@ -42,6 +43,7 @@ CHARS_PER_TOKEN: Final = 64
 
 ModelDtype = Literal["auto", "float32", "bfloat16"]
 Pooling = Literal["end", "mean"]
+Attention = Literal["causal", "bidirectional"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Backbone:
     A document is `[bos] d <eos>`, a query token `[bos] I t <eos>`; `bos_id` is None for models without one.
     `fingerprint` stands for weights, adapter, tokenizer, frame, number type, lowercasing and a centred head.
     `projection` is the linear map of dense vectors, H → D, of an adapter that follows a teacher's vectors. `pooling`
-    says what they are made from: the state at the `end` token, or the mean over the text's own positions. With
+    says what they are made from: the state at the `end` token, or the mean over the text's own positions. `attention`
+    says what a position sees of its text: what stands before it, as the model was made, or all of it. With
     `sparse_inner` the positions of `[bos]` and `<eos>` take no part in sparse weights, as in the official code.
     """
 
@@ -64,6 +67,7 @@ class Backbone:
     fingerprint: str
     projection: torch.nn.Linear | None = None
     pooling: Pooling = "end"
+    attention: Attention = "causal"
     sparse_inner: bool = True
 
     @property
@@ -190,6 +194,7 @@ def load_backbone(
         parts = {} if adapter is None else _adapter_parts(adapter, brought, model)
         frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
         frame += ["centred head"] if centred else []
+        frame += [brought["attention"]] if brought.get("attention") else []
         identity = fingerprint(folders, tokenizer.sha256, *frame)
         name = Path(path).name.removesuffix(".gguf")
         return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
@@ -213,6 +218,7 @@ def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel
     parts = dict[str, Any]()
     if brought:
         parts = {"pooling": brought.get("pooling", "end"), "sparse_inner": brought.get("sparse_positions") == "inner"}
+        parts["attention"] = brought.get("attention", "causal")
     if brought.get("term_thresholds") is not None:
         raise ModelError(
             f"{adapter}: was trained with term_thresholds, which are no longer read.", remedy="Train it again."

@@ -1,13 +1,15 @@
 """Hidden states of many short texts in few forward passes: whole texts, and single query tokens behind an instruction.
 
 Texts share rows under a mask that keeps them apart. e(t) is the last hidden state at `<eos>` of `[bos] I t <eos>`; a
-row of tokens is `[bos] I [t1 <eos>] [t2 <eos>] …`, where every block sees the instruction and itself. Both equal one
-pass per text.
+row of tokens is `[bos] I [t1 <eos>] [t2 <eos>] …`, where every block sees the instruction and itself. Where attention
+is causal, both equal one pass per text. Where it is bidirectional, a position also sees the later ones of its text or
+block, and the instruction doesn't see the blocks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -43,19 +45,22 @@ def _states(backbone: Backbone, ids: torch.Tensor, owners: torch.Tensor, positio
     """Last hidden states (R, L, H) of rows of texts: token ids, owners and position ids, (R, L) int64 each."""
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,
-        attention_mask=_masks(backbone, visible(owners), positions),
+        attention_mask=_masks(backbone, visible(owners, both_ways=backbone.attention == "bidirectional"), positions),
         position_ids=positions,
         use_cache=False,
     )[0]
     return states
 
 
-def visible(owners: torch.Tensor) -> torch.Tensor:
-    """Whether a position (row) sees another (column), (R, L) → (R, L, L) bool: those before it, and itself, of the same
-    owner, and SHARED ones."""
-    index = torch.arange(owners.shape[1], device=owners.device)
+def visible(owners: torch.Tensor, *, both_ways: bool = False) -> torch.Tensor:
+    """Whether a position (row) sees another (column), (R, L) → (R, L, L) bool: itself, and those of the same owner and
+    SHARED ones that stand before it or, with `both_ways`, anywhere."""
     same = owners[:, :, None] == owners[:, None, :]
-    return (same | (owners == SHARED)[:, None, :]) & (index[:, None] >= index)
+    seen: torch.Tensor = same | (owners == SHARED)[:, None, :]
+    if both_ways:
+        return seen
+    index = torch.arange(owners.shape[1], device=owners.device)
+    return seen & (index[:, None] >= index)
 
 
 def _masks(backbone: Backbone, seen: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -65,7 +70,7 @@ def _masks(backbone: Backbone, seen: torch.Tensor, positions: torch.Tensor) -> t
     padding must see itself.
     """
     dtype, masks = backbone.model.dtype, {}
-    distances = positions[:, :, None] - positions[:, None, :]
+    distances = (positions[:, :, None] - positions[:, None, :]).abs()
     for kind, window in layer_kinds(backbone).items():
         inside = seen if window is None else seen & (distances < window)
         mask = torch.full(inside.shape, torch.finfo(dtype).min, dtype=dtype, device=inside.device)
@@ -91,7 +96,7 @@ def layer_kinds(backbone: Backbone) -> dict[str, int | None]:
 
 Row = list[int]
 
-#: Rows are as wide as a multiple of this, so that attention kernels meet few different shapes.
+#: Several rows are as wide as a multiple of this, so that attention kernels meet few different shapes.
 _WIDTH_STEP = 64
 
 
@@ -111,8 +116,18 @@ class PackedStates:
         if backbone.pooling == "end":
             last = torch.tensor([end - 1 for _, end in self.spans], device=self.hidden.device)
             return backbone.dense(self.hidden[last][:, None])
-        means = [self.hidden[begin + first : end].mean(dim=0) for begin, end in self.spans]
-        return backbone.dense(torch.stack(means)[:, None])
+        return backbone.dense(self._means(first)[:, None])
+
+    def _means(self, first: int) -> torch.Tensor:
+        """The mean state of every text without its first positions, (texts, H) float32."""
+        lengths = [end - begin - first for begin, end in self.spans]
+        places = np.concatenate([np.arange(begin + first, end) for begin, end in self.spans])
+        texts = np.repeat(np.arange(len(lengths)), lengths)
+        device = self.hidden.device
+        states = self.hidden[torch.from_numpy(places).to(device)].float()
+        sums = states.new_zeros(len(lengths), states.shape[1])
+        sums = sums.index_add(0, torch.from_numpy(texts).to(device), states)
+        return sums / torch.tensor(lengths, device=device)[:, None]
 
 
 def pack(lengths: Sequence[int], row_tokens: int) -> list[Row]:
@@ -139,20 +154,20 @@ def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_to
     """Last hidden states of framed `sequences` of token ids, in one forward pass of packed rows."""
     rows = pack([len(sequence) for sequence in sequences], row_tokens)
     width = max(sum(len(sequences[index]) for index in row) for row in rows)
-    width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
-    ids = torch.full((len(rows), width), backbone.eos_id)
-    owners = torch.full((len(rows), width), len(sequences))  # which text a position belongs to; the last is padding
-    positions = torch.zeros((len(rows), width), dtype=torch.long)
+    if len(rows) > 1:
+        width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
+    ids = np.full((len(rows), width), backbone.eos_id)
+    owners = np.full((len(rows), width), len(sequences))  # which text a position belongs to; the last is padding
+    positions = np.zeros((len(rows), width), dtype=np.int64)
     spans: list[tuple[int, int]] = [(0, 0)] * len(sequences)
     for number, row in enumerate(rows):
         start = 0
         for index in row:
             end = start + len(sequences[index])
-            ids[number, start:end] = torch.tensor(sequences[index])
+            ids[number, start:end] = sequences[index]
             owners[number, start:end] = index
-            positions[number, start:end] = torch.arange(end - start)
+            positions[number, start:end] = np.arange(end - start)
             spans[index] = (number * width + start, number * width + end)
             start = end
-    device = backbone.device
-    states = _states(backbone, ids.to(device), owners.to(device), positions.to(device))
+    states = _states(backbone, *(torch.from_numpy(one).to(backbone.device) for one in (ids, owners, positions)))
     return PackedStates(states.flatten(0, 1), spans)

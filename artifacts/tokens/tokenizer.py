@@ -4,9 +4,10 @@ import hashlib
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,13 +125,7 @@ class TextTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each int32 (n_i,); uses all cores."""
-        prepared = [self._prepare(text) for text in texts]
-        try:
-            encodings = self._tokenizer.encode_batch_fast(prepared, add_special_tokens=False)
-        except BaseException as error:
-            if not is_of_library(error):
-                raise
-            raise _failure(error) from error
+        encodings = _asked(self._tokenizer.encode_batch_fast, [self._prepare(text) for text in texts])
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_all(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
@@ -144,14 +139,28 @@ class TextTokenizer:
 
         A span may begin with the space before the word.
         """
+        return self.spans_of([text])[0]
+
+    def spans_of(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
+        """The `spans` of every text; uses all cores."""
+        read = [self._with_origins(text) for text in texts]
+        encodings = _asked(self._tokenizer.encode_batch, [prepared for prepared, _ in read])
+        return [
+            [
+                (token_id, origins[start], origins[end - 1] + 1)
+                for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+                if end > start
+            ]
+            for encoding, (_, origins) in zip(encodings, read, strict=True)
+        ]
+
+    def _with_origins(self, text: str) -> tuple[str, Sequence[int]]:
+        """The text as the tokenizer reads it, and the place of each of its characters in the original."""
         prepared = self._prepare(text)
-        origin: Sequence[int] = range(len(text))
-        if len(prepared) != len(text):  # a few capitals become two characters
-            prepared = "".join(map(str.lower, text))
-            origin = [place for place, character in enumerate(text) for _ in character.lower()]
-        encoding = self._encoding(prepared)
-        found = zip(encoding.ids, encoding.offsets, strict=True)
-        return [(token_id, origin[start], origin[end - 1] + 1) for token_id, (start, end) in found if end > start]
+        if len(prepared) == len(text):
+            return prepared, range(len(text))
+        prepared = "".join(map(str.lower, text))  # a few capitals become two characters
+        return prepared, [place for place, character in enumerate(text) for _ in character.lower()]
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of a token id. Raises KeyError for an id that has no token."""
@@ -188,12 +197,18 @@ class TextTokenizer:
         return text.lower() if self.lowercase else text
 
     def _encoding(self, prepared: str) -> Encoding:
-        try:
-            return self._tokenizer.encode(prepared, add_special_tokens=False)
-        except BaseException as error:
-            if not is_of_library(error):
-                raise
-            raise _failure(error) from error
+        found: Encoding = _asked(self._tokenizer.encode, prepared)
+        return found
+
+
+def _asked(ask: Callable[..., Any], read: str | list[str]) -> Any:
+    """What a method of `tokenizers` makes of what it is to read, without special tokens. Raises TokenizerError."""
+    try:
+        return ask(read, add_special_tokens=False)
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
+        raise _failure(error) from error
 
 
 def _check_bounds(content: bytes) -> None:

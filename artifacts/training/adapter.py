@@ -128,6 +128,7 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     residual = next((stage for stage in recipe.stages if isinstance(stage, ResidualStage)), None)
     weighted = residual is not None or (isinstance(last, ContrastiveStage) and last.flops.idf)
     return {
+        "attention": recipe.attention,
         "bm25": None if residual is None else {"factor": residual.bm25, "k1": BM25_K1, "b": BM25_B},
         "bos_token": recipe.model.bos_token,
         "centre_head": bool(recipe.model.centre_head),
@@ -163,7 +164,7 @@ def load_for_training(recipe: TrainRecipe, device: str, dimension: int | None = 
                 f"{name} is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
                 remedy=f"Lower {name}.",
             )
-    backbone = replace(backbone, pooling=recipe.pooling)
+    backbone = replace(backbone, pooling=recipe.pooling, attention=recipe.attention)
     return Adapter(backbone, recipe.lora, recipe.seed, dimension)
 
 

@@ -90,8 +90,7 @@ class Contrastive:
 
 def piece_sizes(stage: StageBase, device: torch.device) -> tuple[int, int]:
     """Positions whose graphs are held at once, the stage's or by device, and positions of a row of packed texts."""
-    cuda = device.type == "cuda"
-    return stage.chunk_tokens or (16_384 if cuda else 8_192), 1_024 if cuda else 256
+    return stage.chunk_tokens or (65_536 if device.type == "cuda" else 8_192), 256
 
 
 def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:

@@ -155,7 +155,8 @@ class EncoderRecipe(Section):
     """The sentence-transformers model that regression stages follow, a Hugging Face id or a directory.
 
     Texts are cut to `length` tokens, a share `long_share` of them to `long_length`. `held_out` texts of each set are
-    never trained on.
+    never trained on. With `blocks`, so many blocks of 2,048 texts are drawn and kept in memory, and training goes
+    through them again and again; without, it never comes to an end of new ones.
     """
 
     path: str
@@ -163,6 +164,7 @@ class EncoderRecipe(Section):
     long_length: int = Field(default=256, ge=8)
     long_share: float = Field(default=0.1, ge=0, le=1)
     held_out: int = Field(default=64, ge=1)
+    blocks: int | None = Field(default=None, ge=1)
 
 
 class RegressionStage(StageBase):
@@ -214,7 +216,8 @@ class TrainRecipe(Section):
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
-    the end token, or the mean of a text's states. `teacher` is for the stages of kind regression and residual.
+    the end token, or the mean of a text's states. `attention` says whether a position sees what stands before it, as
+    the model was made, or all of its text. `teacher` is for the stages of kind regression and residual.
     """
 
     name: str = Field(min_length=1)
@@ -225,6 +228,7 @@ class TrainRecipe(Section):
     idf_rows: bool = False
     layers: int | None = Field(default=None, ge=1)
     pooling: Literal["end", "mean"] = "end"
+    attention: Literal["causal", "bidirectional"] = "causal"
     teacher: EncoderRecipe | None = None
     licence: str | None = None
     data: DataRecipe

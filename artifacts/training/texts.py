@@ -56,7 +56,8 @@ class TaughtTexts:
             apart = set(random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist())
             self._trained.append([text for place, text in enumerate(texts) if place not in apart])
             self._apart[one.name] = [texts[place] for place in sorted(apart)]
-        self.block = lru_cache(maxsize=2)(self._block)  # a batch may lie in two neighbouring blocks
+        self._blocks = recipe.teacher.blocks
+        self.block = lru_cache(maxsize=self._blocks or 2)(self._block)  # a batch may lie in two neighbouring blocks
 
     @property
     def longest(self) -> int:
@@ -65,7 +66,10 @@ class TaughtTexts:
 
     def batch(self, first: int, size: int) -> TextBatch:
         """`size` texts from number `first` on."""
-        places = [divmod(index, BLOCK) for index in range(first, first + size)]
+        numbers = (
+            index if self._blocks is None else index % (self._blocks * BLOCK) for index in range(first, first + size)
+        )
+        places = [divmod(number, BLOCK) for number in numbers]
         texts = [self.block(block)[0][place] for block, place in places]
         vectors = [self.block(block)[1][place] for block, place in places]
         return TextBatch(texts, np.stack(vectors).astype(np.float32))
@@ -81,7 +85,7 @@ class TaughtTexts:
         For one process alone.
         """
         longest = self._settings.length
-        texts = {name: [cut(self._backbone, text, longest) for text in part] for name, part in self._apart.items()}
+        texts = {name: cut(self._backbone, part, [longest] * len(part)) for name, part in self._apart.items()}
         flat = [text for part in texts.values() for text in part]
         return texts, teacher_vectors(self._teacher, flat, None, self._folder / "held-out")
 
@@ -91,15 +95,16 @@ class TaughtTexts:
         places = random.random(BLOCK).tolist()
         is_long = random.random(BLOCK) < self._settings.long_share
         lengths = np.where(is_long, self._settings.long_length, self._settings.length).tolist()
-        return [
-            cut(self._backbone, self._trained[number][int(place * len(self._trained[number]))], length)
-            for number, place, length in zip(drawn, places, lengths, strict=True)
+        chosen = [
+            self._trained[number][int(place * len(self._trained[number]))]
+            for number, place in zip(drawn, places, strict=True)
         ]
+        return cut(self._backbone, chosen, lengths)
 
 
-def cut(backbone: Backbone, text: str, length: int) -> str:
-    """The part of a text that the model reads where documents have `length` tokens, special tokens included."""
-    text = text[: CHARS_PER_TOKEN * length]
-    spans = backbone.tokenizer.spans(text)
-    room = length - len(backbone.prefix()) - 1
-    return text if len(spans) <= room else text[: spans[room - 1][2]]
+def cut(backbone: Backbone, texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    """The parts of texts that the model reads where documents have so many tokens, special tokens included."""
+    bounded = [text[: CHARS_PER_TOKEN * length] for text, length in zip(texts, lengths, strict=True)]
+    rooms = [length - len(backbone.prefix()) - 1 for length in lengths]
+    read = zip(bounded, backbone.tokenizer.spans_of(bounded), rooms, strict=True)
+    return [text if len(spans) <= room else text[: spans[room - 1][2]] for text, spans, room in read]

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.pipeline.states import SHARED, token_states, visible
+from lightretriever.artifacts.pipeline.states import SHARED, packed_states, token_states, visible
 
 from tests.support.states import token_states_naive
 
@@ -46,6 +47,43 @@ def test_a_block_sees_the_prefix_and_itself() -> None:
             [1, 1, 0, 0, 1, 1],
         ]
     ]
+
+
+def test_with_attention_both_ways_a_block_also_sees_its_later_positions_but_the_prefix_no_block() -> None:
+    seen = visible(torch.tensor([[SHARED, SHARED, 0, 0, 1, 1]]), both_ways=True).int().tolist()
+    assert seen == [
+        [
+            [1, 1, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 0],
+            [1, 1, 1, 1, 0, 0],
+            [1, 1, 1, 1, 0, 0],
+            [1, 1, 0, 0, 1, 1],
+            [1, 1, 0, 0, 1, 1],
+        ]
+    ]
+
+
+def test_with_attention_both_ways_every_position_sees_all_of_its_text_and_no_other(any_backbone: Backbone) -> None:
+    backbone = replace(any_backbone, attention="bidirectional")
+    one, other, longer = [5, 17, 200, 3], [5, 17, 200, 41], [96, 7, 8, 9, 10, 11]
+    with torch.inference_mode():
+        packed = packed_states(backbone, [longer, one, other], 64)
+        alone = [packed_states(backbone, [ids], 64).hidden for ids in (longer, one, other)]
+        causal = packed_states(any_backbone, [one, other], 64)
+    for (start, end), states in zip(packed.spans, alone, strict=True):
+        torch.testing.assert_close(packed.hidden[start:end], states[: end - start], atol=2e-4, rtol=1e-3)
+    firsts = [packed.hidden[start] for start, _ in packed.spans[1:]]
+    assert (firsts[0] - firsts[1]).abs().max() > 1e-2  # the texts differ in the last token alone
+    torch.testing.assert_close(causal.hidden[0], causal.hidden[4], atol=2e-5, rtol=1e-4)
+
+
+def test_mean_vectors_are_means_of_the_texts_own_states(backbone: Backbone) -> None:
+    sequences = [backbone.frame([5, 17, 200]), backbone.frame([96]), backbone.frame([7, 8, 9, 10])]
+    with torch.inference_mode():
+        packed = packed_states(backbone, sequences, 64)
+        means = packed.dense(replace(backbone, pooling="mean"))
+        wanted = [packed.hidden[start + 1 : end].mean(dim=0) for start, end in packed.spans]
+    torch.testing.assert_close(means, torch.stack(wanted))
 
 
 def test_prefix_is_bos_and_the_instruction(backbone: Backbone) -> None:

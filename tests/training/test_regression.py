@@ -205,14 +205,27 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     assert straddling.texts == [*first.block(0)[0][-8:], *first.block(1)[0][:8]]
     held_out, vectors = first.held_out()
     assert len(held_out["texts"]) == len(vectors) == 40
-    assert not set(held_out["texts"]) & {cut(backbone, text, 12) for text in first.block(0)[0]}
+    drawn = first.block(0)[0]
+    assert not set(held_out["texts"]) & set(cut(backbone, drawn, [12] * len(drawn)))
     np.testing.assert_allclose(vectors, teacher.encode_documents(held_out["texts"]).dense, atol=1e-3)
+
+
+def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path)
+    content["teacher"]["blocks"] = 1
+    recipe = TrainRecipe.model_validate(content)
+    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    teacher = load_biencoder(str(toy / "teacher"), device="cpu")
+    texts = TaughtTexts(backbone, teacher, prepare(recipe), recipe, Processes())
+    around = texts.batch(2040, 16)
+    assert around.texts == [*texts.block(0)[0][-8:], *texts.block(0)[0][:8]]
+    np.testing.assert_array_equal(around.targets[8:], texts.batch(0, 8).targets)
 
 
 def test_a_text_is_cut_to_what_the_model_reads(toy: Path, tmp_path: Path) -> None:
     backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
-    assert cut(backbone, "say1 and say2 with some", 5) == "say1 and say2"  # bos and eos take two of five
-    assert cut(backbone, "say1 and", 5) == "say1 and"
+    texts = ["say1 and say2 with some", "say1 and", "say1 and say2 with some"]
+    assert cut(backbone, texts, [5, 5, 4]) == ["say1 and say2", "say1 and", "say1 and"]  # bos and eos take two
 
 
 def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
