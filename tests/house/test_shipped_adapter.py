@@ -45,7 +45,7 @@ def test_it_says_how_it_was_trained() -> None:
 def test_its_log_has_every_step_of_the_recipe() -> None:
     with gzip.open(ADAPTER / "log.jsonl.gz", "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    compared = []
+    compared: list[float] = []
     for number, stage in enumerate(RECIPE.stages):
         assert isinstance(stage, RegressionStage)
         own = [line for line in lines if line["stage"] == number]
