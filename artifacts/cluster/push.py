@@ -113,7 +113,14 @@ def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, repli
         if not cluster.client.indices.exists(index=index):
             cluster.client.indices.create(index=index, body=index_body(meta, shards=shards, replicas=replicas))
             return
-    if read_meta(cluster, index) != meta:
+    there = read_meta(cluster, index)
+    if there.live:
+        raise ClusterError(
+            f"In {index} of {cluster.name}, documents were written or deleted since this bundle was pushed; pushing it "
+            "again would undo that.",
+            remedy="Build a bundle of the corpus as it is now. Or remove the index, and push again.",
+        )
+    if there != meta:
         raise ClusterError(f"The index {index} of {cluster.name} was changed.", remedy="Remove it, and push again.")
     with cluster.translated():
         cluster.client.indices.put_settings(index=index, body={"index": {"number_of_replicas": replicas}})
