@@ -10,6 +10,8 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    DocumentDeleted,
+    DocumentWritten,
     EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
@@ -29,6 +31,8 @@ class Client(Protocol):
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse: ...
     def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse: ...
     def document(self, document_id: str, /) -> Document: ...
+    def put_document(self, document_id: str, fields: dict[str, Any], /, **options: Any) -> DocumentWritten: ...
+    def delete_document(self, document_id: str, /, **options: Any) -> DocumentDeleted: ...
     def info(self) -> Info: ...
     def ready(self) -> bool: ...
     def reload(self) -> Reloaded: ...
@@ -75,6 +79,12 @@ class Driven:
 
     def document(self, document_id: str, /) -> Document:
         return self._runner.run(self._client.document(document_id))
+
+    def put_document(self, document_id: str, fields: dict[str, Any], /, **options: Any) -> DocumentWritten:
+        return self._runner.run(self._client.put_document(document_id, fields, **options))
+
+    def delete_document(self, document_id: str, /, **options: Any) -> DocumentDeleted:
+        return self._runner.run(self._client.delete_document(document_id, **options))
 
     def info(self) -> Info:
         return self._runner.run(self._client.info())

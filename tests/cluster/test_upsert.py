@@ -13,7 +13,7 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.errors import ClusterError
+from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
 from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
@@ -74,13 +74,15 @@ def cluster(opensearch: str) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(params=["learned", "both", "distil"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) -> Iterator[Place]:
-    yield Place(tmp_path, cluster, request.param)
+@pytest.fixture(autouse=True)
+def cleared(cluster: Cluster) -> Iterator[None]:
+    yield
     remove_indexes(cluster.name, NAME)
 
 
-def test_only_what_changed_is_encoded_and_written(place: Place) -> None:
+@pytest.mark.parametrize("kind", ["both", "distil"])
+def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, cluster: Cluster) -> None:
+    place = Place(tmp_path, cluster, kind)
     assert counts(place.upsert()) == {"unchanged": COUNT, "fields": 0, "encoded": 0, "created": 0}
     lines = place.lines()
     lines[3]["topic"], lines[20]["text"] = "other", lines[20]["text"] + " This is new."
@@ -108,3 +110,33 @@ def test_only_what_changed_is_encoded_and_written(place: Place) -> None:
 
 def counts(summary: dict[str, Any]) -> dict[str, int]:
     return {name: summary[name] for name in ("unchanged", "fields", "encoded", "created")}
+
+
+def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, cluster: Cluster) -> None:
+    place = Place(tmp_path, cluster, "learned")
+    lines = place.lines()
+    for changed, error, message in (
+        ({**NEW, "colour": "red"}, DocumentError, "fields.colour: no document of the bundle has such a field, only: "),
+        ({"_id": "new"}, CorpusError, '"text" must be a string'),
+    ):
+        place.write([*lines, changed])
+        with pytest.raises(error, match=message):
+            place.upsert()
+    with pytest.raises(CorpusError, match="there is no id in it"):
+        place.delete("\n")
+    assert not read_meta(cluster, place.live.index).live
+    place.write([NEW])
+    work = tmp_path / "work" / "backbone.json"
+    begun = work.read_text()
+    work.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other'))
+    with pytest.raises(ResumeError, match="begun with other inputs"):
+        place.upsert()
+    work.write_text(begun)
+    place.run("index", str(place.recipe), "--overwrite", "--top-k", "5")
+    with pytest.raises(BundleError, match="Push this bundle, or give the recipe"):
+        place.upsert()
+    cluster.client.indices.put_mapping(index=place.live.index, body={"_meta": {}})
+    for call in (place.upsert, lambda: place.delete("new\n")):
+        with pytest.raises(ClusterError, match="is of another format"):
+            call()
+    assert cluster.client.count(index=NAME)["count"] == COUNT

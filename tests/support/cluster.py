@@ -225,7 +225,7 @@ def _free_port(count: int = 1) -> int:
         with socket.create_server(("127.0.0.1", 0)) as one:
             port: int = one.getsockname()[1]
         with suppress(OSError), ExitStack() as stack:
-            for number in range(count):
+            for number in (*range(count), *range(100, 100 + count)):
                 stack.enter_context(socket.create_server(("127.0.0.1", port + number)))
             if port < 60_000:
                 return port

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import Any
 
 import httpx2
@@ -20,6 +20,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from tests.faults.conftest import Figure
 from tests.service.live import live
 from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
 from tests.support.tiny import make_tiny_bundle
@@ -178,77 +179,96 @@ def test_another_version_under_the_alias(
 
 
 @pytest.mark.slow
-def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path) -> None:
-    """One of three nodes is stopped, then killed, then all are, while callers search and write all the time."""
+def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path, figure: Figure) -> None:
+    """One of three nodes is frozen, then killed, then all are, while callers search and write all the time."""
     with own_cluster(nodes=3) as nodes, connected(nodes.urls[0]) as cluster:
         push(bundle, cluster, NAME, shards=3, replicas=1, skipped=int, written=int)
-        with served(bundle, ",".join(nodes.urls), keys, deadline_ms=5_000) as caller, ThreadPoolExecutor(2) as pool:
-            traffic = Traffic(caller)
-            running = [pool.submit(traffic.search), pool.submit(traffic.write)]
-            try:
-                for harm, mend in ((nodes.freeze, nodes.thaw), (nodes.kill, nodes.revive)):
-                    traffic.until_more(20)
-                    harm(3)
-                    traffic.until_more(40)
-                    mend(3)
-                    nodes.wait_for_green()
-                before = traffic.lost_searches
-                for number in (1, 2, 3):
-                    nodes.kill(number)
-                assert wait_for_status(caller, 503)["kind"] == "not_ready"
-                for number in (1, 2, 3):
-                    nodes.revive(number)
+        with served(bundle, ",".join(nodes.urls), keys, deadline_ms=5_000) as caller, traffic_of(caller) as traffic:
+            gaps = []
+            for harm, mend in ((nodes.freeze, nodes.thaw), (nodes.kill, nodes.revive)):
+                traffic.go_on(20)
+                traffic.gap_s = 0.0
+                harm(3)
+                traffic.go_on(40)
+                gaps.append(traffic.gap_s)
+                mend(3)
                 nodes.wait_for_green()
-                wait_for_status(caller, 200)
-                traffic.until_more(20)
-            finally:
-                traffic.ended = True
-                for one in running:
-                    one.result()
-            missing = [name for name in traffic.acknowledged if caller.get(f"/documents/{name}")[0] != 200]
-            assert missing == []
-            assert caller.get("/readyz")[0] == 200
-            print(f"searches {traffic.searches}, of which {before} without an answer before all nodes died; ", end="")
-            print(f"writes acknowledged {len(traffic.acknowledged)}, refused {traffic.refused}")
+            for number in (1, 2, 3):
+                nodes.kill(number)
+            assert wait_for_status(caller, 503)["kind"] == "not_ready"
+            for number in (1, 2, 3):
+                nodes.revive(number)
+            nodes.wait_for_green()
+            traffic.go_on(20)
+            wait_for_ready(caller)
+            written = list(traffic.acknowledged)
+            lost = [name for name in written if caller.get(f"/documents/{name}")[0] != 200]
+    assert lost == []
+    assert traffic.wrong == []
+    freeze, kill = gaps
+    figure("cluster_lost_writes", len(lost), "writes", of=len(written), refused=traffic.refused)
+    figure("cluster_wrong_answers", len(traffic.wrong), "answers", of=traffic.searches)
+    figure("cluster_kill_gap_s", round(kill, 2), "s")
+    figure("cluster_freeze_gap_s", round(freeze, 2), "s")
 
 
 class Traffic:
-    """A caller that searches and one that writes, until `ended`."""
+    """A caller that searches and one that writes. `gap_s` is the longest time of both between two good answers."""
 
     def __init__(self, caller: Caller) -> None:
         self.ended = False
-        self.searches = self.lost_searches = self.refused = 0
+        self.searches = self.answered = self.refused = 0
         self.acknowledged: list[str] = []
+        self.wrong: list[tuple[int, dict[str, Any]]] = []
+        self.gap_s = 0.0
         self._caller = caller
 
     def search(self) -> None:
+        since = perf_counter()
         while not self.ended:
             status, answer = self._caller.search()
             self.searches += 1
-            if status == 200:
-                assert answer["degraded"] or len(answer["hits"]) == 10
+            if status == 200 and (answer["degraded"] or len(answer["hits"]) == 10):
+                self.answered += 1
+                self.gap_s, since = max(self.gap_s, perf_counter() - since), perf_counter()
             else:
-                assert (status, answer["kind"]) in ((503, "not_ready"), (504, "deadline_exceeded"))
-                self.lost_searches += 1
-                sleep(0.1)
+                self._failed(status, answer, "not_ready")
 
     def write(self) -> None:
-        number = 0
+        since, number = perf_counter(), 0
         while not self.ended:
             number += 1
             status, answer = self._caller.put(f"written-{number}")
             if status == 200:
                 self.acknowledged.append(f"written-{number}")
+                self.gap_s, since = max(self.gap_s, perf_counter() - since), perf_counter()
             else:
-                assert (status, answer["kind"]) in ((503, "write_failed"), (504, "deadline_exceeded"))
                 self.refused += 1
-                sleep(0.1)
+                self._failed(status, answer, "write_failed")
 
-    def until_more(self, count: int) -> None:
-        """Wait for so many more answered searches and acknowledged writes."""
-        searches, writes = self.searches - self.lost_searches + count, len(self.acknowledged) + count
-        while self.searches - self.lost_searches < searches or len(self.acknowledged) < writes:
+    def go_on(self, count: int) -> None:
+        """Wait for so many more good answers of both."""
+        searches, writes = self.answered + count, len(self.acknowledged) + count
+        while self.answered < searches or len(self.acknowledged) < writes:
             sleep(0.05)
+
+    def _failed(self, status: int, answer: dict[str, Any], kind: str) -> None:
+        if (status, answer.get("kind")) not in ((503, kind), (504, "deadline_exceeded")):
+            self.wrong.append((status, answer))
+        sleep(0.1)
+
+
+@contextmanager
+def traffic_of(caller: Caller) -> Iterator[Traffic]:
+    traffic = Traffic(caller)
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(traffic.search), pool.submit(traffic.write)]
+        try:
+            yield traffic
+        finally:
+            traffic.ended = True
+    for one in running:
+        one.result()
 
 
 def wait_for_status(caller: Caller, wanted: int) -> dict[str, Any]:
@@ -256,4 +276,9 @@ def wait_for_status(caller: Caller, wanted: int) -> dict[str, Any]:
         status, answer = caller.search()
         if status == wanted:
             return answer
+        sleep(0.1)
+
+
+def wait_for_ready(caller: Caller) -> None:
+    while caller.get("/readyz")[0] != 200:
         sleep(0.1)
