@@ -135,7 +135,8 @@ def _write(live: LiveIndex, batch: _Batch, counts: Upserted) -> list[Document]:
         body = body_of(document, over, live.meta, vector, impacts)
         ((operation, about),) = put_action(document.id, over).items()
         actions.append({"_op_type": operation, **about, "_source": body})
-    live.mark()
+    if actions:
+        live.mark()
     for item in _bulk(live, iter(actions)):
         document, new = by_id[item["_id"]]
         error = refusal(live.cluster, item)
