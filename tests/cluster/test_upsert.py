@@ -132,6 +132,7 @@ def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, clus
     with pytest.raises(ResumeError, match="begun with other inputs"):
         place.upsert()
     work.write_text(begun)
+    place.write(lines)
     place.run("index", str(place.recipe), "--overwrite", "--top-k", "5")
     with pytest.raises(BundleError, match="Push this bundle, or give the recipe"):
         place.upsert()
