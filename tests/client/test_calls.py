@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import httpx2
-import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, ClientError
@@ -107,7 +106,7 @@ def test_a_document_is_written_and_deleted(make: Maker) -> None:
     busy = problem(503, "write_failed")
     with Scripted(busy, answer(written), answer(written), busy) as server, make(server.url) as client:
         fields = {"text": "music"}
-        assert client.put_document("a/..", fields, vector=np.ones(2), impacts={np.int32(7): 3}).version == "3.1"
+        assert client.put_document("a/..", fields, vector=[1, 1.0], impacts={7: 3}).version == "3.1"
         client.put_document("a/..", fields, version="3.1", wait=True)
         for call in (lambda: client.put_document("a", fields, version="3.1"), lambda: client.delete_document("a")):
             with pytest.raises(AnswerError, match="write_failed"):

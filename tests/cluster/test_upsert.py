@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -137,7 +138,7 @@ def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, clus
     with pytest.raises(BundleError, match="Push this bundle, or give the recipe"):
         place.upsert()
     cluster.client.indices.put_mapping(index=place.live.index, body={"_meta": {}})
-    for call in (place.upsert, lambda: place.delete("new\n")):
+    for call in (place.upsert, partial(place.delete, "new\n")):
         with pytest.raises(ClusterError, match="is of another format"):
             call()
     assert cluster.client.count(index=NAME)["count"] == COUNT
