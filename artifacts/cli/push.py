@@ -20,7 +20,8 @@ Engine = Literal["lucene", "faiss"]
 
 class PushSummary(Summary):
     """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
-    is `removed` or not; an earlier run had written `found` of the documents."""
+    is `removed` or not, and `changed` if documents were written there; an earlier run had written `found` of the
+    documents."""
 
     command: Literal["push"]
     index: str
@@ -29,6 +30,7 @@ class PushSummary(Summary):
     found: int
     before: list[str]
     removed: bool
+    changed: list[str]
     query_bundle: Text | None
 
     def made(self) -> Iterator[str]:
@@ -37,6 +39,8 @@ class PushSummary(Summary):
         yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
         if self.before:
             yield f"before: {', '.join(self.before)}, {'removed' if self.removed else 'kept; --delete-old removes it'}"
+        for index in self.changed:
+            yield f"{index} had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
         if self.query_bundle is not None:
             yield f"{self.query_bundle}: the query bundle"
 
@@ -92,6 +96,7 @@ def push(
             found=pushed.found,
             before=pushed.before,
             removed=pushed.removed,
+            changed=pushed.changed,
             query_bundle=None if query_bundle is None else str(query_bundle),
         )
         served = query_bundle or bundle

@@ -95,7 +95,7 @@ def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Cal
 @pytest.fixture
 def behind(bundle: Bundle, cluster: Cluster, keys: Path) -> Iterator[tuple[Proxy, Caller]]:
     """A service, and what stands between it and the cluster, whose index wants a copy for which there is no node."""
-    push(bundle, cluster, f"{NAME}", replicas=1, delete_old=True, skipped=int, written=int)
+    push(bundle, cluster, NAME, replicas=1, skipped=int, written=int)
     with proxied(cluster.name) as proxy, served(bundle, proxy.url, keys) as caller:
         yield proxy, caller
     cluster.client.indices.delete(index=only_index(cluster, NAME))
