@@ -9,7 +9,9 @@ LightRetrieverError
 ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
 ├── TokenizerError      a tokenizer fails on a text
 ├── ClusterError        an OpenSearch cluster can't be used, or does not hold what it should
-│   └── ClusterTimeoutError   it did not answer in time
+│   ├── ClusterTimeoutError   it did not answer in time
+│   ├── ConflictError         a document on it has another version than was expected
+│   └── DocumentError         a document can't be written to it
 ├── MissingExtraError   an optional part of the installation is missing
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
@@ -21,8 +23,10 @@ __all__ = [
     "BundleError",
     "ClusterError",
     "ClusterTimeoutError",
+    "ConflictError",
     "CorpusError",
     "DiskError",
+    "DocumentError",
     "JavaError",
     "LightRetrieverError",
     "MissingExtraError",
@@ -77,6 +81,19 @@ class ClusterError(LightRetrieverError):
 
 class ClusterTimeoutError(ClusterError):
     """An OpenSearch cluster did not answer in time."""
+
+
+class ConflictError(ClusterError):
+    """A document on an OpenSearch cluster has another version than was expected."""
+
+
+class DocumentError(ClusterError):
+    """A document can't be written to an OpenSearch cluster. `field` is what is wrong, such as `vector` or
+    `impacts.17`."""
+
+    def __init__(self, field: str, message: str, *, remedy: str) -> None:
+        super().__init__(f"{field}: {message}", remedy=remedy)
+        self.field = field
 
 
 class MissingExtraError(LightRetrieverError):

@@ -13,6 +13,7 @@ from lightretriever.artifacts.errors import LightRetrieverError
 __all__ = [
     "KINDS",
     "MOST_FIELD_ERRORS",
+    "UNAVAILABLE",
     "BodyTimeoutError",
     "BodyTooLargeError",
     "BundleRefusedError",
@@ -21,6 +22,7 @@ __all__ = [
     "DocumentNotFoundError",
     "FieldError",
     "ForbiddenError",
+    "ImmutableError",
     "InternalError",
     "InvalidJsonError",
     "InvalidRequestError",
@@ -36,12 +38,18 @@ __all__ = [
     "ServiceError",
     "SettingsError",
     "UnauthorizedError",
+    "VersionConflictError",
+    "WriteFailedError",
     "shortened",
 ]
 
 # They keep answers small.
 MOST_FIELD_ERRORS = 20
 _LONGEST_ECHO = 100
+
+
+UNAVAILABLE = "The cluster does not answer, or lacks a part of the index. The reason is in the log; try again later."
+"""What a caller is told, and not where the cluster is."""
 
 
 class SettingsError(LightRetrieverError):
@@ -134,6 +142,14 @@ class BundleRefusedError(ServiceError, kind="bundle_refused", status=409, title=
     """The bundle in the served folder can't be served; the previous one stays in place."""
 
 
+class ImmutableError(ServiceError, kind="immutable", status=409, title="A bundle's documents don't change"):
+    """The service searches a bundle's own indexes, whose documents can't be written."""
+
+
+class VersionConflictError(ServiceError, kind="version_conflict", status=412, title="The document has another version"):
+    """The document does not have the version that `If-Match` names, or others change it all the time."""
+
+
 class BodyTooLargeError(ServiceError, kind="body_too_large", status=413, title="The body is too large"):
     """The body is over the limit."""
 
@@ -173,11 +189,17 @@ class InternalError(ServiceError, kind="internal_error", status=500, title="The 
 
 
 class NotReadyError(ServiceError, kind="not_ready", status=503, title="The service is not ready"):
-    """The service is warming up, or its threads are stuck."""
+    """The service is warming up, its threads are stuck, or its cluster is not available."""
 
 
 class OverloadedError(ServiceError, kind="overloaded", status=503, title="The service has too much to do"):
     """Too many requests are waiting."""
+
+    headers = MappingProxyType({"retry-after": "1"})
+
+
+class WriteFailedError(ServiceError, kind="write_failed", status=503, title="The document was not written"):
+    """The cluster did not take the document, or its deletion."""
 
     headers = MappingProxyType({"retry-after": "1"})
 

@@ -7,6 +7,7 @@ import typer
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.corpus import corpus
 from lightretriever.artifacts.cli.evaluate import evaluate
+from lightretriever.artifacts.cli.live import delete, upsert
 from lightretriever.artifacts.cli.options import (
     AdapterOption,
     CorpusOption,
@@ -52,7 +53,7 @@ __all__ = ["add_commands"]
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
     stages = (train, table, distil_table, encode, refine, index, build)
-    for command in (corpus, *stages, verify, size, push, evaluate, tune):
+    for command in (corpus, *stages, verify, size, push, upsert, delete, evaluate, tune):
         app.command()(command)
 
 

@@ -1,32 +1,27 @@
 """The command `push`: from a bundle to an index on an OpenSearch cluster."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.summary import Summary, Text
 from lightretriever.artifacts.errors import MissingExtraError
 from lightretriever.artifacts.progress import ProgressBar
 
-if TYPE_CHECKING:
-    from lightretriever.artifacts.cluster.client import Cluster
-
 __all__ = ["PushSummary", "push"]
 
 Engine = Literal["lucene", "faiss"]
 
-_TIMEOUT_S = 120.0
-_PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
-
 
 class PushSummary(Summary):
     """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
-    is `removed` or not; an earlier run had written `found` of the documents."""
+    is `removed` or not, and `changed` if documents were written there; an earlier run had written `found` of the
+    documents."""
 
     command: Literal["push"]
     index: str
@@ -35,6 +30,7 @@ class PushSummary(Summary):
     found: int
     before: list[str]
     removed: bool
+    changed: list[str]
     query_bundle: Text | None
 
     def made(self) -> Iterator[str]:
@@ -43,6 +39,8 @@ class PushSummary(Summary):
         yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
         if self.before:
             yield f"before: {', '.join(self.before)}, {'removed' if self.removed else 'kept; --delete-old removes it'}"
+        for index in self.changed:
+            yield f"{index} had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
         if self.query_bundle is not None:
             yield f"{self.query_bundle}: the query bundle"
 
@@ -50,15 +48,13 @@ class PushSummary(Summary):
 def push(
     context: typer.Context,
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
-    to: Annotated[str, typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of its nodes, by comma.")],
-    index: Annotated[str, typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias for the new index.")],
+    to: ToOption,
+    index: IndexOption,
     shards: Annotated[int, typer.Option("--shards", min=1, max=1024, help="Shards of the index.")] = 1,
     replicas: Annotated[int, typer.Option("--replicas", min=0, max=100, help="Copies of each shard.")] = 1,
     engine: Annotated[Engine, typer.Option("--engine", help="What searches the vectors.")] = "lucene",
-    user: Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
-    ] = None,
+    user: UserOption = None,
+    ca_file: CaFileOption = None,
     query_bundle: Annotated[
         Path | None, typer.Option("--query-bundle", help="Write the part that a service on the cluster needs.")
     ] = None,
@@ -75,7 +71,7 @@ def push(
         opened = Bundle.open(bundle)
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
-        cluster = _connected(to, user, ca_file)
+        cluster = connected(to, user, ca_file)
         try:
             with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
                 pushed = push_bundle(
@@ -100,16 +96,9 @@ def push(
             found=pushed.found,
             before=pushed.before,
             removed=pushed.removed,
+            changed=pushed.changed,
             query_bundle=None if query_bundle is None else str(query_bundle),
         )
         served = query_bundle or bundle
         address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
         job.summary.next = next_command(context, "serve", served, *address, shared=())
-
-
-def _connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
-    """Connect with the secrets of the environment, because options would show them to all users of the machine."""
-    from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-
-    password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
-    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)

@@ -35,6 +35,8 @@ AGAIN: Final = {
     "verify": "The same command begins again; nothing was changed.",
     "size": "The same command begins again; nothing was changed.",
     "push": "The same command goes on after the last written documents; the alias is as it was.",
+    "upsert": "The same command goes on with the documents that are missing.",
+    "delete": "The same command goes on with the documents that are left.",
     "evaluate": "The same command begins again; no result was changed.",
     "tune": "The same command begins again; nothing was changed.",
 }

@@ -45,13 +45,14 @@ _AGAIN: Final = "Run the same command again: it writes what is missing."
 @dataclass(frozen=True)
 class Pushed:
     """The index that has the bundle; how many of its documents an earlier run had written; and the alias' indexes of
-    before, which are `removed` or not."""
+    before, which are `removed` or not, and of which the `changed` had documents written or deleted since their push."""
 
     index: str
     documents: int
     found: int
     before: list[str]
     removed: bool
+    changed: list[str]
 
 
 def push(
@@ -73,8 +74,13 @@ def push(
     """
     manifest = bundle.manifest
     check_name(alias)
-    for index in indexes_of(cluster, alias):
-        read_meta(cluster, index)
+    changed = [index for index in indexes_of(cluster, alias) if read_meta(cluster, index).live]
+    if delete_old and changed:
+        raise ClusterError(
+            f"In {changed[0]} of {cluster.name}, documents were written or deleted since its bundle was pushed; "
+            "--delete-old would remove what this bundle lacks.",
+            remedy="Push without it, run `lightretriever upsert` with those documents, and then remove that index.",
+        )
     if manifest.dimension > MOST_DIMENSION:
         raise ClusterError(
             f"The bundle's vectors have {manifest.dimension} values; a cluster takes {MOST_DIMENSION}.",
@@ -95,7 +101,7 @@ def push(
     if delete_old and before:
         with cluster.translated():
             cluster.client.indices.delete(index=",".join(before))
-    return Pushed(index, manifest.documents, found, before, removed=delete_old)
+    return Pushed(index, manifest.documents, found, before, removed=delete_old, changed=changed)
 
 
 def _largest_impact(sparse: ImpactIndex) -> int:
@@ -113,7 +119,14 @@ def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, repli
         if not cluster.client.indices.exists(index=index):
             cluster.client.indices.create(index=index, body=index_body(meta, shards=shards, replicas=replicas))
             return
-    if read_meta(cluster, index) != meta:
+    there = read_meta(cluster, index)
+    if there.live:
+        raise ClusterError(
+            f"In {index} of {cluster.name}, documents were written or deleted since this bundle was pushed; pushing it "
+            "again would undo that.",
+            remedy="Build a bundle of the corpus as it is now. Or remove the index, and push again.",
+        )
+    if there != meta:
         raise ClusterError(f"The index {index} of {cluster.name} was changed.", remedy="Remove it, and push again.")
     with cluster.translated():
         cluster.client.indices.put_settings(index=index, body={"index": {"number_of_replicas": replicas}})

@@ -7,11 +7,17 @@ document's ordinal is its position in the order of writing, from 0.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.service.schemas import LegName
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.cluster.documents import Stored
+    from lightretriever.artifacts.cluster.live import Written
+    from lightretriever.artifacts.cluster.schema import IndexMeta
+    from lightretriever.artifacts.corpus.beir import Document
 
 __all__ = [
     "Backends",
@@ -20,12 +26,15 @@ __all__ = [
     "DenseTokens",
     "DocumentFilter",
     "DocumentStore",
+    "DocumentsGoneError",
     "EncodedQuery",
     "Leg",
     "LegGroup",
+    "LiveDocuments",
     "Ordinals",
     "ScoredDocuments",
     "Scores",
+    "UnavailableError",
 ]
 
 Ordinals = npt.NDArray[np.int64]
@@ -127,6 +136,18 @@ class DenseLeg(Leg, Protocol):
         """Give the vectors of documents (m,), as the index has them: (m, D) float32 of length 1."""
 
 
+class UnavailableError(Exception):
+    """A cluster does not answer, refuses the service, or has lost the index or a shard of it."""
+
+
+class DocumentsGoneError(Exception):
+    """Documents, named by `ordinals`, were deleted since a leg found them."""
+
+    def __init__(self, ordinals: Sequence[int]) -> None:
+        super().__init__(f"{len(ordinals)} documents were deleted, such as {ordinals[0]}")
+        self.ordinals = frozenset(ordinals)
+
+
 class DocumentStore(Protocol):
     """The stored documents. Thread-safe. `ImpactIndex` is one."""
 
@@ -134,7 +155,8 @@ class DocumentStore(Protocol):
     """Number of documents."""
 
     def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal."""
+        """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
+        DocumentsGoneError if some were deleted."""
 
     def ordinal(self, document_id: str) -> int | None:
         """Give the ordinal of the document with this id, None if there is none."""
@@ -164,6 +186,29 @@ class ClusterPlace:
     engine: str
 
 
+class LiveDocuments(Protocol):
+    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time `until`;
+    `LiveIndex` is one, and says more."""
+
+    def get(self, document_id: str, until: float) -> "Stored | None":
+        """Read a document as it is now; None if there is none with this id."""
+
+    def put(
+        self,
+        document: "Document",
+        vector: npt.NDArray[np.float32] | None,
+        impacts: Mapping[str, int] | None,
+        until: float,
+        *,
+        version: str | None,
+        wait: bool,
+    ) -> "Written":
+        """Write a document."""
+
+    def delete(self, document_id: str, until: float, *, version: str | None, wait: bool) -> bool:
+        """Delete a document; False if there is none with this id."""
+
+
 class LegGroup(Protocol):
     """Legs on a cluster, asked in one trip. Thread-safe. Times are those of `perf_counter`.
 
@@ -177,6 +222,14 @@ class LegGroup(Protocol):
     @property
     def place(self) -> ClusterPlace:
         """Where the legs are searched."""
+
+    @property
+    def live(self) -> "LiveDocuments":
+        """The documents of the index, to be written."""
+
+    @property
+    def meta(self) -> "IndexMeta":
+        """What the index was written from."""
 
     @property
     def problem(self) -> str | None:

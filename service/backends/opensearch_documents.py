@@ -8,7 +8,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.cluster.queries import Query, filter_query, of_ordinals
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
 from lightretriever.artifacts.errors import ClusterError
-from lightretriever.service.backends.base import ClusterPlace, DocumentFilter, Ordinals
+from lightretriever.service.backends.base import ClusterPlace, DocumentFilter, DocumentsGoneError, Ordinals
 
 __all__ = ["Asked", "ClusterDocuments"]
 
@@ -22,13 +22,13 @@ class Asked(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of documents."""
+        """Number of documents of the bundle."""
 
     def ask_one(self, search: Query) -> Query:
         """Send one search, and give its answer."""
 
     def check(self, ordinals: Ordinals) -> None:
-        """ValueError for an ordinal that no document has."""
+        """ValueError for an ordinal that no document can have."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -46,8 +46,8 @@ class ClusterDocuments:
         return [raw.encode() for raw in self.sources(ordinals, "raw")]
 
     def sources(self, ordinals: Ordinals, field: str) -> list[Any]:
-        """Give a field of documents (m,), in the order given. ValueError for an unknown ordinal, ClusterError for one
-        that is no longer there."""
+        """Give a field of documents (m,), in the order given. ValueError for an unknown ordinal, DocumentsGoneError
+        if some were deleted."""
         self._group.check(ordinals)
         found: dict[int, Any] = {}
         for start in range(0, ordinals.size, MOST_FOUND):
@@ -55,10 +55,9 @@ class ClusterDocuments:
             query = {"constant_score": {"filter": of_ordinals(part)}}
             hits = self._hits({"size": part.size, "query": query, "_source": [field], "docvalue_fields": ["ordinal"]})
             found |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}
-        try:
-            return [found[ordinal] for ordinal in ordinals.tolist()]
-        except KeyError as error:
-            raise ClusterError(f"Document {error} is no longer in {self._group.place.index}.") from error
+        if gone := [ordinal for ordinal in ordinals.tolist() if ordinal not in found]:
+            raise DocumentsGoneError(gone)
+        return [found[ordinal] for ordinal in ordinals.tolist()]
 
     def ordinal(self, document_id: str) -> int | None:
         """Give the ordinal of the document with this id, None if there is none."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.cluster.aliases import indexes_of
 from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.queries import (
     Query,
     dense_search,
@@ -19,16 +20,18 @@ from lightretriever.artifacts.cluster.queries import (
     sparse_search,
     word_search,
 )
-from lightretriever.artifacts.cluster.schema import IndexMeta, read_features
+from lightretriever.artifacts.cluster.schema import FIRST_LIVE, IndexMeta, read_features
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 from lightretriever.artifacts.sparse.bm25 import words_of
 from lightretriever.service.backends.base import (
     ClusterPlace,
     DocumentFilter,
+    DocumentsGoneError,
     EncodedQuery,
     Ordinals,
     ScoredDocuments,
     Scores,
+    UnavailableError,
 )
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
 from lightretriever.service.schemas import LegName
@@ -43,10 +46,6 @@ _BETWEEN_PROBES_S: Final = 1.0
 _UNTIL: Final = ContextVar[float | None]("until", default=None)
 
 
-class _LostError(ClusterError):
-    """The index, or a shard of it, is gone."""
-
-
 class ClusterLegs:
     """The legs of one index: a `LegGroup`. Thread-safe."""
 
@@ -57,6 +56,7 @@ class ClusterLegs:
         version = ".".join(map(str, cluster.version))
         self.place = ClusterPlace(cluster.name, version, alias, index, meta.engine)
         self.meta = meta
+        self.live = LiveIndex(cluster, alias, index, meta)
         self._unreachable: str | None = None
         self._lost: str | None = None
         self._probing = Lock()
@@ -118,11 +118,11 @@ class ClusterLegs:
             raise TimeoutError(str(error)) from error
         except ClusterError as error:
             self._unreachable = str(error)
-            raise
+            raise UnavailableError(str(error)) from error
         self._unreachable = None
         found = [self._failure(one) if "error" in one else one for one in answer["responses"]]
         failed = [one for one in found if isinstance(one, Exception)]
-        lost = [one for one in failed if isinstance(one, _LostError)]
+        lost = [one for one in failed if isinstance(one, UnavailableError)]
         if len(failed) < len(found):
             self._lost = None
         elif len(lost) == len(found):
@@ -141,14 +141,14 @@ class ClusterLegs:
             _UNTIL.reset(before)
 
     def check(self, ordinals: Ordinals) -> None:
-        """ValueError for an ordinal that no document has."""
-        outside = ordinals[(ordinals < 0) | (ordinals >= self.meta.documents)]
+        """ValueError for an ordinal that no document can have."""
+        outside = ordinals[(ordinals < 0) | ((ordinals >= self.meta.documents) & (ordinals < FIRST_LIVE))]
         if outside.size:
             raise ValueError(f"document {outside[0]} is outside 0..{self.meta.documents - 1}")
 
     @property
     def count(self) -> int:
-        """Number of documents."""
+        """Number of documents of the bundle."""
         return self.meta.documents
 
     @property
@@ -164,7 +164,7 @@ class ClusterLegs:
             now = perf_counter()
             if now >= self._probed + _BETWEEN_PROBES_S:
                 self._probed = now
-                with suppress(ClusterError, TimeoutError):  # it is a problem then, or only late
+                with suppress(ClusterError, UnavailableError, TimeoutError):  # it is a problem then, or only late
                     self.ask([("documents", {"size": 0, "track_total_hits": False})], now + _PROBE_S)
         finally:
             self._probing.release()
@@ -212,7 +212,7 @@ class ClusterLegs:
         message = f"The cluster {self.place.address} answered {status} for {self.place.index}: {reason:.300}"
         if "cancel" in reason:  # by `cancel_after_time_interval`
             return TimeoutError(message)
-        return _LostError(message) if status == 404 or status >= 500 else ClusterError(message)
+        return UnavailableError(message) if status in (404, 429) or status >= 500 else ClusterError(message)
 
 
 class ClusterLeg:
@@ -268,7 +268,7 @@ def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
     scores = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
     missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
     if missing:
-        return ClusterError(f"Document {missing[0]} is no longer in the index.")
+        return DocumentsGoneError(missing)
     return np.array([scores[ordinal] for ordinal in ordinals.tolist()], np.float32)
 
 

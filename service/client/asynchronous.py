@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,11 +14,13 @@ from lightretriever.service.client.calls import (
     batch_call,
     check_stream,
     collections_call,
+    delete_call,
     document_call,
     embeddings_call,
     encode_call,
     info_call,
     numbered_async,
+    put_call,
     ready_call,
     reload_call,
     search_call,
@@ -31,6 +33,8 @@ from lightretriever.service.schemas import (
     BatchResponse,
     CollectionList,
     Document,
+    DocumentDeleted,
+    DocumentWritten,
     EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
@@ -97,6 +101,31 @@ class AsyncSearchClient:
     async def document(self, document_id: str, /) -> Document:
         """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
         return await self.call(document_call(document_id))
+
+    async def put_document(
+        self,
+        document_id: str,
+        fields: Mapping[str, Any],
+        /,
+        *,
+        vector: Sequence[float] | None = None,
+        impacts: Mapping[int, int] | None = None,
+        version: str | None = None,
+        wait: bool = False,
+    ) -> DocumentWritten:
+        """Write a document of a service on a cluster; needs a key with the scope `admin`.
+
+        A vector and impacts that are not given stay, as long as title and text do. With `version`, only over that one,
+        without retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
+        """
+        return await self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
+
+    async def delete_document(
+        self, document_id: str, /, *, version: str | None = None, wait: bool = False
+    ) -> DocumentDeleted:
+        """Delete a document of a service on a cluster, without retries; as `put_document`. AnswerError of kind
+        `document_not_found` if none has this id."""
+        return await self.call(delete_call(document_id, version, wait=wait))
 
     async def collections(self) -> CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""

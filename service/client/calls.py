@@ -13,6 +13,9 @@ from lightretriever.service.schemas import (
     BatchResponse,
     CollectionList,
     Document,
+    DocumentDeleted,
+    DocumentWrite,
+    DocumentWritten,
     EmbeddingsRequest,
     EmbeddingsResponse,
     EncodeRequest,
@@ -32,12 +35,14 @@ __all__ = [
     "batch_call",
     "check_stream",
     "collections_call",
+    "delete_call",
     "document_call",
     "embeddings_call",
     "encode_call",
     "info_call",
     "numbered",
     "numbered_async",
+    "put_call",
     "ready_call",
     "reload_call",
     "search_call",
@@ -51,9 +56,9 @@ Numbered = tuple[int, list[Query]]
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request and the reader of its answer. Every call is safe to repeat; `once` disables retries.
+    """A request and the reader of its answer. Every call is safe to repeat, unless `once` disables retries.
 
-    `first` is the position of a batch's first search among all searches.
+    `first` is the position of a batch's first search among all searches, `version` what the header `If-Match` names.
     """
 
     method: str
@@ -62,15 +67,17 @@ class Call(Generic[T]):
     body: bytes | None = None
     once: bool = False
     first: int = 0
+    version: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
-        """The body's content type, if there is a body."""
-        return {} if self.body is None else {"content-type": "application/json"}
+        """The body's content type, if there is a body, and the version."""
+        declared = {} if self.body is None else {"content-type": "application/json"}
+        return declared | ({} if self.version is None else {"if-match": f'"{self.version}"'})
 
     def raw(self) -> "Call[bytes]":
         """Give the same call with its answer's JSON unchanged."""
-        return Call(self.method, self.path, bytes, self.body, self.once, self.first)
+        return Call(self.method, self.path, bytes, self.body, self.once, self.first, self.version)
 
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> T:
         """Read the answer; AnswerError if it is an error."""
@@ -118,6 +125,33 @@ def embeddings_call(texts: str | Sequence[str], model: str) -> Call[EmbeddingsRe
 
 def document_call(document_id: str) -> Call[Document]:
     """A stored document. ClientError if the id can't be written in UTF-8."""
+    return Call("GET", _path(document_id), _reader(Document))
+
+
+def put_call(
+    document_id: str,
+    fields: Mapping[str, Any],
+    vector: Sequence[float] | None,
+    impacts: Mapping[int, int] | None,
+    version: str | None,
+    *,
+    wait: bool,
+) -> Call[DocumentWritten]:
+    """A document to write. AnswerError if it doesn't fit the schema, ClientError as in `document_call`."""
+    given: dict[str, Any] = {} if vector is None else {"vector": list(map(float, vector))}
+    if impacts is not None:
+        given["impacts"] = {str(term): int(impact) for term, impact in impacts.items()}
+    body = _json(_request(DocumentWrite, "fields", dict(fields), given))
+    path = _path(document_id, wait=wait)
+    return Call("PUT", path, _reader(DocumentWritten), body, once=version is not None, version=version)
+
+
+def delete_call(document_id: str, version: str | None, *, wait: bool) -> Call[DocumentDeleted]:
+    """A document to delete. ClientError as in `document_call`."""
+    return Call("DELETE", _path(document_id, wait=wait), _reader(DocumentDeleted), once=True, version=version)
+
+
+def _path(document_id: str, *, wait: bool = False) -> str:
     try:
         # `quote` keeps dots, and "." and ".." would be path segments.
         written = quote(document_id, safe="").replace(".", "%2E")
@@ -125,7 +159,7 @@ def document_call(document_id: str) -> Call[Document]:
         raise ClientError(
             f"The document id {document_id!r} is no text that UTF-8 can express.", remedy="Remove lone surrogates."
         ) from error
-    return Call("GET", f"/documents/{written}", _reader(Document))
+    return f"/documents/{written}{'?refresh=wait_for' if wait else ''}"
 
 
 def info_call() -> Call[Info]:

@@ -1,7 +1,7 @@
 """The synchronous client."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic, sleep
 from types import TracebackType
@@ -15,11 +15,13 @@ from lightretriever.service.client.calls import (
     batch_call,
     check_stream,
     collections_call,
+    delete_call,
     document_call,
     embeddings_call,
     encode_call,
     info_call,
     numbered,
+    put_call,
     ready_call,
     reload_call,
     search_call,
@@ -32,6 +34,8 @@ from lightretriever.service.schemas import (
     BatchResponse,
     CollectionList,
     Document,
+    DocumentDeleted,
+    DocumentWritten,
     EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
@@ -98,6 +102,31 @@ class SearchClient:
     def document(self, document_id: str, /) -> Document:
         """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
         return self.call(document_call(document_id))
+
+    def put_document(
+        self,
+        document_id: str,
+        fields: Mapping[str, Any],
+        /,
+        *,
+        vector: Sequence[float] | None = None,
+        impacts: Mapping[int, int] | None = None,
+        version: str | None = None,
+        wait: bool = False,
+    ) -> DocumentWritten:
+        """Write a document of a service on a cluster; needs a key with the scope `admin`.
+
+        A vector and impacts that are not given stay, as long as title and text do. With `version`, only over that one,
+        without retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
+        """
+        return self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
+
+    def delete_document(
+        self, document_id: str, /, *, version: str | None = None, wait: bool = False
+    ) -> DocumentDeleted:
+        """Delete a document of a service on a cluster, without retries; as `put_document`. AnswerError of kind
+        `document_not_found` if none has this id."""
+        return self.call(delete_call(document_id, version, wait=wait))
 
     def collections(self) -> CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""

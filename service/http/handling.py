@@ -71,25 +71,27 @@ def clock_of(request: Request) -> StageClock:
     return clock
 
 
-async def begin(request: Request) -> bytes:
+async def begin(request: Request, scope: KeyScope = "search") -> bytes:
     """Admit the request and read its body."""
-    enter(request, "search")
+    enter(request, scope)
     state = state_of(request)
     state.admission.check()  # before the body is read
     settings = state.settings
     return await read_body(request, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
 
 
-async def answered(request: Request, work: Callable[[SearchEngine], Response]) -> Response:
-    """Let a thread work, which reads the body and writes the answer too: both may take long."""
+async def answered(request: Request, work: Callable[[SearchEngine], Response], *, extra_s: float = 0.0) -> Response:
+    """Let a thread work, which reads the body and writes the answer too: both may take long. It may take `extra_s` more
+    than a search."""
     with state_of(request).admission.enter(), holder_of(request).lease() as engine:
         tell_legs(request, engine)
-        return await in_thread(engine, clock_of(request), lambda: work(engine))
+        return await in_thread(engine, clock_of(request), lambda: work(engine), extra_s)
 
 
-async def in_thread(engine: SearchEngine, clock: StageClock, work: Callable[[], T]) -> T:
-    """Run `work` in a thread of the engine. DeadlineError at the service's own deadline; the abandoned work goes on."""
-    call, deadline_ms = engine.submit(work), engine.settings.deadline_ms
+async def in_thread(engine: SearchEngine, clock: StageClock, work: Callable[[], T], extra_s: float = 0.0) -> T:
+    """Run `work` in a thread of the engine. DeadlineError `extra_s` after the service's own deadline; the abandoned
+    work goes on."""
+    call, deadline_ms = engine.submit(work), engine.settings.deadline_ms + extra_s * 1e3
     try:
         async with asyncio.timeout(clock.arrived + deadline_ms / 1e3 - perf_counter()) as deadline:
             return await asyncio.wrap_future(call.future)

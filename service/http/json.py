@@ -28,6 +28,7 @@ from starlette.responses import Response
 __all__ = [
     "ADDRESS_FIELDS",
     "JSON",
+    "MOST_DOCUMENT_VALUES",
     "MOST_NESTED",
     "MOST_VALUES",
     "json_response",
@@ -46,6 +47,9 @@ MOST_NESTED: Final = 64
 MOST_VALUES: Final = 5_000
 """Most values in a request, or in one search of a batch: names and values of fields, and elements of lists. The largest
 valid filter has fewer. Without the bound, validation would build an error of a few kB for each wrong value."""
+
+MOST_DOCUMENT_VALUES: Final = 100_000
+"""Most values in a document to write, which has a vector and impacts."""
 
 ADDRESS_FIELDS: Final = {"q": "query", "k": "k", "offset": "offset", "mode": "mode", "task": "task"}
 """The query parameters of a search by address, each with the field of the search that it sets."""
@@ -73,13 +77,13 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
     return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, max_body_bytes)
 
 
-def parse(body: bytes, model: type[M]) -> M:
-    """Read JSON into a model. Don't call it in an event loop: a large body takes milliseconds.
+def parse(body: bytes, model: type[M], *, most: int = MOST_VALUES) -> M:
+    """Read JSON of at most `most` values into a model. Don't call it in an event loop: a large body takes milliseconds.
 
     InvalidJsonError for invalid JSON (including bad UTF-8, NaN, lone surrogates and nesting beyond 1,024),
     InvalidRequestError if it is too deep or too large, or does not fit the model.
     """
-    return _validated(_loaded(body), model)
+    return _validated(_loaded(body), model, most)
 
 
 def parse_address(parameters: QueryParams) -> SearchRequest:
@@ -138,19 +142,19 @@ def _loaded(body: bytes) -> Any:
         raise InvalidJsonError(f"The body is not JSON: {error}.") from error
 
 
-def _validated(content: Any, model: type[M]) -> M:
-    _check_size(content)
+def _validated(content: Any, model: type[M], most: int = MOST_VALUES) -> M:
+    _check_size(content, most)
     try:
         return model.model_validate(content)
     except ValidationError as error:
         raise InvalidRequestError.of(*field_errors(error), count=error.error_count()) from error
 
 
-def _check_size(content: Any) -> None:
+def _check_size(content: Any, most: int) -> None:
     """Raise InvalidRequestError for too many or too deep values."""
-    depth, values = nesting(content, MOST_NESTED, MOST_VALUES)
-    if values > MOST_VALUES:
-        message = f"there are more than {MOST_VALUES} values in it; send fewer"
+    depth, values = nesting(content, MOST_NESTED, most)
+    if values > most:
+        message = f"there are more than {most} values in it; send fewer"
         raise InvalidRequestError.of(FieldError("body", message))
     if depth > MOST_NESTED:
         message = f"more than {MOST_NESTED} objects and lists stand around a value; nest it less"

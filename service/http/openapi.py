@@ -19,9 +19,11 @@ from starlette.routing import BaseRoute
 __all__ = [
     "ADDRESS_ERRORS",
     "ADMIN_ERRORS",
+    "DELETE_ERRORS",
     "DOCUMENT_ERRORS",
     "ENCODE_ERRORS",
     "EXAMPLES",
+    "PUT_ERRORS",
     "READY_ERRORS",
     "SEARCH_ERRORS",
     "describe",
@@ -59,6 +61,19 @@ DOCUMENT_ERRORS: Final = (
     errors.NotReadyError,
     errors.OverloadedError,
 )
+DELETE_ERRORS: Final = (
+    *_GATE_ERRORS,
+    errors.RouteNotFoundError,
+    errors.DocumentNotFoundError,
+    errors.ImmutableError,
+    errors.VersionConflictError,
+    errors.InvalidRequestError,
+    errors.WriteFailedError,
+    errors.DeadlineError,
+    errors.NotReadyError,
+    errors.OverloadedError,
+)
+PUT_ERRORS: Final = (*(error for error in DELETE_ERRORS if error is not errors.DocumentNotFoundError), *_OF_BODIES)
 ADMIN_ERRORS: Final = (*_GATE_ERRORS, errors.RouteNotFoundError, errors.BundleRefusedError, errors.NotReadyError)
 READY_ERRORS: Final = (errors.NotReadyError,)
 
@@ -89,19 +104,21 @@ def describe(
     errors: Sequence[type[errors.ServiceError]] = (),
     path_parameter: str = "",
     query_parameters: Mapping[str, str] = MappingProxyType({}),
+    parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type; `query_parameters` have
-    the names of fields of SearchRequest."""
+    the names of fields of SearchRequest, `parameters` describe others."""
     responses = {200: {"description": "The answer.", "content": _content(answer)}, **_problems(errors)}
     extra: dict[str, Any] = {}
     if request is not None:
         content = {JSON: {"schema": _ref(request), "examples": EXAMPLES["requests"][request.__name__]}}
         extra["requestBody"] = {"required": True, "content": content}
+    described = [_query_parameter(*names) for names in query_parameters.items()]
     if path_parameter:
         parameter = {"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}}
-        extra["parameters"] = [parameter | {"example": "doc-1", "description": "Id, percent-encoded."}]
-    if query_parameters:
-        extra["parameters"] = [_query_parameter(*names) for names in query_parameters.items()]
+        described.append(parameter | {"example": "doc-1", "description": "Id, percent-encoded."})
+    if described or parameters:
+        extra["parameters"] = [*described, *map(dict, parameters)]
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
 
 

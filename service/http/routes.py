@@ -11,6 +11,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
     COLLECTION,
     answered,
@@ -29,7 +30,6 @@ from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, pars
 from lightretriever.service.http.openapi import (
     ADDRESS_ERRORS,
     ADMIN_ERRORS,
-    DOCUMENT_ERRORS,
     ENCODE_ERRORS,
     READY_ERRORS,
     SEARCH_ERRORS,
@@ -40,8 +40,6 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     CollectionList,
-    Document,
-    DocumentTerms,
     EmbeddingsRequest,
     EmbeddingsResponse,
     EncodeRequest,
@@ -54,19 +52,11 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.request import search_cost
-from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.routing import Route
 
 __all__ = ["router", "served"]
 
 
-class _AnyText(StringConvertor):
-    """The rest of a path. Starlette's own `path` drops a line break at the end, and fails on an earlier one."""
-
-    regex = "(?s:.*)"
-
-
-register_url_convertor("any", _AnyText())
 router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
@@ -148,33 +138,7 @@ async def embeddings(request: Request) -> Response:
     return await answered(request, work)
 
 
-@router.get(
-    "/documents/{id:any}",
-    **describe("Read a document", answer=Document, errors=DOCUMENT_ERRORS, path_parameter="id"),
-    tags=["search"],
-)
-async def document(request: Request) -> Response:
-    """Give a stored document by its id."""
-    enter(request, "search")
-    return await answered(
-        request, lambda engine: json_response(engine.document(request.path_params["id"], clock_of(request)))
-    )
-
-
-@router.get(
-    "/terms/{id:any}",
-    **describe("The terms of a document", answer=DocumentTerms, errors=DOCUMENT_ERRORS, path_parameter="id"),
-    tags=["search"],
-)
-async def terms(request: Request) -> Response:
-    """Give the terms of a document in the sparse index, including those that its text lacks.
-
-    This visits every term of the inverted index, which takes milliseconds.
-    """
-    enter(request, "search")
-    return await answered(
-        request, lambda engine: json_response(engine.terms(request.path_params["id"], clock_of(request)))
-    )
+router.routes.extend(documents.router.routes)  # as they are, for `served`
 
 
 @router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])

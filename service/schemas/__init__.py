@@ -3,8 +3,10 @@
 from lightretriever.service.schemas.answers import (
     BatchResponse,
     Document,
+    DocumentDeleted,
     DocumentTerm,
     DocumentTerms,
+    DocumentWritten,
     EncodeResponse,
     EncodeTimings,
     Explanation,
@@ -43,6 +45,7 @@ from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, P
 from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
     BatchRequest,
+    DocumentWrite,
     EncodeRequest,
     LinearFusion,
     QueryTerm,
@@ -63,8 +66,11 @@ __all__ = [
     "CollectionList",
     "Condition",
     "Document",
+    "DocumentDeleted",
     "DocumentTerm",
     "DocumentTerms",
+    "DocumentWrite",
+    "DocumentWritten",
     "Embedding",
     "EmbeddingsRequest",
     "EmbeddingsResponse",

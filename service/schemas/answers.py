@@ -8,8 +8,10 @@ from pydantic import Field
 __all__ = [
     "BatchResponse",
     "Document",
+    "DocumentDeleted",
     "DocumentTerm",
     "DocumentTerms",
+    "DocumentWritten",
     "EncodeResponse",
     "EncodeTimings",
     "Explanation",
@@ -238,6 +240,25 @@ class Document(Model):
 
     id: str
     fields: dict[str, Any]
+    version: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Its version, for `If-Match`; present if the documents are on a cluster.",
+    )
+
+
+class DocumentWritten(Model):
+    """A document that was written."""
+
+    id: str
+    created: bool = Field(description="Whether no document had this id before.")
+    version: str = Field(description="Its version, for `If-Match`.")
+
+
+class DocumentDeleted(Model):
+    """A document that was deleted."""
+
+    id: str
 
 
 class DocumentTerm(Model):

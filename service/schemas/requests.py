@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 __all__ = [
     "BatchRequest",
+    "DocumentWrite",
     "EncodeRequest",
     "LinearFusion",
     "QueryTerm",
@@ -221,3 +222,42 @@ class EncodeRequest(Model):
     task: str | None = Field(default=None, description="Name of the token table. Null: the bundle's default.")
 
     _blank = field_validator("text")(_not_blank)
+
+
+class DocumentWrite(Model):
+    """A document to write. Vector and impacts that are absent stay, as long as title and text do."""
+
+    fields: dict[str, Any] = Field(description="All fields of the document, as in a line of a corpus, without `_id`.")
+    vector: list[float] | None = Field(
+        default=None,
+        description="Its dense vector by the model of the bundle, with `dimension` values; it is "
+        "scaled to the length 1.",
+    )
+    impacts: dict[str, int] | None = Field(
+        default=None,
+        description="Impacts of its terms by token id: at most 511, or 65,535 if the bundle has such large ones.",
+    )
+
+    @field_validator("fields", mode="after")
+    @classmethod
+    def _without_id(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if "_id" in fields:
+            raise ValueError("the id is that of the path: leave _id out")
+        return fields
+
+    @field_validator("vector", mode="before")
+    @classmethod
+    def _numbers(cls, vector: object) -> object:
+        """Give one error for any number of wrong values."""
+        for place, value in enumerate(vector if isinstance(vector, list) else []):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"value {place} is {value!r:.80}, expected a number")
+        return vector
+
+    @field_validator("impacts", mode="before")
+    @classmethod
+    def _whole_numbers(cls, impacts: object) -> object:
+        for term, impact in (impacts if isinstance(impacts, dict) else {}).items():
+            if isinstance(impact, bool) or not isinstance(impact, int):
+                raise ValueError(f"the impact of {term!r:.80} is {impact!r:.80}, expected a whole number")
+        return impacts

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from lightretriever.service.backends.base import DocumentStore
-from lightretriever.service.errors import DeadlineError, SearchFailedError
+from lightretriever.service.backends.base import DocumentsGoneError, DocumentStore, UnavailableError
+from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
 __all__ = ["Documents", "list_terms", "reading"]
@@ -26,11 +26,17 @@ _CLAUSE: Final = re.compile(r"[.,;:!?](?:\s|$)|\s[(\[–-]")
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Log an error of the store, and raise SearchFailedError in its place, or DeadlineError if it was late."""
+    """Log an error of the store, and raise SearchFailedError in its place, DeadlineError if it was late, or
+    NotReadyError if its cluster is not available; DocumentsGoneError passes."""
     try:
         yield
+    except DocumentsGoneError:
+        raise
     except TimeoutError as error:
         raise DeadlineError("The documents did not come in time. Allow more time, or ask for less.") from error
+    except UnavailableError as error:
+        _log.error("documents failed", exc_info=error)
+        raise NotReadyError(UNAVAILABLE) from error
     except Exception as error:
         _log.error("documents failed", exc_info=error)
         raise SearchFailedError("The documents could not be read. The reason is in the log.") from error
@@ -39,7 +45,8 @@ def reading() -> Iterator[None]:
 class Documents:
     """Reads documents. A document's fields are the keys of its JSON object without `_id`.
 
-    Every method raises SearchFailedError if the store fails, DeadlineError if it is late.
+    Every method raises SearchFailedError if the store fails, DeadlineError if it is late, NotReadyError if its cluster
+    is not available, and those that read documents by ordinal DocumentsGoneError if some were deleted.
     """
 
     def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:
@@ -97,7 +104,12 @@ class Documents:
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
         size = min(count, self.store.count)
-        return self._read(np.linspace(0, self.store.count - 1, size).astype(np.int64))
+        ordinals = np.linspace(0, self.store.count - 1, size).astype(np.int64)
+        while True:
+            try:
+                return self._read(ordinals)
+            except DocumentsGoneError as error:
+                ordinals = ordinals[~np.isin(ordinals, list(error.ordinals))]
 
     def _read(self, ordinals: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
         if not ordinals.size:

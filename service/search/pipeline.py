@@ -1,14 +1,19 @@
 """One search from the query to the answer: encode, search the legs in parallel, fuse, read the documents."""
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments
+from lightretriever.service.backends.base import (
+    DocumentFilter,
+    DocumentsGoneError,
+    EncodedQuery,
+    Ordinals,
+    ScoredDocuments,
+)
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, SearchFailedError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
@@ -18,7 +23,7 @@ from lightretriever.service.search.encoder import require_tokens
 from lightretriever.service.search.explain import explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
-from lightretriever.service.search.legs import score_legs, search_legs
+from lightretriever.service.search.legs import give_up, score_legs, search_legs
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
@@ -54,8 +59,16 @@ class Search:
         """Give a `SearchResponse` as plain dictionaries.
 
         NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens
-        to be explained, DeadlineError or SearchFailedError if there is no answer to give.
+        to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer to give.
         """
+        while True:
+            try:
+                return self._run()
+            except DocumentsGoneError:  # between two trips to a cluster
+                self.missing.clear()
+                self.unscored.clear()
+
+    def _run(self) -> Plain:
         if perf_counter() >= self._until(_LEGS_UNTIL):
             raise DeadlineError(
                 f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
@@ -114,7 +127,8 @@ class Search:
                 if outcome.error is not None:
                     self._log_failure(name, outcome.error)
         if not found or (self.missing and not self._plan.request.allow_partial):
-            self._give_up()
+            errors = [outcome.error for outcome in outcomes.values()]
+            give_up(self.missing, errors, self._plan.deadline_ms * _LEGS_UNTIL)
         return found
 
     def _among(self) -> DocumentFilter | None:
@@ -136,6 +150,8 @@ class Search:
                 table.fill(legs.index(name), outcome.get())
                 scored = True
                 continue
+            if isinstance(outcome.error, DocumentsGoneError):
+                raise outcome.error
             self.unscored[name] = outcome.reason
             if outcome.error is not None:
                 self._log_failure(name, outcome.error)
@@ -263,6 +279,8 @@ class Search:
         for name in legs:
             try:
                 shares[name] = self._parts.legs[name].shares(query, ordinals)
+            except DocumentsGoneError:
+                raise
             except TimeoutError as error:
                 raise DeadlineError("There was no time left to explain the hits. Allow more time.") from error
             except Exception as error:
@@ -271,20 +289,3 @@ class Search:
 
     def _log_failure(self, name: LegName, error: BaseException) -> None:
         _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.legs[name].backend})
-
-    def _give_up(self) -> None:
-        failed = _named(self.missing, "failed")
-        if failed:
-            raise SearchFailedError(f"The leg {failed} failed. The reason is in the log; try again later.")
-        stuck = _named(self.missing, "stuck")
-        if stuck:
-            raise DeadlineError(f"The leg {stuck} has no free thread: calls that don't end hold all. Try later.")
-        late, share = _named(self.missing, "late"), self._plan.deadline_ms * _LEGS_UNTIL
-        raise DeadlineError(
-            f"No answer from the leg {late} within {share:g} ms, its share of the deadline. "
-            "Allow more time, or fewer candidates."
-        )
-
-
-def _named(missing: Mapping[Any, Reason], reason: Reason) -> str:
-    return " and ".join(sorted(name for name, why in missing.items() if why == reason))

@@ -1,7 +1,7 @@
 """Both clients behind one face, so that every test of a call is made with each of them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -10,6 +10,8 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    DocumentDeleted,
+    DocumentWritten,
     EmbeddingsResponse,
     EncodeRequest,
     EncodeResponse,
@@ -29,6 +31,20 @@ class Client(Protocol):
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse: ...
     def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse: ...
     def document(self, document_id: str, /) -> Document: ...
+    def put_document(
+        self,
+        document_id: str,
+        fields: Mapping[str, Any],
+        /,
+        *,
+        vector: Sequence[float] | None = None,
+        impacts: Mapping[int, int] | None = None,
+        version: str | None = None,
+        wait: bool = False,
+    ) -> DocumentWritten: ...
+    def delete_document(
+        self, document_id: str, /, *, version: str | None = None, wait: bool = False
+    ) -> DocumentDeleted: ...
     def info(self) -> Info: ...
     def ready(self) -> bool: ...
     def reload(self) -> Reloaded: ...
@@ -75,6 +91,12 @@ class Driven:
 
     def document(self, document_id: str, /) -> Document:
         return self._runner.run(self._client.document(document_id))
+
+    def put_document(self, document_id: str, fields: Mapping[str, Any], /, **options: Any) -> DocumentWritten:
+        return self._runner.run(self._client.put_document(document_id, fields, **options))
+
+    def delete_document(self, document_id: str, /, **options: Any) -> DocumentDeleted:
+        return self._runner.run(self._client.delete_document(document_id, **options))
 
     def info(self) -> Info:
         return self._runner.run(self._client.info())

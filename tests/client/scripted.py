@@ -101,7 +101,7 @@ class Scripted:
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True
 
-            do_GET = do_POST  # noqa: N815
+            do_GET = do_PUT = do_DELETE = do_POST  # noqa: N815
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

