@@ -9,6 +9,10 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first imported, below
 
+# Threads of PyTorch and Faiss wait for each other by spinning, and two processes of pytest-xdist have a thread on every
+# core: without this, training takes three times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from lightretriever.artifacts.bundle.reader import Bundle
 
 from tests.support.cluster import shared_cluster

@@ -48,8 +48,6 @@ def parse_yaml(content: bytes | str) -> Any:
     """
     try:
         value = yaml.load(content, _Loader)
-    except RecursionError as error:
-        raise ValueError(_TOO_DEEP) from error
     except yaml.MarkedYAMLError as error:  # its own text repeats the line, which may hold a secret
         mark = error.problem_mark or error.context_mark
         place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
@@ -65,7 +63,18 @@ def parse_yaml(content: bytes | str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, whose first value would be lost, and merge keys, which multiply."""
+    """Refuses a key that stands twice, whose first value would be lost, merge keys, which multiply, and a text that is
+    nested so deep that reading it would take long."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > _MAX_YAML_DEPTH + 1:  # a value that has no others is no level of its own
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         for key, _ in node.value:

@@ -36,8 +36,8 @@ _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
 class Counts(NamedTuple):
-    """Of the documents of a run, the vectors of the `reused` were there, and the model read the `encoded`; `removed`
-    counts the texts of an earlier corpus that this one no longer has."""
+    """Of the documents of a run, the vectors of the `reused` were there, and the model read the texts of the `encoded`;
+    `removed` counts the texts of an earlier corpus that this one no longer has."""
 
     reused: int
     encoded: int
@@ -146,13 +146,14 @@ def write_shards(
             written.reused += len(chunk) if own else 0
             continue
         rows = store.rows(texts)
-        new = [row for row, text in enumerate(texts) if text not in rows]
+        reused = sum(text in rows for text in texts)
+        written.reused += reused
+        written.encoded += len(chunk) - reused
+        new = {text: row for row, text in enumerate(texts) if text not in rows}  # equal texts are encoded once
         progress.skip(len(chunk) - len(new))
-        written.reused += len(chunk) - len(new)
-        written.encoded += len(new)
         if new:
-            made = encode([ids[row] for row in new], [chunk[row][1] for row in new])
-            rows |= zip([texts[row] for row in new], made, strict=True)
+            made = encode([ids[row] for row in new.values()], [chunk[row][1] for row in new.values()])
+            rows |= zip(new, made, strict=True)
         shard = EncodedShard.of(ids, texts, [rows[text] for text in texts])
         store.write(name, shard if given is None else replace(shard, dense=given))
     return written

@@ -59,6 +59,7 @@ def terminal(tmp_path: Path, hub: Path) -> Iterator[Terminal]:
         yield terminal
 
 
+@pytest.mark.slow
 def test_the_tutorial(terminal: Terminal) -> None:
     page = DOCS / "tutorial.md"
     terminal.follow(page, without=frozenset({INSTALL}))
@@ -76,6 +77,14 @@ def corpus(terminal: Terminal) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
+def test_an_own_corpus(terminal: Terminal) -> None:
+    """One page, from a table to answers and to a corpus that has grown; the others are done by `make slow`."""
+    terminal.follow(DOCS / "howto" / "own-corpus.md")
+    wait_for_documents(terminal, 13)
+    assert terminal.stop() == 0
+
+
+@pytest.mark.slow
 def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> None:
     terminal.follow(DOCS / "howto" / "own-corpus.md")
     terminal.follow(DOCS / "howto" / "import.md")
@@ -99,6 +108,7 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     assert found == [True, True, False]
 
 
+@pytest.mark.slow
 def test_the_language_model(terminal: Terminal, hub: Path) -> None:
     save_adapter(snapshot_of(hub, LANGUAGE_MODEL), terminal.folder / "recipes" / "adapters" / "smollm2-135m")
     table_to_corpus = next(block.text for block in blocks(DOCS / "howto" / "own-corpus.md") if block.language == "sh")

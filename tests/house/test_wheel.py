@@ -43,6 +43,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, copy)
     for folder in ROOMS.values():
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    project = copy / "pyproject.toml"
+    project.write_text(project.read_text("utf-8").replace('"-O3"', '"-O0"'), "utf-8")  # saves half a minute
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--wheel-dir", str(copy / "dist"), str(copy)], check=True, capture_output=True)
     (built,) = (copy / "dist").glob("lightretriever_search-*.whl")
