@@ -6,7 +6,6 @@ import datetime
 import gzip
 import json
 import lzma
-import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +24,8 @@ from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.output import Written
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
+
+from tests.support.commands import Done, run_command
 
 ROWS: list[dict[str, Any]] = [
     {"sku": "007", "name": "Tent", "about": 'Light.\nTwo "people".', "price": 149.5, "tags": ["a", "b"]},
@@ -339,9 +340,8 @@ def test_nameless_columns_of_csv_are_numbered(tmp_path: Path) -> None:
     ]
 
 
-def corpus(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lightretriever.service.cli", "corpus", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def corpus(*arguments: str | Path) -> Done:
+    return run_command("corpus", *arguments)
 
 
 def test_the_command_counts_what_it_leaves_out(tmp_path: Path) -> None:
@@ -371,12 +371,11 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"PAR1\x15\x04", b"ARROW1\0\0", zstd(b"{}")])
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, content: bytes) -> None:
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "table"
     path.write_bytes(content)
-    script = "import sys; sys.modules['pyarrow'] = None; from lightretriever.service.cli import main; main()"
-    command = [sys.executable, "-c", script, "corpus", str(path), str(tmp_path / "corpus.jsonl")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = corpus(path, tmp_path / "corpus.jsonl")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'lightretriever-search[import]'" in done.stderr

@@ -19,6 +19,7 @@ from lightretriever.artifacts.corpus.folder import title_and_text, write_text_co
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable
 
 from tests.artifacts.signals import signal_after
+from tests.support.commands import Done, run_command
 
 LONG = "\n\n".join(f"Paragraph {number} has these six words." for number in range(1, 6))
 
@@ -47,9 +48,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lightretriever.service.cli", "corpus", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(*arguments: str | Path) -> Done:
+    return run_command("corpus", *arguments)
 
 
 def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    for number in range(20_000):
+    for number in range(8_000):
         (folder / f"{number}.md").write_text("text " * 100)
     output = tmp_path / "new" / "corpus.jsonl"
     command = [sys.executable, "-m", "lightretriever.service.cli", "corpus", str(folder), str(output)]

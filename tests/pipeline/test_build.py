@@ -1,9 +1,9 @@
-import contextlib
 import json
 import os
 import pty
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,6 @@ from typer.testing import CliRunner
 from tests.support.models import save_model, write_corpus
 from tests.support.states import token_states_naive
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 
 
@@ -291,29 +290,35 @@ def test_two_runs_do_not_share_a_work_directory(recipe: Path, tmp_path: Path) ->
     run("table", recipe)
 
 
-def test_the_whole_build_runs_on_a_terminal(recipe: Path, tmp_path: Path) -> None:
+def test_the_whole_build_runs_on_a_terminal(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The live progress bar is another path than the lines of a log; so it is watched on a real pseudo-terminal."""
-    command = [sys.executable, "-c", "from service.cli import main; main()", "build", str(recipe)]
+    monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
-    os.close(slave)
-    output = b""
-    with contextlib.suppress(OSError):  # a closed terminal reads as an error
-        while chunk := os.read(master, 65536):
-            output += chunk
-    os.close(master)
-    assert process.wait() == 0, output.decode()
+    with ThreadPoolExecutor(1) as reader:
+        said = reader.submit(read_terminal, master)
+        with os.fdopen(slave, "w") as terminal, redirect_stdout(terminal), redirect_stderr(terminal):
+            app(["build", str(recipe)], standalone_mode=False)
+        output = said.result()
     for stage in (b"table", b"encode", b"index"):
         assert stage in output
     assert b"30/30" in output
     assert (tmp_path / "bundle" / "manifest.json").is_file()
 
 
+def read_terminal(master: int) -> bytes:
+    """What was written to a pseudo-terminal until it was closed."""
+    output = b""
+    with os.fdopen(master, "rb", buffering=0) as terminal, suppress(OSError):  # a closed terminal reads as an error
+        while chunk := terminal.read(65536):
+            output += chunk
+    return output
+
+
 def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.startswith("lightretriever.artifacts.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("lightretriever.artifacts.pipeline.stages", raising=False)
+    monkeypatch.delattr("lightretriever.artifacts.pipeline")  # it comes back with all that it has
     result = CliRunner().invoke(app, ["table", str(recipe)])
     assert "needs torch" in str(result.exception)
     assert "lightretriever-search[pipeline]" in str(result.exception)

@@ -56,8 +56,24 @@ def encoder(folder: Path) -> BiEncoder:
     return load_biencoder(str(folder), device="cpu")
 
 
+@pytest.fixture(scope="module")
+def vectors_of_documents(encoder: BiEncoder) -> npt.NDArray[np.float32]:
+    """Those of the corpus, (COUNT, H)."""
+    return encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
+
+
+@pytest.fixture
+def vectors(vectors_of_documents: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The same, to be changed."""
+    return vectors_of_documents.copy()
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, folder: Path) -> Path:
+    return write_recipe(tmp_path, folder)
+
+
+def write_recipe(tmp_path: Path, folder: Path) -> Path:
     lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(QUERIES)]
     (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
     content = {
@@ -166,9 +182,8 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
         index.close()
 
 
-def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
     documents = tiny_documents(COUNT)
-    vectors = encoder.encode_documents([document.full_text for document in documents]).dense
     vectors[7] = vectors[8]  # what only the file can say
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
     ids = "\ufeff" + "".join(f"{document.id}\r\n" for document in documents)
@@ -199,9 +214,8 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, encode
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(
-    recipe: Path, tmp_path: Path, encoder: BiEncoder, name: str, message: str
+    recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32], name: str, message: str
 ) -> None:
-    vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
     zero = vectors.copy()
     zero[1] = 0
     random = np.random.default_rng(0).standard_normal(vectors.shape).astype(np.float32)
@@ -217,8 +231,9 @@ def test_vectors_that_do_not_fit_are_refused(
         run("encode", recipe)
 
 
-def test_a_few_changed_documents_are_counted_and_no_obstacle(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    vectors = encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
+def test_a_few_changed_documents_are_counted_and_no_obstacle(
+    recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]
+) -> None:
     vectors[[0, COUNT - 1]] *= -1
     np.save(tmp_path / "vectors.npy", vectors)
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
@@ -228,10 +243,9 @@ def test_a_few_changed_documents_are_counted_and_no_obstacle(recipe: Path, tmp_p
     assert '"doubtful":2,' in said.replace('": ', '":')
 
 
-def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    documents = tiny_documents(COUNT)
-    np.save(tmp_path / "vectors.npy", encoder.encode_documents([document.full_text for document in documents]).dense)
-    ids = [document.id for document in documents]
+def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
+    np.save(tmp_path / "vectors.npy", vectors)
+    ids = [document.id for document in tiny_documents(COUNT)]
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
     change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
     swapped = [ids[1], ids[0], *ids[2:]]
@@ -264,6 +278,15 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
     assert table.stat().st_mtime_ns == written  # a finished table is kept
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
+    """The recipe of a work directory that has its table."""
+    recipe = write_recipe(tmp_path_factory.mktemp("finished"), folder)
+    change(recipe, "distil.epochs", 1)
+    run("table", recipe)
+    return recipe
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -272,9 +295,11 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
         ("tasks.search", "find: ", "instruction"),
     ],
 )
-def test_a_work_directory_of_another_recipe_is_refused(recipe: Path, key: str, value: object, message: str) -> None:
-    change(recipe, "distil.epochs", 1)
-    run("table", recipe)
+def test_a_work_directory_of_another_recipe_is_refused(
+    finished: Path, tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(finished.read_text())
     change(recipe, key, value)
     with pytest.raises(ResumeError, match=message):
         run("table", recipe)

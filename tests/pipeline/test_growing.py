@@ -89,7 +89,9 @@ def counts(made: dict[str, Any]) -> tuple[int, int, int]:
     return made["reused"], made["encoded"], made["removed"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in ("learned", "distil") else pytest.mark.slow) for kind in KINDS]
+)
 def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh_build(
     tmp_path: Path, kind: str
 ) -> None:

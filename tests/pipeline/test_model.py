@@ -210,6 +210,7 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
     assert load() != before
 
 
+@pytest.mark.slow
 def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp_path: Path) -> None:
     """The layout of the hub's cache, without the hub; in a process of its own, which reads the setting at its start."""
     repository = tmp_path / "cache" / "models--some--Tiny-1.5B"

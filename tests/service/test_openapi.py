@@ -38,6 +38,8 @@ schema = schemathesis.openapi.from_dict(
 )
 
 
+# `make test` has its share of this in `tests/faults/test_fuzz.py`.
+@pytest.mark.slow
 @schema.parametrize()
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_route_does_what_its_description_says(case: Any, url: str) -> None:

@@ -222,20 +222,20 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
     """Train, table, encode, index and search with the service's engine, before and after."""
     stage = {
         "kind": "contrastive",
-        "steps": 300,
+        "steps": 150,
         "batch_size": 32,
         "negatives": 0,
         "learning_rate": 0.01,
         "sparse_temperature": 1.0,
     }
-    dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 150, "documents": 60}
+    dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 75, "documents": 60}
     changes = {
         "model": {"path": str(toy / "model"), "device": "cpu", "centre_head": True},
         "stages": [stage],
         "dev": dev,
         "lora": {"r": 16, "alpha": 32, "dropout": 0.0},
         "idf_rows": True,
-        "checkpoint_every": 100,
+        "checkpoint_every": 50,
     }
     file = tmp_path / "train.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
