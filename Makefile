@@ -2,7 +2,7 @@
 PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
-PYTEST := .venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --durations 15 --durations-min 5
+PYTEST := .venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
 TYPES := build/types/lightretriever
 SHELL := /bin/bash
 
@@ -44,7 +44,7 @@ typecheck: ## Check the types
 	@mkdir -p $(TYPES)
 	@ln -sfn ../../../service/lightretriever/__init__.py $(TYPES)/__init__.py
 	@for room in artifacts loadtest service; do ln -sfn ../../../$$room $(TYPES)/$$room; done
-	.venv/bin/mypy
+	.venv/bin/mypy --num-workers 2
 
 java: ## Check that the committed Java classes are those of the committed source
 	$(PYTHON_IN_VENV) -m lightretriever.artifacts.sparse.compile --check
@@ -52,7 +52,7 @@ java: ## Check that the committed Java classes are those of the committed source
 pytest: ## Run the tests only
 	$(PYTEST)
 
-slow: ## Run the tests that `make test` leaves out: the container image, the chart, framework adapters, long faults and builds
+slow: ## Run the tests that `make test` leaves out: the container image, the chart, framework adapters, the tutorial, long faults and builds
 	@deploy/install/install dev
 	@deploy/install/install-system slow
 	$(PYTEST) --slow -m slow

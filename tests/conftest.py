@@ -19,6 +19,10 @@ from tests.support.cluster import shared_cluster
 from tests.support.tiny import make_tiny_bundle
 
 
+#: Folders whose files take longest. They come first: no process is left with a long file at the end.
+FIRST = ("training", "docs", "cluster", "pipeline", "faults")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the fault tests, see tests/faults, and of the slow ones."""
     parser.addoption("--slow", action="store_true", help="run the slow tests, too")
@@ -32,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for option in ("full_faults", "slow"):
         if not config.getoption(option):
             items[:] = [item for item in items if item.get_closest_marker(option) is None]
+    folders = [config.rootpath / "tests" / name for name in FIRST]
+    items.sort(key=lambda item: not any(folder in item.path.parents for folder in folders))
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,7 @@
 """BM25 beside the other modes, from Python and from the command line."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 from tests.client.both import Client
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.commands import run_command
 
 
 def test_modes_are_told_and_answered(client: Client) -> None:
@@ -20,20 +15,9 @@ def test_modes_are_told_and_answered(client: Client) -> None:
 
 
 def test_the_command_shows_hits_without_legs(url: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "lightretriever.service.cli",
-        "search",
-        "music terminal",
-        "--url",
-        url,
-        "--mode",
-        "bm25",
-    ]
-    done = subprocess.run([*command, "--timeout-s", "120"], cwd=ROOT, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    lines = done.stdout.decode().splitlines()
+    done = run_command("search", "music terminal", "--url", url, "--mode", "bm25", "--timeout-s", "120")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
     assert lines[0] == "  1. Terminal music player"
-    assert "dense" not in done.stdout.decode()
+    assert "dense" not in done.stdout
     assert " bm25, task default; " in lines[-1]

@@ -18,18 +18,24 @@ from rich.console import Console
 
 from tests.client.scripted import FOUND, Scripted, answer, hang_up, problem
 from tests.service.process import serving
+from tests.support.commands import Done, run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY, ENTRY = new_key("searcher", ["search"])
 
 
-def search(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
+def search(*arguments: str) -> Done:
+    return run_command("search", *arguments)
+
+
+def search_apart(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """In a process of its own."""
     command = [sys.executable, "-m", "lightretriever.service.cli", "search", *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=False)
 
 
 def test_hits_are_readable_in_a_pipe(url: str) -> None:
-    done = search("play music", "--url", url, "--k", "3", "--timeout-s", "120")
+    done = search_apart("play music", "--url", url, "--k", "3", "--timeout-s", "120")
     assert (done.returncode, done.stderr) == (0, b"")
     body = {"query": "play music", "k": 3}
     response = SearchResponse.model_validate_json(httpx2.post(f"{url}/search", json=body, timeout=90).content)
@@ -54,7 +60,7 @@ def test_json_is_the_answer_as_it_came() -> None:
     body = json.dumps({**FOUND, "newer": "ü\n \\ud83c"}, ensure_ascii=False).encode()
     with Scripted(answer(body)) as server:
         done = search("play music", "--url", server.url, "--json", "--k", "4", "--mode", "dense", "--task", "fact")
-    assert (done.returncode, done.stdout, done.stderr) == (0, body + b"\n", b"")
+    assert (done.returncode, done.stdout.encode(), done.stderr) == (0, body + b"\n", "")
     assert json.loads(server.seen[0]["body"]) == {"query": "play music", "k": 4, "mode": "dense", "task": "fact"}
 
 
@@ -64,15 +70,15 @@ def test_any_field_can_be_set(url: str) -> None:
     assert done.returncode == 0
     assert json.loads(server.seen[0]["body"]) == {"query": "a", "fields": ["title"], "task": "fact", "offset": 3}
     done = search("a", "--url", url, "--set", "filter")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"has no equals sign" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no equals sign" in done.stderr
 
 
 def test_no_hits_is_status_1() -> None:
     with Scripted(answer({**FOUND, "hits": []})) as server:
         done = search("music", "--url", server.url)
-        assert (done.returncode, done.stderr) == (1, b"")
-        assert done.stdout.startswith(b"no hits\n0 hits of 1 candidates")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert done.stdout.startswith("no hits\n0 hits of 1 candidates")
         assert search("music", "--url", server.url, "--json").returncode == 1
 
 
@@ -90,14 +96,14 @@ def test_no_hits_is_status_1() -> None:
 )
 def test_an_error_is_one_line_and_status_2(url: str, arguments: list[str], says: str) -> None:
     done = search("music", "--url", url, *arguments)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert says in done.stderr.decode()
-    assert done.stderr.startswith(b"error: ")
-    assert done.stderr.count(b"\n") == 1
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_bytes_that_are_no_text_are_an_error(url: str) -> None:
-    done = search(b"music \xff", "--url", url)
+    done = search_apart(b"music \xff", "--url", url)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"unable to parse raw data as a unicode string" in done.stderr
 
@@ -105,20 +111,20 @@ def test_bytes_that_are_no_text_are_an_error(url: str) -> None:
 def test_a_service_that_fails_or_is_away() -> None:
     with Scripted(problem(500, "search_failed", detail="No leg could answer.")) as server:
         done = search("music", "--url", server.url)
-        assert (done.returncode, done.stderr) == (2, b"error: No leg could answer. (500 search_failed)\n")
+        assert (done.returncode, done.stderr) == (2, "error: No leg could answer. (500 search_failed)\n")
     with Scripted(hang_up) as server:
         done = search("music", "--url", server.url)
     assert done.returncode == 2
-    assert b"can't be reached" in done.stderr
+    assert "can't be reached" in done.stderr
 
 
 def test_address_and_key_from_the_environment(tiny_bundle: Bundle, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([ENTRY.model_dump()]))
     with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
-        assert search("music", LRSEARCH_URL=url, LRSEARCH_API_KEY=KEY).returncode == 0
-        assert search("music", "--url", url, "--api-key", KEY).returncode == 0
-        done = search("music", LRSEARCH_URL=url, LRSEARCH_API_KEY="wrong-key")
+        assert search_apart("music", LRSEARCH_URL=url, LRSEARCH_API_KEY=KEY).returncode == 0
+        assert search_apart("music", "--url", url, "--api-key", KEY).returncode == 0
+        done = search_apart("music", LRSEARCH_URL=url, LRSEARCH_API_KEY="wrong-key")
         assert done.returncode == 2
         assert b"401 unauthorized" in done.stderr
         assert b"wrong-key" not in done.stderr

@@ -23,6 +23,7 @@ from mcp.client.stdio import stdio_client
 from tests.client.scripted import Scripted, hang_up, problem
 from tests.client.test_import import ALONE, WITHOUT, allowed, run
 from tests.service.process import serving
+from tests.support.commands import run_command
 from tests.support.tiny import make_tiny_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,8 +202,7 @@ def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_p
     ],
 )
 def test_a_wrong_command_line_is_an_error(arguments: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "lightretriever.service.cli", "mcp", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = run_command("mcp", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
 

@@ -24,7 +24,7 @@ class Done:
 def run_command(*words: str | Path) -> Done:
     """Run a command to its end."""
     code: object = 0
-    output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape") for _ in range(2))
+    output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", "surrogateescape", "") for _ in range(2))
     arguments = ["lightretriever", *map(str, words)]
     with patch.object(sys, "argv", arguments), redirect_stdout(output), redirect_stderr(errors):
         try:
