@@ -6,6 +6,9 @@ PYTEST := .venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfi
 TYPES := build/types/lightretriever
 SHELL := /bin/bash
 
+# Without bytecode every process compiles what it imports, and pytest rewrites the modules of its plugins each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format typecheck java pytest slow faults docs bench lock clean

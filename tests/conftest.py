@@ -18,7 +18,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from tests.support.cluster import shared_cluster
 from tests.support.tiny import make_tiny_bundle
 
-
 #: Folders whose files take longest. They come first: no process is left with a long file at the end.
 FIRST = ("training", "docs", "cluster", "pipeline", "faults")
 

@@ -32,14 +32,20 @@ CONFIG = {
     }
 }
 
-# The description needs no bundle: none is opened before the application starts.
-schema = schemathesis.openapi.from_dict(
-    create_app(Path("no bundle"), SETTINGS).openapi(), config=schemathesis.Config.from_dict(CONFIG)
-)
+
+@pytest.fixture
+def described() -> Any:
+    """The API by its description, which needs no bundle: none is opened before the application starts."""
+    return schemathesis.openapi.from_dict(
+        create_app(Path("no bundle"), SETTINGS).openapi(), config=schemathesis.Config.from_dict(CONFIG)
+    )
 
 
-# `make test` has its share of this in `tests/faults/test_fuzz.py`.
-@pytest.mark.slow
+# Of a schema that is no fixture the cases would be planned, for a minute, in every process that collects the tests.
+schema = schemathesis.pytest.from_fixture("described")
+
+
+@pytest.mark.slow  # `make test` has its share of this in `tests/faults/test_fuzz.py`
 @schema.parametrize()
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_route_does_what_its_description_says(case: Any, url: str) -> None:
