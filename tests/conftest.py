@@ -21,6 +21,9 @@ from tests.support.tiny import make_tiny_bundle
 #: Folders whose files take longest. They come first: no process is left with a long file at the end.
 FIRST = ("training", "docs", "cluster", "pipeline", "faults")
 
+#: Files of slow tests alone that take long to collect.
+SLOW_FILES = ("service/test_description.py", "client/test_adapters.py")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the fault tests, see tests/faults, and of the slow ones."""
@@ -28,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("faults")
     group.addoption("--full-faults", action="store_true", help="run the fault tests at their full length")
     group.addoption("--record-faults", type=Path, metavar="FILE", help="write the figures of the fault tests to FILE")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave `SLOW_FILES` to `--slow`."""
+    slow = [config.rootpath / "tests" / name for name in SLOW_FILES]
+    return True if collection_path in slow and not config.getoption("slow") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

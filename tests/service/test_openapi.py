@@ -1,24 +1,18 @@
-"""The API against its own description: by schemathesis, by its examples, and by the routes there are."""
+"""The API against its own description: by its examples, and by the routes there are."""
 
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, settings
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
-from lightretriever.service.http.app import create_app
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
 from pydantic import BaseModel
-
-from tests.service.conftest import SETTINGS
 
 # Filters within filters make schemathesis' strategies deep ones.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))
@@ -31,25 +25,6 @@ CONFIG = {
         "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},
     }
 }
-
-
-@pytest.fixture
-def described() -> Any:
-    """The API by its description, which needs no bundle: none is opened before the application starts."""
-    return schemathesis.openapi.from_dict(
-        create_app(Path("no bundle"), SETTINGS).openapi(), config=schemathesis.Config.from_dict(CONFIG)
-    )
-
-
-# Of a schema that is no fixture the cases would be planned, for a minute, in every process that collects the tests.
-schema = schemathesis.pytest.from_fixture("described")
-
-
-@pytest.mark.slow  # `make test` has its share of this in `tests/faults/test_fuzz.py`
-@schema.parametrize()
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_route_does_what_its_description_says(case: Any, url: str) -> None:
-    case.call_and_validate(base_url=url)
 
 
 @pytest.fixture(scope="session")
