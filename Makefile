@@ -2,7 +2,9 @@
 PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
-PYTEST := .venv/bin/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
+# One process more than there are cores: some tests wait.
+PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
 TYPES := build/types/lightretriever
 SHELL := /bin/bash
 
