@@ -16,7 +16,8 @@ from tests.service.process import serving
 from tests.service.reference import Corpus
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
-# No deadline per example: a busy machine would fail the test, not the code. Half of the usual examples, new ones each time.
+# No deadline per example: a busy machine would fail the test, not the code. Half as many examples as usual, new ones
+# each time.
 settings.register_profile("service", deadline=None, max_examples=50)
 settings.load_profile("service")
 
