@@ -21,7 +21,7 @@ from lightretriever.service.schemas.answers import (
     TokenCount,
     TokenShares,
 )
-from lightretriever.service.schemas.base import LegName, Mode, Normalization
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization
 from lightretriever.service.schemas.embeddings import (
     Embedding,
     EmbeddingsRequest,
@@ -36,6 +36,7 @@ from lightretriever.service.schemas.facts import (
     Info,
     LegFacts,
     Limits,
+    MatchLimits,
     ModelFacts,
     Reloaded,
     Status,
@@ -91,6 +92,8 @@ __all__ = [
     "LegScore",
     "Limits",
     "LinearFusion",
+    "MatchLimits",
+    "Matched",
     "Mode",
     "ModelFacts",
     "Normalization",

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Literal
 
-from lightretriever.service.schemas.base import LegName, Mode, Model
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
 
 __all__ = [
@@ -80,6 +80,12 @@ class Explanation(Model):
         "have different tokenizers, each `leg` has tokens of its own, the sparse one's first; their shares of the "
         "other score are null."
     )
+    words: float | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Share of the query's words that title or text has, whatever their forms; stop words don't count. "
+        "Present if the bundle indexes the words of its documents, and is on this machine.",
+    )
     boosts: list[float] | None = Field(
         default=None,
         exclude_if=_absent,
@@ -108,6 +114,12 @@ class Hit(Model):
     bm25: LegScore | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
     rerank: float | None = Field(
         default=None, exclude_if=_absent, description="Score by the reranking model; present if it read the hit."
+    )
+    matched: Matched | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="How well the document matches, by its dense score alone; present if the answer has `matched` and "
+        "the hit a dense score.",
     )
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
@@ -138,6 +150,9 @@ Hit.model_rebuild()
 class Timings(Model):
     """Milliseconds per stage; null for a stage that did not run. The legs run in parallel."""
 
+    spelling: float | None = Field(
+        default=None, exclude_if=_absent, description="Present if the request has `spelling` or `prefix`."
+    )
     tokenize: float | None = None
     filter: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `filter`.")
     encode: float | None = Field(
@@ -181,6 +196,24 @@ class SearchResponse(Model):
     mode: Mode
     task: str
     candidates: int = Field(description="Number of distinct documents that the legs proposed.")
+    matched: Matched | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
+        "words drawn at random score as high. Present if the task has thresholds and the dense leg was searched, but "
+        "not for head queries, nor with `terms`.",
+    )
+    searched: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The text that was searched for in its place; present if `prefix` or `spelling` changed it.",
+    )
+    did_you_mean: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The query, better spelt; present if the request has `spelling: suggest`, and the corpus has "
+        "words like those of the query that it lacks.",
+    )
     head_query: bool | None = Field(
         default=None,
         exclude_if=_absent,
