@@ -12,10 +12,13 @@ from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.writer import word_analyzer
 
-__all__ = ["LEAST_BEGINNING", "LEAST_WORD", "Spelling"]
+__all__ = ["LEAST_BEGINNING", "LEAST_WORD", "MOST_WORD", "Spelling"]
 
 LEAST_WORD: Final = 4
 """Letters of a word that is corrected; shorter ones are like too many others."""
+
+MOST_WORD: Final = 40
+"""Letters of the longest word that is corrected; what is near a longer one takes too long to find."""
 
 LEAST_BEGINNING: Final = 2
 """Letters of a beginning that is completed."""
@@ -44,10 +47,10 @@ class Spelling:
         """
         if not words:
             return []
-        packed = pack_texts([utf8("word", word) for word in words])
+        asked = (word if LEAST_WORD <= len(word) <= MOST_WORD else "" for word in words)
+        packed = pack_texts([utf8("word", word) for word in asked])
         found = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
-        short = [len(word) < LEAST_WORD for word in words]
-        return ["" if few else text.decode() for few, text in zip(short, unpack_texts(found, len(words)), strict=True)]
+        return [text.decode() for text in unpack_texts(found, len(words))]
 
     def completion(self, beginning: str) -> str:
         """The word of most documents that begins with a text in lower case, of at least two letters; "" if the text is

@@ -50,6 +50,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
         ("zyzzyva", ""),
         ("cha", ""),
         ("1991", ""),
+        ("chain" * 2000, ""),
     ],
 )
 def test_a_word_that_the_corpus_lacks_is_corrected(index: ImpactIndex, word: str, correction: str) -> None:

@@ -61,7 +61,9 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
-    pages = [ask(meaning, "harvest honey", k=1, offset=offset, candidates=10) for offset in range(5)]
+    pages = [
+        ask(meaning, "harvest honey in summer on warm days", k=1, offset=offset, candidates=10) for offset in range(5)
+    ]
     assert {page["matched"] for page in pages} == {"strong"}
     assert len({page["hits"][0]["matched"] for page in pages}) > 1
 
@@ -84,7 +86,7 @@ def test_a_bundle_without_thresholds_says_nothing(client: TestClient) -> None:
 def test_explanations_tell_how_many_words_a_document_has(meaning: TestClient) -> None:
     answer = ask(meaning, "How do bees make honey and cheese?", explain=True)
     shares = {hit["fields"]["title"]: hit["explanation"]["words"] for hit in answer["hits"]}
-    assert shares["Keeping bees"] == 0.4  # of how, do, bee, make, honey, cheese, the two
+    assert shares["Keeping bees"] == 0.3333  # two of how, do, bee, make, honey, cheese
     assert shares["Sailing dinghies"] == 0.0
     assert "words" not in ask(meaning, "the and", explain=True)["hits"][0]["explanation"]
 

@@ -34,13 +34,14 @@ TEXTS: Final = (
         "Warm the milk, add rennet, cut the curds, press them, and let the cheeses ripen in a cool cellar.",
     ),
 )
+_FORMS: Final = ("dinghy", "sailed", "tomato", "plant")  # of words in the texts
 _SYLLABLES: Final = ("ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "ru", "sa", "te")
-_WIDTH: Final = 64
+_WIDTH: Final = 256
 
 
 def make_meaningful_bundle(path: Path, *, words: bool = True, invented: int = 1500, overwrite: bool = False) -> Bundle:
-    """Write a bundle of `TEXTS` and open it. The tokenizer has a token for each of their words, and for as many
-    `invented` ones, which no document has."""
+    """Write a bundle of `TEXTS` and open it. The tokenizer has a token for each of their words, for other forms of
+    a few, and for as many `invented` words, which no document has."""
     file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     _tokenizer(invented).save(str(file))
@@ -68,7 +69,7 @@ def _tokenizer(invented: int) -> Tokenizer:
     splitter = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation()])
     own = [word for text in TEXTS for part in text for word, _ in splitter.pre_tokenize_str(part.lower())]
     made = ["".join(parts) for parts in product(_SYLLABLES, repeat=3)][:invented]
-    vocabulary = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", *own, *made]))}
+    vocabulary = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", *own, *_FORMS, *made]))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = splitter
