@@ -7,8 +7,6 @@ from lightretriever.service.schemas.answers import (
     DocumentTerm,
     DocumentTerms,
     DocumentWritten,
-    EncodeResponse,
-    EncodeTimings,
     Explanation,
     FacetCount,
     FusionShares,
@@ -18,7 +16,6 @@ from lightretriever.service.schemas.answers import (
     SearchResponse,
     Snippet,
     Timings,
-    TokenCount,
     TokenShares,
 )
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization
@@ -28,6 +25,7 @@ from lightretriever.service.schemas.embeddings import (
     EmbeddingsResponse,
     EmbeddingsUsage,
 )
+from lightretriever.service.schemas.encoding import EncodeResponse, EncodeTimings, TokenCount
 from lightretriever.service.schemas.facts import (
     BundleFacts,
     ClusterFacts,

@@ -6,14 +6,13 @@ from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
 
 __all__ = [
+    "LEG",
     "BatchResponse",
     "Document",
     "DocumentDeleted",
     "DocumentTerm",
     "DocumentTerms",
     "DocumentWritten",
-    "EncodeResponse",
-    "EncodeTimings",
     "Explanation",
     "FacetCount",
     "FusionShares",
@@ -23,13 +22,10 @@ __all__ = [
     "SearchResponse",
     "Snippet",
     "Timings",
-    "TokenCount",
     "TokenShares",
 ]
 
-_LEG: Final = (
-    "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
-)
+LEG: Final = "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
 
 
 def _absent(value: object) -> bool:
@@ -58,7 +54,7 @@ class TokenShares(Model):
     impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
     dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
     sparse: float | None = Field(description="Its share of the sparse score: weight times impact.")
-    leg: LegName | None = Field(default=None, exclude_if=_absent, description=_LEG)
+    leg: LegName | None = Field(default=None, exclude_if=_absent, description=LEG)
 
 
 class FusionShares(Model):
@@ -232,40 +228,6 @@ class BatchResponse(Model):
     """The answers of a batch, in the order of its searches."""
 
     results: list[SearchResponse]
-
-
-class TokenCount(Model):
-    """A token of the text."""
-
-    id: int
-    token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="Occurrences in the text.")
-    weight: float = Field(
-        description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`; of a token of the "
-        "dense leg alone, in the mean."
-    )
-    leg: LegName | None = Field(default=None, exclude_if=_absent, description=_LEG)
-
-
-class EncodeTimings(Model):
-    """Milliseconds per stage."""
-
-    tokenize: float
-    encode: float
-    total: float
-
-
-class EncodeResponse(Model):
-    """A text encoded as a query."""
-
-    task: str
-    dimension: int
-    dense: list[float] = Field(description="Query vector of length 1; empty if only the sparse leg knows a token.")
-    tokens: list[TokenCount] = Field(
-        description="By id; if the legs have different tokenizers, the sparse one's first."
-    )
-    head_query: bool | None = Field(default=None, exclude_if=_absent, description="As in the answer of a search.")
-    timings_ms: EncodeTimings
 
 
 class Document(Model):

@@ -15,13 +15,13 @@ from lightretriever.service.backends.base import (
     Ordinals,
     ScoredDocuments,
 )
-from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, SearchFailedError
+from lightretriever.service.errors import DeadlineError, SearchFailedError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_tokens
-from lightretriever.service.search.explain import explained
+from lightretriever.service.search.explain import check_explained, explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
 from lightretriever.service.search.legs import give_up, score_legs, search_legs
@@ -79,7 +79,7 @@ class Search:
             )
         typed = self._typed()
         query = self._encoded()
-        self._check_explained(query)
+        check_explained(self._plan.request, query, self._plan.max_explained)
         found = self._found(query)
         legs = list(found)
         with self.clock.measure("fuse"):
@@ -114,18 +114,6 @@ class Search:
         if query.dense is None and self._weights.pop("dense", 0.0):  # its own tokenizer finds no token
             require_tokens(self._weights, "query", request.query)
         return query
-
-    def _check_explained(self, query: EncodedQuery) -> None:
-        request, most = self._plan.request, self._plan.max_explained
-        tokens = query.terms.size + (0 if query.dense_tokens is None else query.dense_tokens.ids.size)
-        hits = request.k * (1 if request.group_by is None else request.group_size)
-        if request.explain and hits * tokens > most:
-            message = (
-                f"{hits} hits times {tokens} different tokens are too many to explain, at most {most} "
-                "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
-                "the query"
-            )
-            raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
