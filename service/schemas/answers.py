@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 LEG: Final = "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
+"""What `leg` of a token says."""
 
 
 def _absent(value: object) -> bool:
