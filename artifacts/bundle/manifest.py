@@ -6,28 +6,27 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
+from lightretriever.artifacts.bundle.parts import ManifestPart, TaskInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, InsidePath, TaskName, head_files
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
-from lightretriever.artifacts.tokens.table import TableDtype, scale_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from lightretriever.artifacts.tokens.table import scale_path
+from pydantic import Field, ValidationError, model_validator
 
 __all__ = [
     "FORMAT_VERSION",
     "CorpusInfo",
     "DenseInfo",
     "FileInfo",
-    "HeadInfo",
     "ImpactKind",
     "LegWeights",
     "Manifest",
     "ModelInfo",
     "ModelSource",
     "SparseInfo",
-    "TaskInfo",
     "TokenizerInfo",
     "parse_manifest",
     "read_manifest",
@@ -49,11 +48,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelSource(_Part):
+class ModelSource(ManifestPart):
     """A model: its name, the SHA-256 over its weights, adapter and settings, its adapter and its licence."""
 
     name: str
@@ -69,7 +64,7 @@ class ModelInfo(ModelSource):
     trained: bool
 
 
-class CorpusInfo(_Part):
+class CorpusInfo(ManifestPart):
     """The corpus: its name, licence and the SHA-256 of its file. `skipped` of its lines were bad and are left out;
     `cut` documents are longer than the model reads, and their vectors stand for the beginning alone."""
 
@@ -80,7 +75,7 @@ class CorpusInfo(_Part):
     cut: int = Field(default=0, ge=0, exclude_if=lambda count: count == 0)
 
 
-class TokenizerInfo(_Part):
+class TokenizerInfo(ManifestPart):
     """A tokenizer's file, whether texts are lowercased before it, and of the sparse leg's own, how many ids it has."""
 
     file: InsidePath = "tokenizer.json"
@@ -89,24 +84,7 @@ class TokenizerInfo(_Part):
     vocab_size: int | None = Field(default=None, ge=1, le=MAX_TERM, exclude_if=lambda size: size is None)
 
 
-class HeadInfo(_Part):
-    """How many head queries a task has, which the whole model read, and whether it gave `sparse` weights for them."""
-
-    queries: int = Field(ge=1)
-    sparse: bool
-
-
-class TaskInfo(_Part):
-    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type. With head
-    queries, the model read them behind the same instruction (see `artifacts.tokens.head_queries`)."""
-
-    file: InsidePath
-    instruction: str
-    dtype: TableDtype
-    head: HeadInfo | None = Field(default=None, exclude_if=lambda head: head is None)
-
-
-class DenseInfo(_Part):
+class DenseInfo(ManifestPart):
     """The Faiss index: its file, how it was built, the search parameters set when it is opened, and the share of the
     exact best 100 that they find, as measured when it was built; no such share where the search is exact."""
 
@@ -116,7 +94,7 @@ class DenseInfo(_Part):
     recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
 
 
-class SparseInfo(_Part):
+class SparseInfo(ManifestPart):
     """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
 
     `impacts` says what w is: learned by the model, BM25 over the same tokens, or the sum of both.
@@ -150,7 +128,7 @@ class SparseInfo(_Part):
         return f"{self.directory}/{IMPACTS_FILE}" if self.accelerate else None
 
 
-class LegWeights(_Part):
+class LegWeights(ManifestPart):
     """What dense, sparse, and BM25 on the words of title and text weigh in hybrid search; 0 leaves a leg out."""
 
     dense: LegWeight = 0.0
@@ -164,7 +142,7 @@ class LegWeights(_Part):
         return self
 
 
-class FileInfo(_Part):
+class FileInfo(ManifestPart):
     """Size in bytes and SHA-256 of a file, and its XXH3 (128 bits), which older bundles lack."""
 
     bytes: int = Field(ge=0)
@@ -172,7 +150,7 @@ class FileInfo(_Part):
     xxh3: Xxh3 | None = Field(default=None, exclude_if=lambda xxh3: xxh3 is None)
 
 
-class Manifest(_Part):
+class Manifest(ManifestPart):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
     `fields` are the declared fields, by which a search can be filtered and counted; `field_names` are all that any

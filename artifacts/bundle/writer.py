@@ -19,20 +19,20 @@ from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
     CorpusInfo,
     DenseInfo,
-    HeadInfo,
     ImpactKind,
     LegWeights,
     Manifest,
     ModelInfo,
     ModelSource,
     SparseInfo,
-    TaskInfo,
     TokenizerInfo,
 )
+from lightretriever.artifacts.bundle.parts import HeadInfo, TaskInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files, table_file
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator
+from lightretriever.artifacts.bundle.thresholds import with_thresholds
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
 from lightretriever.artifacts.dense.tuning import choose_parameters
@@ -135,7 +135,7 @@ def write_bundle(
             documents=len(ids),
             tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=lowercase),
             default_task=default_task,
-            tasks=tasks,
+            tasks=with_thresholds(folder, tasks, dense, tokenizer),
             dense=dense,
             sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k, **sparse),
             fusion=weights,

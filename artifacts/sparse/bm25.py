@@ -90,6 +90,20 @@ class WordSearch:
             scores[order] = np.frombuffer(packed, dtype="<f4")
         return scores
 
+    def shares(self, text: str, ordinals: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32] | None:
+        """The share of the different words of `text` that each of the documents `ordinals` (m,) has: (m,) float32.
+
+        None for a text without words, such as one of stop words. Raises ValueError on bad arguments.
+        """
+        order = np.argsort(ordinals, kind="stable")
+        wanted = self._index.packed_ordinals(ordinals[order])
+        found = from_java(java_call(self._java.shares, self._index.handle, *self._query(text), wanted))
+        if len(found) != 4 * len(ordinals):
+            return None
+        shares = np.empty(len(ordinals), np.float32)
+        shares[order] = np.frombuffer(found, dtype="<f4")
+        return shares
+
     def _query(self, text: str) -> tuple[JavaObject, bytearray, bytearray]:
         return self._analyzer, bytearray(self._field), pack_text("query", text)
 

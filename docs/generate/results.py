@@ -6,7 +6,7 @@
 | page | gets | from |
 |---|---|---|
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
-| docs/evaluation.md | every table of quality, the plot, single evaluations, paired tests | quality.json, others |
+| docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
 | docs/speed.md | versions compared, goals, stages, systems under load | versions.json, speed.json, both load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 
@@ -43,6 +43,7 @@ from docs.generate.tables import (
     Table,
     average_sets,
     kept_table,
+    matched_table,
     paired_tests,
     significance_file,
     significance_table,
@@ -59,7 +60,8 @@ VERSIONS = "versions.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
 ENGINES = "engines"
-OTHERS = (QUALITY, SIGNIFICANCE, SPEED, VERSIONS, RELIABILITY, LOAD, "scaling.json")
+MATCHED = "matched.json"
+OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, "scaling.json")
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -104,6 +106,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *singles,
             *details(results),
             *significance_table(tests, names),
+            *matched_table(folder / MATCHED),
         ],
         root / "docs" / "speed.md": [
             *versions(folder / VERSIONS),

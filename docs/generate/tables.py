@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "Tests",
     "average_sets",
     "kept_table",
+    "matched_table",
     "paired_test",
     "paired_tests",
     "significance_file",
@@ -184,3 +186,24 @@ def significance_file(tests: Tests) -> str:
         for name, test in found.items()
     ]
     return '{"tests": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def matched_table(file: Path) -> list[str]:
+    """How often `matched` was right, as recipes/matched.py recorded it; nothing without the file."""
+    if not file.is_file():
+        return []
+    bands = ("strong", "weak", "none")
+    lines = [
+        f"| bundle | thresholds | {' | '.join(f'own: {band}' for band in bands)} | "
+        f"{' | '.join(f'others: {band}' for band in bands)} |",
+        f"|---|---|{'---:|' * 2 * len(bands)}",
+    ]
+    for name, found in json.loads(file.read_text(encoding="utf-8")).items():
+        limits = f"{found['thresholds']['weak']:.2f}, {found['thresholds']['strong']:.2f}"
+        cells = [f"{100 * found[kind][band]:.0f} %" for kind in ("own", "others") for band in bands]
+        lines.append(f"| {' | '.join([name, limits, *cells])} |")
+    note = (
+        "The bundles are of MiniLM's table. *Own* queries are those of the bundle's collection, *others* those of the "
+        f"other collections, at most 200 of each. [{file.name}](results/{file.name}), written by `recipes.matched`."
+    )
+    return ["\n".join(["### Shares of `matched`", "", *lines, "", note, ""])]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backends",
     "ClusterPlace",
+    "CorpusWords",
     "DenseLeg",
     "DenseTokens",
     "DocumentFilter",
@@ -174,6 +175,23 @@ class DocumentStore(Protocol):
         """Release the store. Idempotent."""
 
 
+class CorpusWords(Protocol):
+    """The words of the documents' titles and texts. Thread-safe."""
+
+    @property
+    def spells(self) -> bool:
+        """Whether words can be corrected and completed, which older bundles can't."""
+
+    def shares(self, text: str, ordinals: Ordinals) -> Scores | None:
+        """Give the share of a text's words that each document has: (m,) float32; None for a text without words."""
+
+    def corrections(self, words: Sequence[str]) -> list[str]:
+        """For each word in lower case, give the corpus's word most like it; "" if it has the word, or none is near."""
+
+    def completion(self, beginning: str) -> str:
+        """Give the most frequent word with this beginning; "" if the beginning is a word, or no word has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterPlace:
     """Where a cluster's legs are searched: its addresses and version, the alias and the index that it stood for when
@@ -257,11 +275,13 @@ class LegGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The legs by name, where the documents are, and the group of the legs if they are on a cluster."""
+    """The legs by name, where the documents are, the group of the legs if they are on a cluster, and the documents'
+    words, if they are indexed on this machine."""
 
     legs: dict[LegName, Leg]
     documents: DocumentStore
     group: LegGroup | None = None
+    words: CorpusWords | None = None
 
     def close(self) -> None:
         """Close the legs and the documents."""

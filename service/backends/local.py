@@ -6,10 +6,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.backends.base import Backends, Leg
 from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.backends.faiss import FaissDense
-from lightretriever.service.backends.lucene import LuceneBm25, LuceneSparse
+from lightretriever.service.backends.lucene import LuceneBm25, LuceneSparse, LuceneWords
 from lightretriever.service.schemas import LegName
 
 __all__ = ["open_local"]
@@ -27,7 +28,8 @@ def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
             hashes.result()
     index = bundle.sparse()
     try:
-        return Backends(_legs(bundle, index), index)
+        words = LuceneWords(WordSearch(index), Spelling(index)) if bundle.manifest.sparse.words else None
+        return Backends(_legs(bundle, index), index, words=words)
     except BaseException:
         index.close()
         raise

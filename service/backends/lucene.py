@@ -1,15 +1,17 @@
 """The sparse leg and BM25 in Lucene, on this machine. The documents are in the same index."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
 
-__all__ = ["LuceneBm25", "LuceneSparse"]
+__all__ = ["LuceneBm25", "LuceneSparse", "LuceneWords"]
 
 
 class LuceneSparse:
@@ -62,3 +64,24 @@ class LuceneBm25:
 
     def close(self) -> None:
         """Do nothing: `Backends` closes the index."""
+
+
+class LuceneWords:
+    """The words of title and text: for BM25 as stems, and as they are spelt."""
+
+    def __init__(self, words: WordSearch, spelling: Spelling) -> None:
+        self._words = words
+        self._spelling = spelling
+        self.spells: Final = spelling.available
+
+    def shares(self, text: str, ordinals: Ordinals) -> Scores | None:
+        """Give the share of a text's words that each document has, whatever their forms."""
+        return self._words.shares(text, ordinals)
+
+    def corrections(self, words: Sequence[str]) -> list[str]:
+        """Give the corpus's word most like each word that it lacks."""
+        return self._spelling.corrections(words)
+
+    def completion(self, beginning: str) -> str:
+        """Give the most frequent word with this beginning."""
+        return self._spelling.completion(beginning)

@@ -1,7 +1,7 @@
 """The service's calls without I/O: the request to send, and the function that reads the answer."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -79,6 +79,12 @@ class Call(Generic[T]):
         """Give the same call with its answer's JSON unchanged."""
         return Call(self.method, self.path, bytes, self.body, self.once, self.first, self.version)
 
+    def within(self, collection: str | None) -> "Call[T]":
+        """Give the same call for a collection; None: for the first. ClientError if the name can't be written."""
+        if collection is None:
+            return self
+        return replace(self, path=f"/collections/{_segment('collection', collection)}{self.path}")
+
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> T:
         """Read the answer; AnswerError if it is an error."""
         if status != 200:
@@ -152,14 +158,18 @@ def delete_call(document_id: str, version: str | None, *, wait: bool) -> Call[Do
 
 
 def _path(document_id: str, *, wait: bool = False) -> str:
+    return f"/documents/{_segment('document id', document_id)}{'?refresh=wait_for' if wait else ''}"
+
+
+def _segment(name: str, text: str) -> str:
+    """Write a text, which the error calls by `name`, as a part of a path."""
     try:
         # `quote` keeps dots, and "." and ".." would be path segments.
-        written = quote(document_id, safe="").replace(".", "%2E")
+        return quote(text, safe="").replace(".", "%2E")
     except UnicodeEncodeError as error:
         raise ClientError(
-            f"The document id {document_id!r} is no text that UTF-8 can express.", remedy="Remove lone surrogates."
+            f"The {name} {text!r} is no text that UTF-8 can express.", remedy="Remove lone surrogates."
         ) from error
-    return f"/documents/{written}{'?refresh=wait_for' if wait else ''}"
 
 
 def info_call() -> Call[Info]:

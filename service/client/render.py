@@ -20,13 +20,19 @@ _JOINERS: Final = "\u200c\u200d"
 
 
 def show(console: Console, response: SearchResponse) -> None:
-    """Print degraded legs, the hits, best first, and the times of the search.
+    """Print degraded legs, what of the query was changed, the hits, best first, and the times of the search.
 
     In a terminal, long lines wrap with their indent; in a pipe or a file, they stay whole.
     """
     for leg in response.degraded:
         name = "reranking model" if leg == "rerank" else f"{leg} leg"
         _print(console, Text(f"degraded: the {name} failed or was late and is missing here", "bold red"))
+    if response.did_you_mean is not None:
+        _print(console, Text(f"did you mean: {_clean(response.did_you_mean, _LONGEST_SNIPPET)}", "yellow"))
+    if response.searched is not None:
+        _print(console, Text(f"searched for: {_clean(response.searched, _LONGEST_SNIPPET)}", "yellow"))
+    if response.matched == "none" and response.hits:
+        _print(console, Text("no document matches well; these are the nearest", "yellow"))
     for hit in response.hits:
         _show_hit(console, hit)
     if not response.hits:

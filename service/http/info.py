@@ -13,6 +13,7 @@ from lightretriever.service.schemas import (
     Info,
     LegFacts,
     Limits,
+    MatchLimits,
     ModelFacts,
 )
 from lightretriever.service.search.collections import Collections
@@ -76,10 +77,16 @@ def info_of(engine: SearchEngine, collections: list[str]) -> Info:
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
+        matched={
+            name: MatchLimits(**task.match.model_dump())
+            for name, task in manifest.tasks.items()
+            if task.match is not None
+        },
         rerank_top=None if engine.parts.reranker is None else engine.parts.reranker.top,
         modes=engine.modes,
         examples=engine.examples if settings.api_keys_file is None else [],
         fields=engine.fields,
+        spelling=engine.parts.spelling is not None,
         filters=manifest.fields,
         limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
         versions={"python": platform.python_version()}

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final
 import uvicorn
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.client.asynchronous import AsyncSearchClient
+from lightretriever.service.client.calls import document_call, info_call, search_call
 from lightretriever.service.client.errors import ClientError
-from lightretriever.service.schemas import Document, Info, Mode, SearchResponse
+from lightretriever.service.schemas import CollectionList, Document, Info, Mode, SearchResponse
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
@@ -18,9 +19,10 @@ from pydantic import Field
 __all__ = ["make_server", "serve_http", "serve_stdio"]
 
 _INSTRUCTIONS: Final = (
-    "Search of one collection of documents. `search` finds documents for a question or for words, and gives a part of "
-    "each text; `document` gives a whole one. `info` says which fields can be filtered by, and which modes there are. "
-    "`explain` says which words of a query gave a document its score."
+    "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
+    "each text; its `matched` is `none` where no document fits. `document` gives a whole one. `collections` lists the "
+    "collections; without a `collection`, every tool means the first. `info` says which fields can be filtered by, and "
+    "which modes there are. `explain` says which words of a query gave a document its score."
 )
 _SNIPPETS: Final = {"fields": ["text"], "length": 500}
 _READS: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -34,6 +36,7 @@ FilterObject = Annotated[
         "Conditions: eq, in, gt, gte, lt, lte, exists."
     ),
 ]
+CollectionName = Annotated[str | None, Field(description="One of `collections`; null for the first.")]
 SearchMode = Annotated[Mode, Field(description="All legs fused, or one of those that `info` lists.")]
 
 
@@ -42,7 +45,7 @@ def make_server(client: AsyncSearchClient) -> MCPServer:
     version = package_version("lightretriever-search") or "not installed"
     server = MCPServer("lightretriever", version=version, instructions=_INSTRUCTIONS, log_level="WARNING")
     tools = _Tools(client)
-    for tool in (tools.search, tools.document, tools.explain, tools.info):
+    for tool in (tools.search, tools.document, tools.explain, tools.info, tools.collections):
         server.add_tool(tool, annotations=_READS)
     return server
 
@@ -72,18 +75,22 @@ class _Tools:
         offset: Annotated[int, Field(description="Hits to skip, for the next page.")] = 0,
         filter: FilterObject = None,
         mode: SearchMode = "hybrid",
+        collection: CollectionName = None,
     ) -> SearchResponse:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
         with _told():
-            found = await self._client.search(query, k=k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
+            fields = {"k": k, "offset": offset, "filter": filter, "mode": mode, "snippets": _SNIPPETS}
+            found = await self._client.call(search_call(query, fields).within(collection))
         for hit in found.hits:
             hit.fields.pop("text", None)  # `document` gives the whole text
         return found
 
-    async def document(self, id: Annotated[str, Field(description="The id of a hit.")]) -> Document:
+    async def document(
+        self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None
+    ) -> Document:
         """Give a whole document."""
         with _told():
-            return await self._client.document(id)
+            return await self._client.call(document_call(id).within(collection))
 
     async def explain(
         self,
@@ -92,24 +99,34 @@ class _Tools:
         k: Annotated[int, Field(description="Number of hits, without `document`.")] = 3,
         filter: FilterObject = None,
         mode: SearchMode = "hybrid",
+        collection: CollectionName = None,
     ) -> SearchResponse:
         """Say why documents are found: the share of each leg and of each word of the query in their scores."""
         fields: dict[str, Any] = {"filter": filter, "mode": mode, "fields": []}
+
+        async def found(**more: Any) -> SearchResponse:
+            return await self._client.call(search_call(query, fields | more).within(collection))
+
         with _told():
             if document is None:
-                return await self._client.search(query, k=k, explain=True, **fields)
-            most = (await self._client.info()).limits.candidates
-            found = await self._client.search(query, k=most, **fields)
-            for hit in found.hits:
+                return await found(k=k, explain=True)
+            most = (await self._client.call(info_call().within(collection))).limits.candidates
+            ranking = await found(k=most)
+            for hit in ranking.hits:
                 if hit.id == document:
-                    return await self._client.search(query, k=1, offset=hit.rank - 1, explain=True, **fields)
-            await self._client.document(document)
-        raise ToolError(f"The document {document!r} is not among the first {len(found.hits)} hits of this query.")
+                    return await found(k=1, offset=hit.rank - 1, explain=True)
+            await self._client.call(document_call(document).within(collection))
+        raise ToolError(f"The document {document!r} is not among the first {len(ranking.hits)} hits of this query.")
 
-    async def info(self) -> Info:
-        """Describe the collection: its size, its fields, those to filter by, and the modes of search."""
+    async def info(self, collection: CollectionName = None) -> Info:
+        """Describe a collection: its size, its fields, those to filter by, and the modes of search."""
         with _told():
-            return await self._client.info()
+            return await self._client.call(info_call().within(collection))
+
+    async def collections(self) -> CollectionList:
+        """List the collections with their numbers of documents."""
+        with _told():
+            return await self._client.collections()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable that prometheus_client reads on import: the folder in which several processes share metrics."""
 
 Stage = Literal[
+    "spelling",
     "tokenize",
     "filter",
     "encode",

@@ -7,8 +7,6 @@ from lightretriever.service.schemas.answers import (
     DocumentTerm,
     DocumentTerms,
     DocumentWritten,
-    EncodeResponse,
-    EncodeTimings,
     Explanation,
     FacetCount,
     FusionShares,
@@ -18,16 +16,16 @@ from lightretriever.service.schemas.answers import (
     SearchResponse,
     Snippet,
     Timings,
-    TokenCount,
     TokenShares,
 )
-from lightretriever.service.schemas.base import LegName, Mode, Normalization
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization
 from lightretriever.service.schemas.embeddings import (
     Embedding,
     EmbeddingsRequest,
     EmbeddingsResponse,
     EmbeddingsUsage,
 )
+from lightretriever.service.schemas.encoding import EncodeResponse, EncodeTimings, TokenCount
 from lightretriever.service.schemas.facts import (
     BundleFacts,
     ClusterFacts,
@@ -36,6 +34,7 @@ from lightretriever.service.schemas.facts import (
     Info,
     LegFacts,
     Limits,
+    MatchLimits,
     ModelFacts,
     Reloaded,
     Status,
@@ -91,6 +90,8 @@ __all__ = [
     "LegScore",
     "Limits",
     "LinearFusion",
+    "MatchLimits",
+    "Matched",
     "Mode",
     "ModelFacts",
     "Normalization",

@@ -2,18 +2,17 @@
 
 from typing import Any, Final, Literal
 
-from lightretriever.service.schemas.base import LegName, Mode, Model
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
 
 __all__ = [
+    "LEG",
     "BatchResponse",
     "Document",
     "DocumentDeleted",
     "DocumentTerm",
     "DocumentTerms",
     "DocumentWritten",
-    "EncodeResponse",
-    "EncodeTimings",
     "Explanation",
     "FacetCount",
     "FusionShares",
@@ -23,13 +22,11 @@ __all__ = [
     "SearchResponse",
     "Snippet",
     "Timings",
-    "TokenCount",
     "TokenShares",
 ]
 
-_LEG: Final = (
-    "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
-)
+LEG: Final = "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
+"""What `leg` of a token says."""
 
 
 def _absent(value: object) -> bool:
@@ -58,7 +55,7 @@ class TokenShares(Model):
     impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
     dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
     sparse: float | None = Field(description="Its share of the sparse score: weight times impact.")
-    leg: LegName | None = Field(default=None, exclude_if=_absent, description=_LEG)
+    leg: LegName | None = Field(default=None, exclude_if=_absent, description=LEG)
 
 
 class FusionShares(Model):
@@ -79,6 +76,12 @@ class Explanation(Model):
         "in time. A head query's shares of the dense score are null: its vector is no sum over tokens. If the legs "
         "have different tokenizers, each `leg` has tokens of its own, the sparse one's first; their shares of the "
         "other score are null."
+    )
+    words: float | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Share of the query's words that title or text has, whatever their forms; stop words don't count. "
+        "Present if the bundle indexes the words of its documents, and is on this machine.",
     )
     boosts: list[float] | None = Field(
         default=None,
@@ -109,6 +112,12 @@ class Hit(Model):
     rerank: float | None = Field(
         default=None, exclude_if=_absent, description="Score by the reranking model; present if it read the hit."
     )
+    matched: Matched | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="How well the document matches, by its dense score alone; present if the answer has `matched` and "
+        "the hit a dense score.",
+    )
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
         default=None, exclude_if=_absent, description="By field; present if the request has `snippets`."
@@ -138,6 +147,9 @@ Hit.model_rebuild()
 class Timings(Model):
     """Milliseconds per stage; null for a stage that did not run. The legs run in parallel."""
 
+    spelling: float | None = Field(
+        default=None, exclude_if=_absent, description="Present if the request has `spelling` or `prefix`."
+    )
     tokenize: float | None = None
     filter: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `filter`.")
     encode: float | None = Field(
@@ -181,6 +193,24 @@ class SearchResponse(Model):
     mode: Mode
     task: str
     candidates: int = Field(description="Number of distinct documents that the legs proposed.")
+    matched: Matched | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
+        "words drawn at random score as high. Present if the task has thresholds and the dense leg was searched, but "
+        "not for head queries, nor with `terms`.",
+    )
+    searched: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The text that was searched for in its place; present if `prefix` or `spelling` changed it.",
+    )
+    did_you_mean: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The query, better spelt; present if the request has `spelling: suggest`, and the corpus has "
+        "words like those of the query that it lacks.",
+    )
     head_query: bool | None = Field(
         default=None,
         exclude_if=_absent,
@@ -199,40 +229,6 @@ class BatchResponse(Model):
     """The answers of a batch, in the order of its searches."""
 
     results: list[SearchResponse]
-
-
-class TokenCount(Model):
-    """A token of the text."""
-
-    id: int
-    token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="Occurrences in the text.")
-    weight: float = Field(
-        description="Its weight in the sparse query, by the bundle's `query_weights`, see `/info`; of a token of the "
-        "dense leg alone, in the mean."
-    )
-    leg: LegName | None = Field(default=None, exclude_if=_absent, description=_LEG)
-
-
-class EncodeTimings(Model):
-    """Milliseconds per stage."""
-
-    tokenize: float
-    encode: float
-    total: float
-
-
-class EncodeResponse(Model):
-    """A text encoded as a query."""
-
-    task: str
-    dimension: int
-    dense: list[float] = Field(description="Query vector of length 1; empty if only the sparse leg knows a token.")
-    tokens: list[TokenCount] = Field(
-        description="By id; if the legs have different tokenizers, the sparse one's first."
-    )
-    head_query: bool | None = Field(default=None, exclude_if=_absent, description="As in the answer of a search.")
-    timings_ms: EncodeTimings
 
 
 class Document(Model):

@@ -4,12 +4,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["LegName", "Mode", "Model", "Normalization"]
+__all__ = ["LegName", "Matched", "Mode", "Model", "Normalization"]
 
 LegName = Literal["dense", "sparse", "bm25"]
 """A way of ranking documents. `hybrid` fuses those whose weight is above 0."""
 
 Mode = Literal["hybrid", "dense", "sparse", "bm25"]
+
+Matched = Literal["strong", "weak", "none"]
+"""How well a document matches, by the thresholds of its dense score that the bundle has."""
 
 Normalization = Literal["range", "zscore", "dbsf", "paper"]
 """How to map a leg's scores before adding them, see `service.search.fusion`."""

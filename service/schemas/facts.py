@@ -15,6 +15,7 @@ __all__ = [
     "Info",
     "LegFacts",
     "Limits",
+    "MatchLimits",
     "ModelFacts",
     "Reloaded",
     "Status",
@@ -90,6 +91,14 @@ class Limits(Model):
     max_body_bytes: int
 
 
+class MatchLimits(Model):
+    """Thresholds of the dense score: a document matches weakly or strongly from there on."""
+
+    weak: float = Field(description="One in 20 unrelated queries finds a document that scores as high.")
+    strong: float = Field(description="One in 200 does.")
+    queries: int = Field(description="Number of unrelated queries that were asked when the bundle was built.")
+
+
 class LegFacts(Model):
     """A leg: a way of ranking."""
 
@@ -145,6 +154,11 @@ class Info(Model):
         exclude_if=lambda tasks: not tasks,
         description="By task, the number of queries that the model itself read; present if a task has any.",
     )
+    matched: dict[str, MatchLimits] = Field(
+        default_factory=dict,
+        exclude_if=lambda tasks: not tasks,
+        description="By task, the thresholds of `matched` in answers; present if the bundle has any.",
+    )
     rerank_top: int | None = Field(
         default=None,
         exclude_if=_absent,
@@ -158,6 +172,12 @@ class Info(Model):
         description="Queries to try, made of documents; absent if the service has API keys.",
     )
     fields: list[str] = Field(description="Document fields that a request may name.")
+    spelling: bool = Field(
+        default=False,
+        exclude_if=lambda spells: not spells,
+        description="Whether requests may have `spelling` and `prefix`; present if so: the bundle indexes the words of "
+        "its documents, and is on this machine.",
+    )
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")
     limits: Limits
     versions: dict[str, str]

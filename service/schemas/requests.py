@@ -196,6 +196,17 @@ class SearchRequest(Model):
         description="Declared keyword fields whose values to count over all candidates of the legs.",
         json_schema_extra=_EMPTY,
     )
+    spelling: Literal["suggest", "auto"] | None = Field(
+        default=None,
+        description="Compare the query's words with those of the corpus, if `/info` has `spelling`. `suggest`: give a "
+        "better spelt query as `did_you_mean`. `auto`: search for it, and give it as `searched`. Null: take the query "
+        "as it is. Up to 8 words of at least 4 letters are corrected; `terms` are not.",
+    )
+    prefix: bool = Field(
+        default=False,
+        description="Complete the last word while someone types it: a beginning of at least 2 letters that is no word "
+        "of the corpus stands for the most frequent word that begins so. `searched` has the completed query.",
+    )
     snippets: SnippetRequest | None = Field(
         default=None,
         description="For each hit, give the part of its text that matches the query best, with the query's words "

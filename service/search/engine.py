@@ -36,11 +36,10 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.embeddings import embeddings
 from lightretriever.service.search.explain import list_tokens
-from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.plan import REQUESTS, Parts, Plan
-from lightretriever.service.search.request import RequestLimits, candidates_of, reranks
+from lightretriever.service.search.request import RequestLimits
 from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
@@ -78,6 +77,7 @@ class SearchEngine:
             fields=parts.documents.fields,
             filters=manifest.fields,
             modes=self.modes,
+            spells=parts.spelling is not None,
         )
         self.examples = parts.documents.examples(_EXAMPLES)
         """Queries to try, made of documents."""
@@ -258,18 +258,8 @@ class SearchEngine:
 
     def _plan(self, request: SearchRequest, explained: int = 1) -> Plan:
         """Fill in what the request leaves open. `explained` searches share what may be explained at once."""
-        settings, manifest = self.settings, self.bundle.manifest
-        return Plan(
-            request,
-            task=manifest.default_task if request.task is None else request.task,
-            weights=request.fusion.weights or self.fusion_weights,
-            condition=None if request.filter is None else read_filter(request.filter, manifest.fields)[0],
-            candidates=candidates_of(request, settings),
-            deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
-            max_explained=settings.max_explained // max(1, explained),
-            kinds=manifest.fields,
-            rerank=self.parts.reranker is not None and reranks(request),
-        )
+        most, rerank = self.settings.max_explained // max(1, explained), self.parts.reranker is not None
+        return Plan.of(request, self.settings, self.bundle.manifest, self.fusion_weights, most, rerank=rerank)
 
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
         self._require_open()

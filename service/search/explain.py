@@ -16,13 +16,27 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.schemas import LegName
+from lightretriever.service.errors import FieldError, InvalidRequestError
+from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.hits import Plain
 
-__all__ = ["explained", "list_tokens"]
+__all__ = ["check_explained", "explained", "list_tokens"]
 
 Array = npt.NDArray[Any]
+
+
+def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> None:
+    """Raise InvalidRequestError if the hits have more than `most` tokens to explain together."""
+    tokens = query.terms.size + (0 if query.dense_tokens is None else query.dense_tokens.ids.size)
+    hits = request.k * (1 if request.group_by is None else request.group_size)
+    if request.explain and hits * tokens > most:
+        message = (
+            f"{hits} hits times {tokens} different tokens are too many to explain, at most {most} "
+            "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
+            "the query"
+        )
+        raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
 
 def explained(

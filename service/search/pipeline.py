@@ -1,6 +1,7 @@
 """One search from the query to the answer: encode, search the legs in parallel, fuse, read the documents."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Final, Literal
@@ -14,20 +15,22 @@ from lightretriever.service.backends.base import (
     Ordinals,
     ScoredDocuments,
 )
-from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, SearchFailedError
+from lightretriever.service.errors import DeadlineError, SearchFailedError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_tokens
-from lightretriever.service.search.explain import explained
+from lightretriever.service.search.explain import check_explained, explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
 from lightretriever.service.search.legs import give_up, score_legs, search_legs
+from lightretriever.service.search.matching import add_matched, add_words, best_match
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.snippets import add_snippets
+from lightretriever.service.search.spelling import Typed, read_typed
 
 __all__ = ["Search"]
 
@@ -74,8 +77,9 @@ class Search:
                 f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
+        typed = self._typed()
         query = self._encoded()
-        self._check_explained(query)
+        check_explained(self._plan.request, query, self._plan.max_explained)
         found = self._found(query)
         legs = list(found)
         with self.clock.measure("fuse"):
@@ -84,7 +88,17 @@ class Search:
         with self.clock.measure("fuse"):
             fused = self._fused(table, legs)
         with self._parts.within(self._until(1.0)):
-            return self._answer(query, table, legs, fused, self._ranked(table, fused))
+            return self._answer(query, table, legs, fused, self._ranked(table, fused)) | typed.facts()
+
+    def _typed(self) -> Typed:
+        """Search for the query as its words are corrected and completed, if the request asks for that."""
+        request = self._plan.request
+        if request.spelling is None and not request.prefix:
+            return Typed(request.query, request.query)
+        with self.clock.measure("spelling"), reading():
+            typed = read_typed(request, self._parts.words, self._parts.encoder.tokenizer)
+        self._plan = replace(self._plan, request=request.model_copy(update={"query": typed.searched}))
+        return typed
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
@@ -100,18 +114,6 @@ class Search:
         if query.dense is None and self._weights.pop("dense", 0.0):  # its own tokenizer finds no token
             require_tokens(self._weights, "query", request.query)
         return query
-
-    def _check_explained(self, query: EncodedQuery) -> None:
-        request, most = self._plan.request, self._plan.max_explained
-        tokens = query.terms.size + (0 if query.dense_tokens is None else query.dense_tokens.ids.size)
-        hits = request.k * (1 if request.group_by is None else request.group_size)
-        if request.explain and hits * tokens > most:
-            message = (
-                f"{hits} hits times {tokens} different tokens are too many to explain, at most {most} "
-                "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
-                "the query"
-            )
-            raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
@@ -222,7 +224,9 @@ class Search:
         self._require_time("read the documents")
         with self.clock.measure("fetch"):
             documents = parts.documents.fetch(ordinals, self._fields())
+        thresholds = None if query.head or request.terms else self._plan.thresholds
         hits = list_hits(table, legs, ranking.scores, page, documents, request.offset)
+        hits = add_matched(hits, thresholds)
         if request.snippets is not None and hits:
             with self.clock.measure("snippets"):
                 arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
@@ -232,6 +236,7 @@ class Search:
                 shares = self._shares(query, legs, ordinals)
                 added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
                 hits = explained(hits, query, parts.encoder, added, legs, shares, require_time)
+                hits = add_words(hits, parts.words, request.query, ordinals)
         hits = add_ranking(hits, ranking, columns)
         facets = None
         if request.facets:
@@ -244,6 +249,7 @@ class Search:
             "mode": request.mode,
             "task": self._plan.task,
             "candidates": table.ordinals.size,
+            **best_match(table, legs, thresholds),
             **({"head_query": query.head} if self._plan.task in parts.encoder.heads else {}),
             **({} if facets is None else {"facets": facets}),
             "timings_ms": _UNTIMED | self.clock.milliseconds(),

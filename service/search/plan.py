@@ -6,10 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Self, cast
 
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.errors import MissingExtraError
-from lightretriever.service.backends.base import Backends, DenseLeg, Leg, LegGroup
+from lightretriever.service.backends.base import Backends, CorpusWords, DenseLeg, Leg, LegGroup
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor
@@ -17,7 +19,8 @@ from lightretriever.service.observability.metrics import Stage
 from lightretriever.service.schemas import LegName, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.filters import Filters
+from lightretriever.service.search.filters import Filters, read_filter
+from lightretriever.service.search.request import candidates_of, reranks
 from lightretriever.service.search.rerank import RERANK, Reranker
 from lightretriever.service.settings import Settings
 
@@ -30,7 +33,8 @@ REQUESTS: Final = "requests"
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, the
-    reranking model, if there is one, and on a cluster the group that searches the legs in one trip."""
+    reranking model, if there is one, on a cluster the group that searches the legs in one trip, and the documents'
+    words, if they are indexed on this machine."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -39,6 +43,7 @@ class Parts:
     executor: Executor
     reranker: Reranker | None
     group: LegGroup | None = None
+    words: CorpusWords | None = None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
@@ -61,6 +66,7 @@ class Parts:
                     executor=Executor(lanes, settings.threads(), patience_s=settings.deadline_ms / 1e3),
                     reranker=reranker,
                     group=backends.group,
+                    words=backends.words,
                 )
             except BaseException:
                 backends.close()
@@ -76,6 +82,11 @@ class Parts:
         documents = LuceneSparse.backend if self.group is None else self.group.name
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
         return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}
+
+    @property
+    def spelling(self) -> CorpusWords | None:
+        """What corrects and completes words; None on a cluster, and if the bundle has no spellings."""
+        return self.words if self.words is not None and self.words.spells else None
 
     @property
     def index(self) -> str | None:
@@ -115,7 +126,7 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
     from the arrival, the most hits times tokens to explain, the filter's condition as the backends read it, the
-    kinds of the declared fields, and whether the reranking model is asked."""
+    kinds of the declared fields, whether the reranking model is asked, and the task's thresholds of a match, if any."""
 
     request: SearchRequest
     task: str
@@ -126,6 +137,33 @@ class Plan:
     condition: tuple[str, ...] | None
     kinds: Mapping[str, FieldKind]
     rerank: bool
+    thresholds: MatchThresholds | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: SearchRequest,
+        settings: Settings,
+        manifest: Manifest,
+        weights: Weights,
+        max_explained: int,
+        *,
+        rerank: bool,
+    ) -> Self:
+        """Fill in what a request leaves open. `weights` are the default ones; `rerank`: there is a reranking model."""
+        task = manifest.default_task if request.task is None else request.task
+        return cls(
+            request,
+            task=task,
+            weights=request.fusion.weights or weights,
+            condition=None if request.filter is None else read_filter(request.filter, manifest.fields)[0],
+            candidates=candidates_of(request, settings),
+            deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
+            max_explained=max_explained,
+            kinds=manifest.fields,
+            rerank=rerank and reranks(request),
+            thresholds=manifest.tasks[task].match,
+        )
 
     def legs(self) -> dict[LegName, float]:
         """Give the weights of the legs to search, which excludes weight 0."""

@@ -13,6 +13,8 @@ __all__ = ["RequestLimits", "candidates_of", "reranks", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
+_NO_SPELLING: Final = "the bundle has no spellings: build it by this version, with `index.words: true`, to have them"
+_NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
 _NO_WORDS: Final = "the bundle has no words for BM25: build it with `index.words: true` to have them"
 
 
@@ -47,12 +49,14 @@ class RequestLimits:
         fields: Collection[str],
         filters: Mapping[str, FieldKind],
         modes: Collection[Mode],
+        spells: bool,
     ) -> None:
         self._settings = settings
         self._tasks = tasks
         self._fields = fields
         self._filters = filters
         self._modes = modes
+        self._spells = spells
 
     def check_search(self, request: SearchRequest) -> None:
         """Raise InvalidRequestError unless the search can be answered."""
@@ -98,6 +102,7 @@ class RequestLimits:
             yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
         yield from self._of_task(request.task)
         yield from self._of_mode(request)
+        yield from self._of_typing(request)
         yield from self._of_weights(request.fusion.weights)
         yield from self._of_window(request)
         yield from self._of_ranking(request)
@@ -125,6 +130,15 @@ class RequestLimits:
                 yield FieldError("explain", f"BM25 has no tokens to explain: {remedy}", value=True)
             if request.terms:
                 yield FieldError("terms", f"BM25 takes no further words: {remedy}", len(request.terms))
+
+    def _of_typing(self, request: SearchRequest) -> Iterator[FieldError]:
+        if self._spells:
+            return
+        reason = _NO_SPELLING if self._settings.backend == "local" else _NO_SPELLING_THERE
+        if request.spelling is not None:
+            yield FieldError("spelling", reason, request.spelling)
+        if request.prefix:
+            yield FieldError("prefix", reason, value=True)
 
     def _of_weights(self, weights: Weights | None) -> Iterator[FieldError]:
         if weights is not None and weights.bm25 and "bm25" not in self._modes:

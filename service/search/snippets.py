@@ -3,8 +3,9 @@
 A word is marked if it has the tokens of a word of the query: those it has there, or would have at the beginning or in
 the middle of a text, which may be others. So capitals and accents make a difference where they do for the tokenizer. A
 word that the tokenizer does not know is marked if it is spelt as in the query. A hyphen makes no difference: wi-fi is
-marked for wifi, and wifi for wi-fi. Thai, Lao, Khmer and Burmese have no spaces between words: four signs in a row are
-marked that the query has in a row, or all of a shorter query.
+marked for wifi, and wifi for wi-fi. English stop words are marked only if the query has no other words. Thai, Lao,
+Khmer and Burmese have no spaces between words: four signs in a row are marked that the query has in a row, or all of a
+shorter query.
 """
 
 import re
@@ -20,7 +21,7 @@ from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.schemas import SearchRequest, Snippet
 from lightretriever.service.search.hits import Plain
-from lightretriever.service.search.word_pattern import HYPHENED, SIGN, UNSPACED, WORD
+from lightretriever.service.search.word_pattern import HYPHENED, SIGN, STOP_WORDS, UNSPACED, WORD
 
 __all__ = ["LONGEST_READ", "Snippets", "add_snippets"]
 
@@ -66,7 +67,8 @@ class Snippets:
         self._tokenizer = tokenizer
         own = {t: w for t, w in zip(query.terms.tolist(), query.weights.tolist(), strict=True) if w > 0}
         usual = sum(own.values()) / len(own) if own else 1.0  # a query for BM25 has no tokens with weights
-        words = [word for text in texts for word in _words(tokenizer, text)]
+        all_words = [word for text in texts for word in _words(tokenizer, text)]
+        words = [word for word in all_words if word.text not in STOP_WORDS] or all_words
         joined = [word for text in texts for _, _, word in _hyphened(text)]
         self._weights = {
             text: sum(own.get(token, usual) for token in tokenizer.query_ids(text)) or usual

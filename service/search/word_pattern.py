@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-__all__ = ["HYPHENED", "SIGN", "UNSPACED", "WORD"]
+__all__ = ["HYPHENED", "SIGN", "STOP_WORDS", "UNSPACED", "WORD"]
 
 
 def _marks(places: Iterable[int]) -> str:
@@ -55,3 +55,10 @@ SIGN: Final = re.compile(_SIGN)
 
 UNSPACED: Final = re.compile(rf"(?:{_SIGN})++")
 """A run of such signs."""
+
+_ENGLISH: Final = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+STOP_WORDS: Final = frozenset(_ENGLISH.split())
+"""Lucene's English stop words, which BM25 leaves out too."""

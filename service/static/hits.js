@@ -14,7 +14,7 @@ function excerpt(hit, name) {
 
 function shorten(element, { text, marks, cut, more }) {
   if (cut) element.append("… ");
-  marked(element, text, marks);
+  marked(element, text, marks, inLine);
   if (more) element.append(" …");
   return element;
 }
@@ -82,6 +82,8 @@ function why(hit) {
     const shares = legs.map((leg) => `${number(fusion[leg])} of the ${leg} leg`);
     details.append(make("p", "", `Score ${number(hit.score)} = ${shares.join(" + ")}`));
   }
+  const { words } = hit.explanation;
+  if (words !== undefined) details.append(make("p", "", `The document has ${Math.round(100 * words)} % of the query's words.`));
   const ask = makeButton("", "All terms of this document", () => showTerms(hit.id, ask));
   details.append(tokenTable(tokens, legs.filter((leg) => leg !== "bm25")), ask); // BM25 reads words, not tokens
   return details;
@@ -106,12 +108,13 @@ async function showTerms(id, button) {
   button.replaceWith(make("p", "", told), list);
 }
 
-// The score as one bar, made of what each leg adds to it, beside the best hit's; and what each leg says of the hit.
+// The score as one bar, made of what each leg adds to it, beside the best hit's; and what each leg says of the hit. The
+// bar is only drawn where the best hit is a match at all, and so has `best`.
 function scoresElement(hit, best) {
   const scores = make("dl"), bar = make("dd", "bar"), shares = hit.explanation?.fusion || {};
   bar.setAttribute("aria-hidden", "true");
   for (const leg of Object.keys(LEGS)) fillOf(bar, best > 0 ? shares[leg] / best : 0, leg);
-  scores.append(make("dt", "", "Score"), make("dd", "", number(hit.score)), bar);
+  scores.append(make("dt", "", "Score"), make("dd", "", number(hit.score)), ...(best === undefined ? [] : [bar]));
   for (const [leg, name] of Object.entries(LEGS)) {
     if (leg === "bm25" && !hit.bm25) continue;
     const found = hit[leg], rank = found?.rank ? `rank ${found.rank}` : "not proposed";

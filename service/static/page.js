@@ -113,11 +113,16 @@ function grouped() {
   return facts.fields.includes("path") ? { group_by: "path" } : {};
 }
 
+// While someone types, the last word is not finished.
+function typing() {
+  return facts.spelling ? { spelling: "suggest", ...(settled ? {} : { prefix: true }) } : {};
+}
+
 // The searches that make the page: one, or one for each column; then one for each field whose counts need their own.
 function searches(mode) {
   const compared = mode === "compare", ranked = compared ? "hybrid" : mode, facets = facetNames();
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value;
-  const asked = { query: text, k, ...(ranked === "hybrid" && fusion()), ...filterOf(conditions()) };
+  const asked = { query: text, k, ...typing(), ...(ranked === "hybrid" && fusion()), ...filterOf(conditions()) };
   const modes = compared ? comparedModes(facts.modes) : [mode];
   const main = modes.map((one) => ({
     ...asked,
@@ -177,7 +182,7 @@ function clear(panel = false) {
   shown = null;
   hits.replaceChildren();
   byId("compare").replaceChildren();
-  for (const id of ["compare", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
+  for (const id of ["compare", "legend", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
   byId("results").inert = false;
   showPanel(panel && groups.size > 0);
   say("");
@@ -190,16 +195,30 @@ function missing(degraded) {
 
 function showCompared(modes, answers) {
   compare(modes, answers);
-  byId("compare").hidden = false;
+  byId("compare").hidden = byId("legend").hidden = false;
+  showMeant(answers[0]);
   const lost = missing([...new Set(answers.flatMap((answer) => answer.degraded))]);
   const slowest = Math.max(...answers.map((answer) => answer.timings_ms.total));
   say(`${NAMES[modes.length]} searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
 }
 
+// What was searched for in place of an unfinished word, and the query in a better spelling.
+function showMeant({ searched, did_you_mean: meant }) {
+  const parts = searched === undefined ? [] : [`Searched for “${searched}”. `];
+  if (meant !== undefined) {
+    const link = make("a", "", meant);
+    link.href = `#${new URLSearchParams({ q: meant, mode: chosenMode() })}`;
+    parts.push("Did you mean ", link, "?");
+  }
+  byId("meant").replaceChildren(...parts);
+  byId("meant").hidden = !parts.length;
+}
+
 // The first page of a search, or all that is shown of it, anew.
 function showPage(body, answer) {
   hits.replaceChildren();
-  shown = { body, answer, best: answer.hits[0]?.score, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
+  shown = { body, answer, best: answer.matched === "none" ? undefined : answer.hits[0]?.score, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
+  showMeant(answer);
   append(answer);
   const stages = Object.entries(answer.timings_ms).filter(([, value]) => value !== null);
   byId("timings").querySelector("dl").replaceChildren(...stages.map(([name, value]) => {
@@ -218,7 +237,8 @@ function append(answer) {
   const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
   const unit = shown.body.group_by ? "files in" : "of";
-  say((number ? `${number} ${unit} ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
+  const weak = number && shown.answer.matched === "none" ? "No document matches well; these are the nearest. " : "";
+  say((number ? `${weak}${number} ${unit} ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
   byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} candidates are shown.`

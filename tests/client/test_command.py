@@ -152,6 +152,15 @@ def test_degraded_legs_come_first() -> None:
     assert "sparse –" in text
 
 
+def test_what_became_of_the_query_comes_first() -> None:
+    text = rendered({"searched": "play music", "did_you_mean": "play\nmusic now", "matched": "none"})
+    assert text.splitlines()[:3] == [
+        "did you mean: play music now",
+        "searched for: play music",
+        "no document matches well; these are the nearest",
+    ]
+
+
 def test_a_terminal_has_colours_and_folds_lines_below_their_beginning() -> None:
     text = rendered(hit(title="A title", text="word " * 40), terminal=True)
     assert "\x1b[1;36mA title\x1b[0m" in text

@@ -15,7 +15,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.schemas import Document, Info, SearchResponse
+from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
@@ -90,7 +90,7 @@ def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
     async def work() -> None:
         async with over(url) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert set(tools) == {"search", "document", "explain", "info"}
+            assert set(tools) == {"search", "document", "explain", "info", "collections"}
             assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
             assert "`search` finds documents" in (client.instructions or "")
             info = Info.model_validate_json(text_of(await client.call_tool("info")))
@@ -163,7 +163,33 @@ def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay(over: An
                 result = await client.call_tool("search", {"query": "music"})
                 assert result.is_error
                 assert "can't be reached" in text_of(result)
-                assert len((await client.list_tools()).tools) == 4
+                assert len((await client.list_tools()).tools) == 5
+
+    asking(work)
+
+
+def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
+    first, second = (make_tiny_bundle(tmp_path / name, documents=count).path for name, count in (("a", 20), ("b", 60)))
+
+    async def work() -> None:
+        with serving({"first": first, "b": second}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+            async with over_stdio(url) as client:
+                listed = CollectionList.model_validate_json(text_of(await client.call_tool("collections")))
+                assert [(one.name, one.documents) for one in listed.collections] == [("first", 20), ("b", 60)]
+                there = {"collection": "b"}
+                info = Info.model_validate_json(text_of(await client.call_tool("info", there)))
+                assert info.bundle.documents == 60
+                asked = {"query": "play music", "k": 60}
+                result = await client.call_tool("search", asked | there)
+                found = SearchResponse.model_validate_json(text_of(result))
+                only = next(hit.id for hit in found.hits if hit.id == "doc-50")
+                assert not (await client.call_tool("document", {"id": only} | there)).is_error
+                missing = await client.call_tool("document", {"id": only})
+                assert "(404 document_not_found)" in text_of(missing)
+                why = await client.call_tool("explain", {"query": "play music", "document": only} | there)
+                assert SearchResponse.model_validate_json(text_of(why)).hits[0].id == only
+                wrong = await client.call_tool("search", asked | {"collection": "c/../d"})
+                assert "(404 " in text_of(wrong)
 
     asking(work)
 

@@ -18,7 +18,13 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.errors import BundleRefusedError, DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.errors import (
+    BundleRefusedError,
+    DeadlineError,
+    InvalidRequestError,
+    NotReadyError,
+    SearchFailedError,
+)
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -81,13 +87,15 @@ def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
 
 @pytest.fixture(scope="module")
 def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
-    """Answers a request on this machine and on the cluster, without the times."""
+    """Answers a request on this machine and on the cluster, without the times and the shares of words."""
     with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as local:
 
         def ask(**request: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             asked = SearchRequest.model_validate({"query": "play music from the terminal", **request})
             here, there = (one.search(asked).model_dump() for one in (local, engine))
             here.pop("timings_ms"), there.pop("timings_ms")
+            for hit in here["hits"]:
+                hit.get("explanation", {}).pop("words", None)  # a cluster does not tell
             return here, there
 
         yield ask
@@ -125,6 +133,14 @@ def same(here: Any, there: Any) -> bool:
     if isinstance(here, list | tuple):
         return len(here) == len(there) and all(map(same, here, there))
     return bool(there == pytest.approx(here, rel=1e-5, abs=1e-5)) if isinstance(here, float) else bool(here == there)
+
+
+def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
+    assert engine.parts.spelling is None
+    with pytest.raises(InvalidRequestError) as caught:
+        engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
+    assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
+    assert "a cluster has no spellings: leave it out" in str(caught.value)
 
 
 def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:

@@ -65,11 +65,12 @@ def test_the_tutorial(terminal: Terminal) -> None:
     terminal.follow(page, without=frozenset({INSTALL}))
     assert terminal.ran == [block.text for block in blocks(page) if block.language == "sh" and block.text != INSTALL]
     answer = json.loads(terminal.said)  # of the last command
-    assert answer["hits"][0]["explanation"]["tokens"]
+    assert answer["hits"][0]["fields"]["path"]
     assert terminal.stop() == 0
     bundle = Bundle.open(terminal.folder / "runs" / "notes" / "bundle")
     assert (bundle.manifest.documents, bundle.manifest.model.name) == (len(corpus(terminal)), "all-MiniLM-L6-v2")
     assert {"limits.md#1", "decisions/0053-two-bounded-pools.md#1"} <= {line["_id"] for line in corpus(terminal)}
+    assert "tea.md" in {line["_id"] for line in corpus(terminal)}
 
 
 def corpus(terminal: Terminal) -> list[dict[str, Any]]:
@@ -96,6 +97,8 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     assert '"object":"embedding","index":1' in terminal.said
     terminal.follow(DOCS / "howto" / "ranking.md")
     assert "kitchen Kettle with a thermometer 5\n" in terminal.said
+    terminal.follow(DOCS / "howto" / "typing.md")
+    assert "searched for shaprened knife - meant sharpened knife\n" in terminal.said
     assert terminal.stop() == 0
     terminal.follow(DOCS / "howto" / "own-vectors.md")
     assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said

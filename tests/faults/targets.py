@@ -24,6 +24,7 @@ _LIMITS: Final = RequestLimits(
     fields=("title", "text", "year"),
     filters={"year": "number"},
     modes=get_args(Mode),
+    spells=True,
 )
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000

@@ -34,9 +34,11 @@ public final class IndexBuilder {
   static final String RAW = "raw";
   static final String CONTENTS = "contents";
   static final String WORDS = "words";
+  static final String SPELLINGS = "spellings";
 
-  private static final FieldType IMPACT_TYPE = frequencies(true);
-  private static final FieldType WORD_TYPE = frequencies(false);
+  private static final FieldType IMPACT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, true);
+  private static final FieldType WORD_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, false);
+  private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
 
   private final MMapDirectory directory;
   private final IndexWriter writer;
@@ -65,10 +67,10 @@ public final class IndexBuilder {
     writer = new IndexWriter(directory, config);
   }
 
-  private static FieldType frequencies(boolean omitNorms) {
+  private static FieldType indexed(IndexOptions options, boolean omitNorms) {
     FieldType type = new FieldType();
     type.setTokenized(true);
-    type.setIndexOptions(IndexOptions.DOCS_AND_FREQS);
+    type.setIndexOptions(options);
     type.setOmitNorms(omitNorms);
     type.freeze();
     return type;
@@ -138,6 +140,7 @@ public final class IndexBuilder {
       document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
       if (words.count() > 0) {
         document.add(new Field(WORDS, words.get(i), WORD_TYPE));
+        document.add(new Field(SPELLINGS, words.get(i), SPELLING_TYPE));
       }
       for (; value < knownRows.get(i); value++) {
         document.add(declared.field(knownFields.get(value), known.get(value)));

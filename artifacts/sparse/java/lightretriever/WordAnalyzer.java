@@ -12,9 +12,12 @@ import java.util.Set;
 import java.util.regex.Pattern;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.AnalyzerWrapper;
+import org.apache.lucene.analysis.FilteringTokenFilter;
 import org.apache.lucene.analysis.TokenFilter;
 import org.apache.lucene.analysis.TokenStream;
+import org.apache.lucene.analysis.en.EnglishPossessiveFilter;
 import org.apache.lucene.analysis.pattern.PatternReplaceCharFilter;
+import org.apache.lucene.analysis.standard.StandardAnalyzer;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
 import org.apache.lucene.analysis.tokenattributes.OffsetAttribute;
 import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
@@ -24,6 +27,9 @@ import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
  * signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet); of two parts
  * with a hyphen between them, such as wi-fi, both in one word (wifi). Nothing is left out, so an index that was written
  * without them is searched as before.
+ *
+ * <p>In the field for spellings, the words of Lucene's StandardAnalyzer that have only letters, at least two: as the text
+ * spells them, but in lower case and without the possessive.
  */
 public final class WordAnalyzer extends AnalyzerWrapper {
   private static final Pattern PLUS = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])");
@@ -34,6 +40,7 @@ public final class WordAnalyzer extends AnalyzerWrapper {
       Pattern.compile(
           "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))");
 
+  private final Analyzer standard = new StandardAnalyzer();
   private final Analyzer english = DefaultEnglishAnalyzer.newDefaultInstance();
 
   private WordAnalyzer() {
@@ -65,11 +72,14 @@ public final class WordAnalyzer extends AnalyzerWrapper {
 
   @Override
   protected Analyzer getWrappedAnalyzer(String field) {
-    return english;
+    return isSpelling(field) ? standard : english;
   }
 
   @Override
   protected Reader wrapReader(String field, Reader text) {
+    if (isSpelling(field)) {
+      return text;
+    }
     Reader plus = new PatternReplaceCharFilter(PLUS, "$1++ $1plusplus", text);
     Reader sharp = new PatternReplaceCharFilter(SHARP, "$1# $1sharp", plus);
     Reader dot = new PatternReplaceCharFilter(DOT, ".$1 dot$1", sharp);
@@ -78,7 +88,26 @@ public final class WordAnalyzer extends AnalyzerWrapper {
 
   @Override
   protected TokenStreamComponents wrapComponents(String field, TokenStreamComponents components) {
-    return new TokenStreamComponents(components.getSource(), new Pairs(components.getTokenStream()));
+    TokenStream words = components.getTokenStream();
+    TokenStream all = isSpelling(field) ? new Letters(new EnglishPossessiveFilter(words)) : new Pairs(words);
+    return new TokenStreamComponents(components.getSource(), all);
+  }
+
+  private static boolean isSpelling(String field) {
+    return field.equals(IndexBuilder.SPELLINGS);
+  }
+
+  private static final class Letters extends FilteringTokenFilter {
+    private final CharTermAttribute word = addAttribute(CharTermAttribute.class);
+
+    Letters(TokenStream words) {
+      super(words);
+    }
+
+    @Override
+    protected boolean accept() {
+      return word.length() > 1 && word.codePoints().allMatch(Character::isLetter);
+    }
   }
 
   private static final class Pairs extends TokenFilter {

@@ -1,11 +1,15 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
@@ -36,6 +40,33 @@ public final class WordSearch {
       throws IOException {
     Map<Term, Float> words = counts(analyzer, Packed.text(field), Packed.text(text));
     return index.reading(() -> searching(index, k1, b).scores(words, Packed.ints(ordinals)));
+  }
+
+  /**
+   * One float32 for each given ordinal: the share of a text's different words that the document has. The ordinals ascend.
+   * Nothing for a text without words.
+   */
+  public static byte[] shares(OpenIndex index, Analyzer analyzer, byte[] field, byte[] text, byte[] ordinals)
+      throws IOException {
+    Set<Term> words = counts(analyzer, Packed.text(field), Packed.text(text)).keySet();
+    IntBuffer wanted = Packed.ints(ordinals);
+    int[] found = new int[wanted.limit()];
+    index.reading(
+        () -> {
+          for (Term word : words) {
+            PostingsEnum postings = index.leaf() == null ? null : index.leaf().postings(word, PostingsEnum.NONE);
+            for (int i = 0; postings != null && i < found.length; i++) {
+              int document = postings.docID() < wanted.get(i) ? postings.advance(wanted.get(i)) : postings.docID();
+              found[i] += document == wanted.get(i) ? 1 : 0;
+            }
+          }
+          return null;
+        });
+    ByteBuffer packed = ByteBuffer.allocate(words.isEmpty() ? 0 : 4 * found.length).order(ByteOrder.LITTLE_ENDIAN);
+    for (int i = 0; packed.hasRemaining(); i++) {
+      packed.putFloat((float) found[i] / words.size());
+    }
+    return packed.array();
   }
 
   /** How many documents were given a text whose words are indexed in a field, one without any word included. */

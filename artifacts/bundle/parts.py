@@ -1,0 +1,51 @@
+"""Parts of a manifest that describe a task: its token table, its head queries, and when a document matches well."""
+
+from typing import Annotated, Self
+
+from lightretriever.artifacts.bundle.paths import InsidePath
+from lightretriever.artifacts.tokens.table import TableDtype
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = ["HeadInfo", "ManifestPart", "MatchThresholds", "TaskInfo"]
+
+Cosine = Annotated[float, Field(ge=-1.01, le=1.01, allow_inf_nan=False)]
+
+
+class ManifestPart(BaseModel):
+    """Base of a manifest's parts: immutable, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HeadInfo(ManifestPart):
+    """How many head queries a task has, which the whole model read, and whether it gave `sparse` weights for them."""
+
+    queries: int = Field(ge=1)
+    sparse: bool
+
+
+class MatchThresholds(ManifestPart):
+    """Dense scores (cosines) from which a document is a `weak` and a `strong` match, and the number of unrelated
+    queries whose best scores they were set by (see `artifacts.bundle.thresholds`)."""
+
+    weak: Cosine
+    strong: Cosine
+    queries: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.weak > self.strong:
+            raise ValueError(f"the threshold weak is {self.weak}, above strong, {self.strong}")
+        return self
+
+
+class TaskInfo(ManifestPart):
+    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type. With head
+    queries, the model read them behind the same instruction (see `artifacts.tokens.head_queries`). `match` is missing
+    in bundles of an older version, and where the vocabulary has too few words to set it by."""
+
+    file: InsidePath
+    instruction: str
+    dtype: TableDtype
+    head: HeadInfo | None = Field(default=None, exclude_if=lambda head: head is None)
+    match: MatchThresholds | None = Field(default=None, exclude_if=lambda match: match is None)

@@ -1,0 +1,106 @@
+package lightretriever;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.lucene.analysis.Analyzer;
+import org.apache.lucene.analysis.TokenStream;
+import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
+import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.Term;
+import org.apache.lucene.index.Terms;
+import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.search.BoostAttribute;
+import org.apache.lucene.search.FuzzyTermsEnum;
+import org.apache.lucene.util.BytesRef;
+import org.apache.lucene.util.StringHelper;
+
+/** The words of the corpus as they are spelt there, in lower case: what is near a word that it lacks, and completions. */
+public final class Spellings {
+  /** Words from this length on may differ in two letters, shorter ones in one; neighbours that are swapped are one. */
+  private static final int LONG = 6;
+
+  private static final int SAME_BEGINNING = 1;
+
+  private Spellings() {}
+
+  /** Whether the index has spellings: older ones have none. */
+  public static boolean areIn(OpenIndex index) throws IOException {
+    return index.reading(() -> index.leaf() != null && index.leaf().terms(IndexBuilder.SPELLINGS) != null);
+  }
+
+  /**
+   * For each word, the word of the corpus that is spelt most like it, packed by Packed.parts. It is empty where nothing is
+   * near, and where the corpus has the word, in whatever form.
+   */
+  public static byte[] corrections(OpenIndex index, Analyzer analyzer, byte[] words, byte[] ends) throws IOException {
+    Strings given = new Strings(words, ends);
+    return index.reading(
+        () -> {
+          List<byte[]> found = new ArrayList<>(given.count());
+          for (int i = 0; i < given.count(); i++) {
+            found.add(correction(index.leaf(), analyzer, given.get(i)).getBytes(StandardCharsets.UTF_8));
+          }
+          return Packed.parts(found);
+        });
+  }
+
+  /** The word of most documents among those that begin with a text, UTF-8; empty if the text is a word, or none does. */
+  public static byte[] completion(OpenIndex index, byte[] beginning) throws IOException {
+    BytesRef prefix = new BytesRef(beginning);
+    return index.reading(
+        () -> {
+          Terms words = index.leaf() == null ? null : index.leaf().terms(IndexBuilder.SPELLINGS);
+          TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
+          BytesRef best = new BytesRef();
+          int most = 0;
+          boolean more = each.seekCeil(prefix) == TermsEnum.SeekStatus.NOT_FOUND;
+          while (more && StringHelper.startsWith(each.term(), prefix)) {
+            if (each.docFreq() > most) {
+              best = BytesRef.deepCopyOf(each.term());
+              most = each.docFreq();
+            }
+            more = each.next() != null;
+          }
+          return BytesRef.deepCopyOf(best).bytes;
+        });
+  }
+
+  /** The word that is most alike; among such, that of most documents. */
+  private static String correction(LeafReader reader, Analyzer analyzer, String word) throws IOException {
+    Terms words = reader == null ? null : reader.terms(IndexBuilder.SPELLINGS);
+    if (words == null || isKnown(reader, analyzer, word)) {
+      return "";
+    }
+    int edits = word.codePointCount(0, word.length()) < LONG ? 1 : 2;
+    TermsEnum near =
+        new FuzzyTermsEnum(words, new Term(IndexBuilder.SPELLINGS, word), edits, SAME_BEGINNING, true);
+    String best = "";
+    float alike = 0;
+    int most = 0;
+    while (near.next() != null) {
+      float boost = near.attributes().getAttribute(BoostAttribute.class).getBoost();
+      if (boost > alike || (boost == alike && near.docFreq() > most)) {
+        best = near.term().utf8ToString();
+        alike = boost;
+        most = near.docFreq();
+      }
+    }
+    return best;
+  }
+
+  /** Whether the corpus has the word, or all stems that BM25 makes of it; of a stop word it makes none. */
+  private static boolean isKnown(LeafReader reader, Analyzer analyzer, String word) throws IOException {
+    boolean known = true;
+    try (TokenStream stems = analyzer.tokenStream(IndexBuilder.WORDS, word)) {
+      CharTermAttribute stem = stems.addAttribute(CharTermAttribute.class);
+      stems.reset();
+      while (stems.incrementToken()) {
+        known &= reader.docFreq(new Term(IndexBuilder.WORDS, stem.toString())) > 0;
+      }
+      stems.end();
+    }
+    return known || reader.docFreq(new Term(IndexBuilder.SPELLINGS, word)) > 0;
+  }
+}

@@ -1,0 +1,61 @@
+"""The words of a corpus as they are spelt in it: corrections of words that it lacks, and completions of beginnings.
+
+An index with words for BM25 has them in a field of its own, in lower case and not stemmed. Lucene's fuzzy and sorted
+terms find them.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.jvm import java_call, java_class
+from lightretriever.artifacts.sparse.reader import LuceneIndex
+from lightretriever.artifacts.sparse.writer import word_analyzer
+
+__all__ = ["LEAST_BEGINNING", "LEAST_WORD", "MOST_WORD", "Spelling"]
+
+LEAST_WORD: Final = 4
+"""Letters of a word that is corrected; shorter ones are like too many others."""
+
+MOST_WORD: Final = 40
+"""Letters of the longest word that is corrected; what is near a longer one takes too long to find."""
+
+LEAST_BEGINNING: Final = 2
+"""Letters of a beginning that is completed."""
+
+
+class Spelling:
+    """The spellings of an open index. Any number of threads may use it at once; the index is closed elsewhere."""
+
+    def __init__(self, index: LuceneIndex) -> None:
+        self._index = index
+        self._analyzer = word_analyzer()
+        self._java = java_class("lightretriever.Spellings")
+
+    @property
+    def available(self) -> bool:
+        """Whether the index has spellings. One without words for BM25, or of an older version, has none."""
+        return bool(java_call(self._java.areIn, self._index.handle))
+
+    def corrections(self, words: Sequence[str]) -> list[str]:
+        """For each word, in lower case, the word of the corpus that is most like it; "" where the corpus has the word
+        in any form, and where no word is near.
+
+        Words of 4 and 5 letters may differ in one letter, longer ones in two, but not in the first. Two neighbours that
+        are swapped count as one. Among equals, the word of most documents is taken. Raises ValueError for a word that
+        is no Unicode.
+        """
+        if not words:
+            return []
+        asked = (word if LEAST_WORD <= len(word) <= MOST_WORD else "" for word in words)
+        packed = pack_texts([utf8("word", word) for word in asked])
+        found = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
+        return [text.decode() for text in unpack_texts(found, len(words))]
+
+    def completion(self, beginning: str) -> str:
+        """The word of most documents that begins with a text in lower case, of at least two letters; "" if the text is
+        itself a word of the corpus, or no word begins with it."""
+        if len(beginning) < LEAST_BEGINNING:
+            return ""
+        packed = pack_text("beginning", beginning)
+        return from_java(java_call(self._java.completion, self._index.handle, packed)).decode()

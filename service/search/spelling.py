@@ -1,0 +1,74 @@
+"""Corrects and completes the words of a query by the words of the corpus.
+
+A word is corrected if the corpus lacks it in every form, a word of the corpus is spelt much like it, and the tokenizer
+has no token for it: a word that is one token is no mistake, and the dense leg may find it by its meaning.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lightretriever.artifacts.errors import TokenizerError
+from lightretriever.artifacts.sparse.spelling import LEAST_WORD
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.backends.base import CorpusWords
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.word_pattern import WORD
+
+__all__ = ["Typed", "read_typed"]
+
+_MOST_WORDS: Final = 8  # to correct in a query, since each takes milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any."""
+
+    query: str
+    searched: str
+    meant: str | None = None
+
+    def facts(self) -> Plain:
+        """Give `searched` and `did_you_mean` of the answer."""
+        searched = {} if self.searched == self.query else {"searched": self.searched}
+        return searched if self.meant is None else searched | {"did_you_mean": self.meant}
+
+
+def read_typed(request: SearchRequest, words: CorpusWords | None, tokenizer: TextTokenizer) -> Typed:
+    """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`."""
+    query = request.query
+    if words is None or not (request.prefix or request.spelling):
+        return Typed(query, query)
+    found = list(WORD.finditer(query))
+    better: dict[tuple[int, int], str] = {}
+    if request.prefix and found and found[-1].end() == len(query) and found[-1].group().isalpha():
+        better[found[-1].span()] = words.completion(found[-1].group().lower())
+    completed = _replaced(query, better)
+    if request.spelling is None:
+        return Typed(query, completed)
+    doubtful = [word for word in found if not better.get(word.span()) and _is_doubtful(word.group(), tokenizer)]
+    del doubtful[_MOST_WORDS:]
+    corrections = words.corrections([word.group().lower() for word in doubtful])
+    spans = (word.span() for word in doubtful)
+    corrected = _replaced(query, better | dict(zip(spans, corrections, strict=True)))
+    if request.spelling == "auto":
+        return Typed(query, corrected)
+    return Typed(query, completed, None if corrected == completed else corrected)
+
+
+def _is_doubtful(word: str, tokenizer: TextTokenizer) -> bool:
+    if len(word) < LEAST_WORD or not word.isalpha():
+        return False
+    try:
+        return len(tokenizer.query_ids(word)) != 1
+    except TokenizerError:
+        return False  # encoding the query tells
+
+
+def _replaced(query: str, better: Mapping[tuple[int, int], str]) -> str:
+    """Put other words in places of a query; "" leaves the word there."""
+    for (start, end), word in sorted(better.items(), reverse=True):
+        if word:
+            query = query[:start] + word + query[end:]
+    return query

@@ -1,0 +1,99 @@
+"""How well documents match: by the thresholds of the bundle, in hits, answers and `/info`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+
+from tests.service.conftest import SETTINGS
+from tests.support.meaning import make_meaningful_bundle
+
+NONSENSE = "bababa cefono tesagu"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_meaningful_bundle(tmp_path_factory.mktemp("matched") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def meaning(bundle: Bundle) -> Iterator[TestClient]:
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        with TestClient(create_app(engine)) as client:
+            yield client
+
+
+def ask(client: TestClient, query: str, **fields: Any) -> dict[str, Any]:
+    answer = client.post("/search", json={"query": query, **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_good_query_matches_and_nonsense_does_not(meaning: TestClient) -> None:
+    good = ask(meaning, "mend the punctured tyre of a bicycle")
+    assert (good["matched"], good["hits"][0]["matched"]) == ("strong", "strong")
+    assert good["hits"][-1]["matched"] == "none"
+    bad = ask(meaning, NONSENSE)
+    assert bad["matched"] == "none"
+    assert {hit["matched"] for hit in bad["hits"]} == {"none"}
+    assert bad["hits"][0]["score"] == 1.0  # as good as the best, for lack of better ones
+
+
+def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bundle) -> None:
+    match = bundle.manifest.tasks["search"].match
+    assert match is not None
+    assert meaning.get("/info").json()["matched"] == {"search": match.model_dump()}
+    for query in ("bicycle", "honey in summer", "mountains and ripe cheeses", NONSENSE):
+        answer = ask(meaning, query, candidates=10)
+        for hit in answer["hits"]:
+            score = hit["dense"]["score"]
+            band = "strong" if score >= match.strong else "weak" if score >= match.weak else "none"
+            assert hit["matched"] == band
+        best = max(answer["hits"], key=lambda hit: hit["dense"]["score"])
+        assert answer["matched"] == best["matched"]
+
+
+def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
+    pages = [
+        ask(meaning, "harvest honey in summer on warm days", k=1, offset=offset, candidates=10) for offset in range(5)
+    ]
+    assert {page["matched"] for page in pages} == {"strong"}
+    assert len({page["hits"][0]["matched"] for page in pages}) > 1
+
+
+@pytest.mark.parametrize("fields", [{"mode": "sparse"}, {"mode": "bm25"}, {"terms": [{"text": "oven", "weight": 2.0}]}])
+def test_without_a_comparable_dense_score_nothing_is_said(meaning: TestClient, fields: dict[str, Any]) -> None:
+    answer = ask(meaning, "bicycle", **fields)
+    assert answer["hits"]
+    assert "matched" not in answer
+    assert not any("matched" in hit for hit in answer["hits"])
+
+
+def test_a_bundle_without_thresholds_says_nothing(client: TestClient) -> None:
+    answer = ask(client, "music")
+    assert "matched" not in answer
+    assert not any("matched" in hit for hit in answer["hits"])
+    assert "matched" not in client.get("/info").json()
+
+
+def test_explanations_tell_how_many_words_a_document_has(meaning: TestClient) -> None:
+    answer = ask(meaning, "How do bees make honey and cheese?", explain=True)
+    shares = {hit["fields"]["title"]: hit["explanation"]["words"] for hit in answer["hits"]}
+    assert shares["Keeping bees"] == 0.3333  # two of how, do, bee, make, honey, cheese
+    assert shares["Sailing dinghies"] == 0.0
+    assert "words" not in ask(meaning, "the and", explain=True)["hits"][0]["explanation"]
+
+
+def test_without_words_in_the_bundle_explanations_tell_no_share(tmp_path: Path) -> None:
+    bundle = make_meaningful_bundle(tmp_path / "bare", words=False)
+    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        answer = ask(client, "bicycle", explain=True)
+        assert "words" not in answer["hits"][0]["explanation"]
+        assert answer["matched"] in ("weak", "strong")

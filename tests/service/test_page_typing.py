@@ -1,0 +1,86 @@
+"""The page of a bundle that corrects, completes and judges: in a real browser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.service.browsing import asked, search_for
+from tests.service.process import serving
+from tests.support.meaning import make_meaningful_bundle
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+LIST = "The pedal kit:\n\n- two pedals\n- a spanner\n\n1. Loosen it.\n2) Turn it."
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    bundle = make_meaningful_bundle(tmp_path_factory.mktemp("page") / "bundle")
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+def finish(page: Page, text: str) -> None:
+    """Search for a text as it stands, which Enter says."""
+    search_for(page, text)
+    with page.expect_response(lambda response: "prefix" not in asked(response.request)):
+        page.get_by_role("searchbox").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("ranked in")
+
+
+def test_nonsense_gets_no_bar(page: Page, messages: list[str]) -> None:
+    finish(page, "bababa cefono tesagu")
+    expect(page.get_by_role("status")).to_contain_text("No document matches well; these are the nearest.")
+    expect(page.locator("li.hit").first).to_be_visible()
+    expect(page.locator("li.hit dd.bar")).to_have_count(0)
+    finish(page, "mend the punctured tyre of a bicycle")
+    expect(page.get_by_role("status")).not_to_contain_text("No document matches well")
+    expect(page.locator("li.hit dd.bar").first).to_be_visible()
+    assert messages == []
+
+
+def test_a_better_spelling_is_one_click_away(page: Page, messages: list[str]) -> None:
+    finish(page, "bycicle tyer chain")
+    meant = page.locator("#meant")
+    expect(meant).to_have_text("Did you mean bicycle tyre chain?")
+    meant.get_by_role("link").click()
+    expect(meant).to_be_hidden()
+    assert page.get_by_role("searchbox").input_value() == "bicycle tyre chain"
+    expect(page.locator("li.hit h2").first).to_contain_text("Repairing bicycles")
+    assert messages == []
+
+
+def test_the_last_word_is_completed_until_enter(page: Page) -> None:
+    search_for(page, "punctu")
+    expect(page.locator("#meant")).to_contain_text("Searched for “punctured”.")
+    expect(page.locator("li.hit h2").first).to_contain_text("Repairing bicycles")
+
+
+def test_stop_words_are_not_marked(page: Page) -> None:
+    finish(page, "the brakes of a bicycle")
+    marks = page.locator("li.hit").first.locator("mark").all_inner_texts()
+    assert {"brakes", "bicycle"} <= {mark.lower() for mark in marks}
+    assert not {"the", "of", "a"} & {mark.lower() for mark in marks}
+
+
+def test_the_columns_have_a_legend(page: Page) -> None:
+    finish(page, "bicycle")
+    expect(page.locator("#legend")).to_be_hidden()
+    page.get_by_label("Side by side").check()
+    expect(page.locator("#legend")).to_contain_text("Each column ranks by itself.")
+
+
+def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
+    finish(page, "bicycle brakes and honey")
+    page.get_by_text("Why this hit?").first.click()
+    expect(page.locator("li.hit").first).to_contain_text("The document has 67 % of the query's words.")
+
+
+def test_items_of_a_list_stand_apart(page: Page, tmp_path: Path) -> None:
+    documents = [*tiny_documents(10), TinyDocument("list", "Pedals", LIST, 2000)]
+    with serving(make_tiny_bundle(tmp_path / "lists", documents=documents).path) as url:
+        page.goto(url)
+        search_for(page, "pedal kit spanner")
+        text = page.locator("li.hit[data-id=list] .text p")
+        expect(text).to_have_text("The pedal kit: • two pedals • a spanner • Loosen it. • Turn it.")

@@ -1,0 +1,116 @@
+"""Queries as they are typed: misspelt, not typed to their end, in another number."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever import SearchClient
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+
+from tests.service.conftest import SETTINGS
+from tests.service.process import serving
+from tests.support.meaning import make_meaningful_bundle
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    bundle = make_meaningful_bundle(tmp_path_factory.mktemp("typing") / "bundle")
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        with TestClient(create_app(engine)) as client:
+            yield client
+
+
+def ask(client: TestClient, query: str, **fields: Any) -> dict[str, Any]:
+    answer = client.post("/search", json={"query": query, "k": 1, **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_better_spelling_is_suggested(words: TestClient) -> None:
+    answer = ask(words, "Harvest honney, from Beekepers", spelling="suggest")
+    assert answer["did_you_mean"] == "Harvest honey, from beekeepers"
+    assert "searched" not in answer
+    assert answer["timings_ms"]["spelling"] >= 0
+
+
+def test_a_better_spelling_is_searched_for(words: TestClient) -> None:
+    answer = ask(words, "bycicle tyer", spelling="auto", snippets={}, explain=True)
+    assert answer["searched"] == "bicycle tyre"
+    assert "did_you_mean" not in answer
+    right = ask(words, "bicycle tyre", snippets={}, explain=True)
+    assert answer["hits"] == right["hits"]
+    assert answer["hits"][0]["fields"]["title"] == "Repairing bicycles"
+
+
+@pytest.mark.parametrize(
+    "query", ["bicycle tyre", "bicycles", "the tyres of bicycle", "bababa", "B2B 1999 c++", "…", "🙂 oven"]
+)
+def test_words_that_are_known_stay(words: TestClient, query: str) -> None:
+    answer = words.post("/search", json={"query": query, "spelling": "auto", "mode": "bm25"}).json()
+    assert not {"searched", "did_you_mean"} & answer.keys()
+
+
+@pytest.mark.parametrize(
+    ("query", "searched"),
+    [("punct", "punctured"), ("the com", "the compass"), ("Mountain", "mountains"), ("RENN", "rennet")],
+)
+def test_the_last_word_is_completed(words: TestClient, query: str, searched: str) -> None:
+    answer = ask(words, query, prefix=True)
+    assert answer["searched"] == searched
+    assert answer["hits"] == ask(words, searched)["hits"]
+
+
+@pytest.mark.parametrize("query", ["bees", "mend ", "mend,", "c", "bees 12", "bees zz"])
+def test_what_is_no_beginning_of_a_word_stays(words: TestClient, query: str) -> None:
+    answer = words.post("/search", json={"query": query, "prefix": True, "mode": "bm25"}).json()
+    assert "searched" not in answer
+
+
+def test_both_together(words: TestClient) -> None:
+    assert ask(words, "ripe chesee cel", prefix=True, spelling="auto")["searched"] == "ripe cheese cellar"
+    answer = ask(words, "ripe chesee cel", prefix=True, spelling="suggest")
+    assert (answer["searched"], answer["did_you_mean"]) == ("ripe chesee cellar", "ripe cheese cellar")
+
+
+@pytest.mark.parametrize(
+    ("query", "title"), [("dinghy sailed", "Sailing dinghies"), ("tomato plant", "Growing tomatoes")]
+)
+def test_another_number_of_a_word_is_found_by_words(words: TestClient, query: str, title: str) -> None:
+    for mode in ("bm25", "hybrid"):
+        fusion = {"fusion": {"method": "linear", "weights": {"dense": 0.5, "sparse": 0.0, "bm25": 0.5}}}
+        answer = ask(words, query, mode=mode, **(fusion if mode == "hybrid" else {}))
+        assert answer["hits"][0]["fields"]["title"] == title
+
+
+def test_a_batch_takes_it_for_each_search(words: TestClient) -> None:
+    searches = [{"query": "honney", "spelling": "auto"}, {"query": "honey"}]
+    first, second = words.post("/search/batch", json={"searches": searches}).json()["results"]
+    assert first["searched"] == "honey"
+    assert first["hits"] == second["hits"]
+
+
+def test_a_bundle_without_spellings_refuses(tmp_path: Path) -> None:
+    bundle = make_meaningful_bundle(tmp_path / "bare", words=False)
+    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        assert "spelling" not in client.get("/info").json()
+        answer = client.post("/search", json={"query": "musik", "spelling": "auto", "prefix": True})
+        wrong = client.post("/search", json={"query": "musik", "spelling": "always"})
+    assert answer.status_code == 422
+    errors = answer.json()["errors"]
+    assert [error["field"] for error in errors] == ["spelling", "prefix"]
+    assert all("build it by this version, with `index.words: true`" in error["message"] for error in errors)
+    assert wrong.status_code == 422
+
+
+def test_the_client_has_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    bundle = make_meaningful_bundle(tmp_path_factory.mktemp("client") / "bundle")
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url, SearchClient(url) as client:
+        assert client.info().spelling
+        answer = client.search("bycicle ty", spelling="suggest", prefix=True)
+        assert (answer.searched, answer.did_you_mean) == ("bycicle tyre", "bicycle tyre")
+        assert answer.matched in ("weak", "strong")
