@@ -38,7 +38,8 @@ class PushSummary(Summary):
         known = f", {self.found:,} of them by an earlier run" if self.found else ""
         yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
         if self.before:
-            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else 'kept; --delete-old removes it'}"
+            kept = "kept" if self.changed else "kept; --delete-old removes it"
+            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else kept}"
         for index in self.changed:
             yield f"{index} had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
         if self.query_bundle is not None:

@@ -34,13 +34,15 @@ class Stored:
     """A document as an index has it: its `_source`, or the part of it that was asked for, and its version there."""
 
     source: Mapping[str, Any]
+    index: str
     seq_no: int
     primary_term: int
 
     @property
     def version(self) -> str:
-        """The version as one text, for those who write only what they have read."""
-        return f"{self.seq_no}.{self.primary_term}"
+        """The version as one text, for those who write only what they have read. It has the hash in the index' name,
+        because another bundle's index counts from 0 again."""
+        return f"{self.seq_no}.{self.primary_term}.{self.index.rpartition('-')[2]}"
 
 
 def read_fields(document_id: str, fields: Mapping[str, Any], meta: IndexMeta, names: Sequence[str] | None) -> Document:

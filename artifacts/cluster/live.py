@@ -12,18 +12,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+from lightretriever.artifacts.cluster.bulk import refusal
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.documents import Stored, body_of
 from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError
 
-__all__ = ["HASHES", "LiveIndex", "Written", "put_action", "refusal"]
+__all__ = ["HASHES", "LiveIndex", "Written", "put_action"]
 
 HASHES: Final = ("ordinal", "hashes")
 """What of a document is read to know whether it changed."""
 
-_LOAD: Final = "Look at the cluster's disk and load, and try again."
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
 
 
@@ -48,7 +48,6 @@ class LiveIndex:
         self.index = index
         self.meta = meta
         self._alias = alias
-        self._marked = meta.live
 
     def get(self, document_id: str, until: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
@@ -76,26 +75,17 @@ class LiveIndex:
                     raise
                 stored = self.get(document.id, until)
                 continue
-            return Written(stored is None, Stored({}, done["_seq_no"], done["_primary_term"]).version)
+            return Written(stored is None, self._stored(done, {}).version)
         raise ConflictError(f"Document {document.id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
 
     def delete(self, document_id: str, until: float, *, version: str | None = None, wait: bool = False) -> bool:
         """Delete a document; False if there is none with this id. With `version`, only that one: ConflictError for
         another."""
         stored = self._expected(document_id, version, until)
-        if stored is None:
-            return False
-        for _ in range(_ATTEMPTS):
-            try:
-                self._write([{"delete": {"_id": document_id} | _over(stored)}], until, wait=wait)
-            except ConflictError:
-                if version is not None:
-                    raise
-                stored = self.get(document_id, until)
-                if stored is not None:
-                    continue
-            return True
-        raise ConflictError(f"Document {document_id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
+        if stored is not None:
+            over = {} if version is None else _over(stored)
+            self._write([{"delete": {"_id": document_id} | over}], until, wait=wait)
+        return stored is not None
 
     def read(
         self, ids: Sequence[str], until: float | None = None, fields: Sequence[str] | None = None
@@ -110,21 +100,22 @@ class LiveIndex:
             if "error" in one:
                 reason = f"{one['error'].get('type')}: {one['error'].get('reason')}"
                 raise ClusterError(f"{self.cluster.name} can't read document {one['_id']!r}: {reason:.300}.")
-        return [Stored(one["_source"], one["_seq_no"], one["_primary_term"]) if one["found"] else None for one in found]
+        return [self._stored(one, one["_source"]) if one["found"] else None for one in found]
 
     def mark(self) -> None:
-        """Note in the index that it no longer has the documents of its bundle alone."""
-        if not self._marked:
-            meta = read_meta(self.cluster, self.index).model_copy(update={"live": True})
+        """Note in the index that it no longer has the documents of its bundle alone. To be called before each write: an
+        index can be removed, and pushed again under the same name."""
+        meta = read_meta(self.cluster, self.index)
+        if not meta.live:
+            body = {"_meta": meta.model_copy(update={"live": True}).model_dump()}
             with self.cluster.translated():
-                self.cluster.client.indices.put_mapping(index=self.index, body={"_meta": meta.model_dump()})
-            self._marked = True
+                self.cluster.client.indices.put_mapping(index=self.index, body=body)
 
     def check_alias(self) -> None:
         """Raise ClusterError if the alias stands for another index now, which lacks what was just written."""
         if (now := only_index(self.cluster, self._alias)) != self.index:
             raise ClusterError(
-                f"{self._alias} became {now} while {self.index} was written to.", remedy="Write the document again."
+                f"{self._alias} became {now} while {self.index} was written to.", remedy="Repeat the change."
             )
 
     def _write(self, lines: list[dict[str, Any]], until: float, *, wait: bool) -> dict[str, Any]:
@@ -142,6 +133,9 @@ class LiveIndex:
         self.check_alias()
         return item
 
+    def _stored(self, found: Mapping[str, Any], source: Mapping[str, Any]) -> Stored:
+        return Stored(source, self.index, found["_seq_no"], found["_primary_term"])
+
     def _expected(self, document_id: str, version: str | None, until: float) -> Stored | None:
         stored = self.get(document_id, until)
         if version is not None and (stored is None or stored.version != version):
@@ -155,22 +149,6 @@ def put_action(document_id: str, stored: Stored | None) -> dict[str, Any]:
     if stored is None:
         return {"create": {"_id": document_id}}
     return {"index": {"_id": document_id} | _over(stored)}
-
-
-def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | None:
-    """Give the error of one item of a bulk request's answer, None if it has none."""
-    cause = item.get("error") or item.get("exception")
-    status = item.get("status")
-    if cause is None and (status != 404 or item.get("result") == "not_found"):
-        return None
-    reason = cause.get("reason") if isinstance(cause, dict) else cause
-    if status == 409:
-        return ConflictError(f"Document {item.get('_id')!r} was changed meanwhile: {reason!s:.200}.")
-    full = isinstance(cause, dict) and cause.get("type") == "cluster_block_exception"
-    return ClusterError(
-        f"{cluster.name} refused document {item.get('_id')!r} with status {status}: {reason!s:.300}.",
-        remedy="The index is read-only. A full disk makes it so: free space." if full else _LOAD,
-    )
 
 
 def _over(stored: Stored) -> dict[str, Any]:

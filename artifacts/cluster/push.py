@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
+from lightretriever.artifacts.cluster.bulk import refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.sample import check_scores
 from lightretriever.artifacts.cluster.schema import (
@@ -29,16 +30,11 @@ from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.bm25 import indexed_words
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from opensearchpy.helpers import BulkIndexError, streaming_bulk
 
 __all__ = ["Pushed", "push"]
 
 _READ: Final = 8192  # documents that are read from the bundle together, since each time asks Lucene every term
 _CHECKED: Final = 1024  # documents that are counted together, to find those that are there
-_CHUNK: Final = 250  # documents of one request
-_CHUNK_BYTES: Final = 16 << 20
-_RETRIES: Final = 8  # after 429, the first after 1 s, then twice as long each time
-_LONGEST_WAIT_S: Final = 60
 _AGAIN: Final = "Run the same command again: it writes what is missing."
 
 
@@ -74,7 +70,7 @@ def push(
     """
     manifest = bundle.manifest
     check_name(alias)
-    changed = [index for index in indexes_of(cluster, alias) if read_meta(cluster, index).live]
+    changed = _changed(cluster, indexes_of(cluster, alias))
     if delete_old and changed:
         raise ClusterError(
             f"In {changed[0]} of {cluster.name}, documents were written or deleted since its bundle was pushed; "
@@ -98,10 +94,17 @@ def push(
         sparse.close()
     commit_point()
     before = switch(cluster, alias, index)
-    if delete_old and before:
+    changed = _changed(cluster, before)  # again, because the push took its time
+    removed = delete_old and not changed
+    if removed and before:
         with cluster.translated():
             cluster.client.indices.delete(index=",".join(before))
-    return Pushed(index, manifest.documents, found, before, removed=delete_old, changed=changed)
+    return Pushed(index, manifest.documents, found, before, removed=removed, changed=changed)
+
+
+def _changed(cluster: Cluster, indexes: list[str]) -> list[str]:
+    """Name those in which documents were written or deleted since their push."""
+    return [index for index in indexes if read_meta(cluster, index).live]
 
 
 def _largest_impact(sparse: ImpactIndex) -> int:
@@ -152,20 +155,10 @@ def _write(
             found += end - first - sum(map(len, missing))
             if not missing:
                 continue
-            actions = _actions(bundle, dense, sparse, index, range(first, end), missing)
-            try:
-                for _ in streaming_bulk(
-                    cluster.client,
-                    actions,
-                    chunk_size=_CHUNK,
-                    max_chunk_bytes=_CHUNK_BYTES,
-                    max_retries=_RETRIES,
-                    initial_backoff=1,
-                    max_backoff=_LONGEST_WAIT_S,
-                ):
-                    written(1)
-            except BulkIndexError as error:
-                raise _refused(cluster, error) from error
+            for item in send(cluster, index, _actions(bundle, dense, sparse, range(first, end), missing)):
+                if (error := refusal(cluster, item)) is not None:
+                    raise ClusterError(error.message, remedy=f"{error.remedy} {_AGAIN}") from error
+                written(1)
     return found
 
 
@@ -181,7 +174,7 @@ def _count(cluster: Cluster, index: str, ordinals: range) -> int:
 
 
 def _actions(
-    bundle: Bundle, dense: DenseIndex, sparse: ImpactIndex, index: str, read: range, missing: list[range]
+    bundle: Bundle, dense: DenseIndex, sparse: ImpactIndex, read: range, missing: list[range]
 ) -> Iterator[dict[str, Any]]:
     """Read the documents `missing` of those `read` from the bundle, as the cluster gets them."""
     fields = bundle.manifest.fields
@@ -195,17 +188,7 @@ def _actions(
             ranks = features(terms[row].tolist(), impacts[row].tolist())
             text = words[ordinal - read.start] if words else None
             body = document_body(ordinal, raws[place], vectors[place], ranks, text, fields)
-            yield {"_op_type": "index", "_index": index, "_id": orjson.loads(raws[place])["_id"], "_source": body}
-
-
-def _refused(cluster: Cluster, error: BulkIndexError) -> ClusterError:
-    item = next(iter(error.errors[0].values()))
-    cause = item.get("error") or item.get("exception")
-    reason = cause.get("reason") if isinstance(cause, dict) else cause
-    return ClusterError(
-        f"{cluster.name} refused document {item.get('_id')!r} with status {item.get('status')}: {reason!s:.300}.",
-        remedy=f"Look at the cluster's disk and load. {_AGAIN}",
-    )
+            yield {"_op_type": "index", "_id": orjson.loads(raws[place])["_id"], "_source": body}
 
 
 def _check_count(cluster: Cluster, index: str, documents: int) -> None:

@@ -7,12 +7,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
 from lightretriever.artifacts.cluster.documents import Stored, body_of
-from lightretriever.artifacts.cluster.live import HASHES, LiveIndex, put_action, refusal
+from lightretriever.artifacts.cluster.live import HASHES, LiveIndex, put_action
 from lightretriever.artifacts.cluster.schema import document_hashes
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ClusterError, ConflictError
-from opensearchpy.helpers import streaming_bulk
 
 __all__ = ["Deleted", "Encode", "Encoded", "Upserted", "delete", "upsert"]
 
@@ -21,10 +21,6 @@ Encoded: TypeAlias = tuple[npt.NDArray[np.float32], Mapping[str, int]]
 
 Encode: TypeAlias = Callable[[Sequence[Document]], Sequence[Encoded]]
 
-_BATCH: Final = 256
-_CHUNK_BYTES: Final = 16 << 20
-_RETRIES: Final = 8  # after 429, the first after 1 s, then twice as long each time
-_LONGEST_WAIT_S: Final = 60
 _ATTEMPTS: Final = 5  # to write over versions that others change meanwhile
 _AGAIN: Final = "Run the same command again: it goes on with what is missing."
 
@@ -64,7 +60,7 @@ def upsert(live: LiveIndex, documents: Iterable[Document], encode: Encode, done:
     A stopped call, made again, writes the rest. Raises ClusterError, and what `encode` raises.
     """
     counts, rest = Upserted(), iter(documents)
-    while part := list(islice(rest, _BATCH)):
+    while part := list(islice(rest, BATCH)):
         todo, encoded = part, dict[str, Encoded]()
         for _ in range(_ATTEMPTS):
             found = live.read([one.id for one in todo], fields=HASHES)
@@ -83,9 +79,8 @@ def upsert(live: LiveIndex, documents: Iterable[Document], encode: Encode, done:
 def delete(live: LiveIndex, ids: Iterable[str], done: Callable[[int], object]) -> Deleted:
     """Delete documents by their ids, and make that visible at the end. Raises ClusterError."""
     counts, rest = Deleted(), iter(ids)
-    while part := list(islice(rest, _BATCH)):
-        live.mark()
-        for item in _bulk(live, ({"_op_type": "delete", "_id": one} for one in dict.fromkeys(part))):
+    while part := list(islice(rest, BATCH)):
+        for item in _send(live, ({"_op_type": "delete", "_id": one} for one in dict.fromkeys(part))):
             if (error := refusal(live.cluster, item)) is not None:
                 raise error
             counts.deleted += item["result"] == "deleted"
@@ -135,9 +130,7 @@ def _write(live: LiveIndex, batch: _Batch, counts: Upserted) -> list[Document]:
         body = body_of(document, over, live.meta, vector, impacts)
         ((operation, about),) = put_action(document.id, over).items()
         actions.append({"_op_type": operation, **about, "_source": body})
-    if actions:
-        live.mark()
-    for item in _bulk(live, iter(actions)):
+    for item in _send(live, actions) if actions else ():
         document, new = by_id[item["_id"]]
         error = refusal(live.cluster, item)
         if isinstance(error, ConflictError):
@@ -151,20 +144,11 @@ def _write(live: LiveIndex, batch: _Batch, counts: Upserted) -> list[Document]:
     return conflicts
 
 
-def _bulk(live: LiveIndex, actions: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Send actions, again after 429, and give what became of each."""
-    with live.cluster.translated():
-        for _, found in streaming_bulk(
-            live.cluster.client,
-            ({"_index": live.index, **one} for one in actions),
-            chunk_size=_BATCH,
-            max_chunk_bytes=_CHUNK_BYTES,
-            max_retries=_RETRIES,
-            initial_backoff=1,
-            max_backoff=_LONGEST_WAIT_S,
-            raise_on_error=False,
-        ):
-            yield next(iter(found.values()))
+def _send(live: LiveIndex, actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Send actions, unless the alias was given to another index meanwhile."""
+    live.check_alias()
+    live.mark()
+    return send(live.cluster, live.index, actions)
 
 
 def _finish(live: LiveIndex) -> None:

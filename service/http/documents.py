@@ -25,7 +25,7 @@ class _AnyText(StringConvertor):
 register_url_convertor("any", _AnyText())
 router = APIRouter(default_response_class=Response)
 
-_ETAG: Final = re.compile(r'"(\d{1,19}\.\d{1,19})"')
+_ETAG: Final = re.compile(r'"([!#-~]{1,300})"')
 _WAIT: Final = "wait_for"
 _OPTIONS: Final[list[dict[str, Any]]] = [
     {
@@ -137,11 +137,14 @@ def _options(request: Request) -> tuple[str | None, bool]:
         if (name, value) != ("refresh", _WAIT):
             message = f"there is no such parameter, only refresh={_WAIT}"
             raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
+    if (refused := request.headers.get("if-none-match")) is not None:
+        message = "no write takes this header; for a document that is there, If-Match names its version"
+        raise InvalidRequestError.of(FieldError("if-none-match", message, shortened(refused)))
     given = request.headers.get("if-match")
     if given is None:
         return None, bool(request.query_params)
     found = _ETAG.fullmatch(given.strip())
     if found is None:
-        message = 'expected the ETag of a document, in quotation marks, such as "12.1"'
+        message = 'expected the ETag of a document, in quotation marks, such as "120.1.5e884898da28"'
         raise InvalidRequestError.of(FieldError("if-match", message, shortened(given)))
     return found[1], bool(request.query_params)

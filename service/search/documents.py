@@ -82,9 +82,12 @@ class Documents:
         ordinal = self._ordinal(document_id)
         if ordinal is None:
             return None
-        with reading():
-            terms, impacts = self.store.terms(ordinal)
-        fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
+        try:
+            with reading():
+                terms, impacts = self.store.terms(ordinal)
+            fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
+        except DocumentsGoneError:  # since its ordinal was read
+            return None
         return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
 
     def probes(self, count: int) -> list[str]:

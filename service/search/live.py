@@ -8,6 +8,7 @@ from typing import Final
 
 import orjson
 from lightretriever.artifacts.cluster.documents import read_fields, read_impacts, read_vector
+from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
 from lightretriever.service.backends.base import LegGroup
 from lightretriever.service.errors import (
@@ -121,12 +122,11 @@ def _until(engine: SearchEngine, clock: StageClock, *, wait: bool = False) -> fl
 
 
 def _checked(document_id: str) -> str:
-    """DocumentNotFoundError for an id that is no Unicode text, and can't have been indexed."""
+    """DocumentNotFoundError for an id that no document can have."""
     try:
-        document_id.encode()
-    except UnicodeEncodeError:
+        return check_id(document_id)
+    except ValueError:
         raise _not_found(document_id) from None
-    return document_id
 
 
 def _late() -> DeadlineError:

@@ -15,7 +15,7 @@ from lightretriever.service.backends.base import (
     Ordinals,
     ScoredDocuments,
 )
-from lightretriever.service.errors import DeadlineError, SearchFailedError
+from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
 _RERANK_UNTIL: Final = 0.97
+_ATTEMPTS: Final = 10  # to search while documents are deleted
 
 # Every answer has these times.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
@@ -64,12 +65,13 @@ class Search:
         NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens
         to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer to give.
         """
-        while True:
+        for _ in range(_ATTEMPTS):
             try:
                 return self._run()
             except DocumentsGoneError:  # between two trips to a cluster
                 self.missing.clear()
                 self.unscored.clear()
+        raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
 
     def _run(self) -> Plain:
         if perf_counter() >= self._until(_LEGS_UNTIL):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter, sleep
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import numpy as np
@@ -14,6 +15,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.client import AnswerError, SearchClient
+from lightretriever.service.errors import DocumentNotFoundError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
@@ -149,6 +151,7 @@ def test_only_the_version_that_was_read_is_written_over(client: SearchClient, en
         lambda: client.put_document("versioned", NEW, version=first.version),
         lambda: client.delete_document("versioned", version=first.version),
         lambda: client.put_document("nobody", NEW, version=first.version),
+        lambda: client.put_document("versioned", NEW, version=second.version[:-12] + 12 * "0"),  # of another index
     ):
         with pytest.raises(AnswerError) as error:
             write()
@@ -215,11 +218,20 @@ def test_a_bad_option_is_told(url: str) -> None:
         ("?wait=1", {}, "wait"),
         ("", {"if-match": "12.1"}, "if-match"),
         ("", {"if-match": "*"}, "if-match"),
+        ("", {"if-none-match": "*"}, "if-none-match"),
     ):
         answer = put(url, {"fields": NEW}, f"/documents/bad{path}", **headers)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
     tagged = httpx2.get(f"{url}/documents/editor", headers={"authorization": f"Bearer {KEY}"}, timeout=60)
     assert tagged.headers["etag"] == f'"{tagged.json()["version"]}"'
+
+
+@pytest.mark.parametrize("document_id", ["", " ", "a\nb", 600 * "x", ".", "_all", "*"])
+def test_an_id_that_no_document_can_have(url: str, document_id: str) -> None:
+    path = f"{url}/documents/{quote(document_id, safe='').replace('.', '%2E')}"
+    for method in ("GET", "DELETE"):
+        answer = httpx2.request(method, path, headers={"authorization": f"Bearer {KEY}"}, timeout=60)
+        assert (answer.status_code, answer.json()["kind"]) == (404, "document_not_found")
 
 
 def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
@@ -239,6 +251,14 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
             hits = answer.result(60).hits
             assert first not in {hit.id for hit in hits}
             assert len(hits) == 10
+            proxy.holding, proxy.held = False, b'"_source":["impacts"]'
+            terms = thread.submit(engine.terms, hits[0].id)
+            while not proxy.holding:
+                sleep(0.01)
+            group.live.delete(hits[0].id, perf_counter() + 1e6, version=None, wait=True)
+            proxy.held = None
+            with pytest.raises(DocumentNotFoundError):
+                terms.result(60)
     with SearchEngine.open(bundle, settings) as again:  # the sample of documents lacks one
         again.warm_up()
 

@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import Pushed, push
 from lightretriever.artifacts.cluster.sample import check_scores
+from lightretriever.artifacts.cluster.upsert import delete
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
@@ -110,6 +112,27 @@ def test_another_index_takes_the_alias_in_one_step(tiny_bundle: Bundle, cluster:
     back = pushed(tiny_bundle, cluster, delete_old=True)
     assert (back.index, back.found, back.before) == (one.index, 120, [two.index])
     assert not cluster.client.indices.exists(index=two.index)
+
+
+def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster: Cluster) -> None:
+    """Also in an index that was removed, and pushed again under the same name, since its writer began."""
+    index = pushed(tiny_bundle, cluster).index
+    live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
+    assert live.delete("music", perf_counter() + 1e6)
+    cluster.client.indices.delete(index=index)
+    assert pushed(tiny_bundle, cluster).index == index
+    assert not read_meta(cluster, index).live
+    ids = iter(["music", "editor"])
+
+    def written(_: int) -> None:
+        if document_id := next(ids, None):
+            assert live.delete(document_id, perf_counter() + 1e6)
+
+    two = pushed(tiny_bundle, cluster, shards=2, delete_old=True, written=written)
+    assert (two.before, two.removed, two.changed) == ([index], False, [index])
+    assert cluster.client.indices.exists(index=index)
+    assert f"{NAME} became {two.index}" in refused(lambda: live.delete("repeat", perf_counter() + 1e6))
+    assert f"{NAME} became {two.index}" in refused(lambda: delete(live, ["terminal"], int))
 
 
 def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
