@@ -17,7 +17,7 @@ from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.schemas import Normalization
-from lightretriever.service.search.fusion import Fused, align, fuse_linear, fuse_rrf
+from lightretriever.service.search.fusion import align, fuse_linear, fuse_rrf
 
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 Scores = npt.NDArray[np.float32]
@@ -45,11 +45,8 @@ def fused(method: str, found: Sequence[Found], everything: Sequence[Scores]) -> 
     for row, scores in enumerate(everything):
         table.fill(row, scores[table.missing(row)])
     weights = (0.7, 0.3)
-    answer: Fused
-    if method == "rrf":
-        answer = fuse_rrf(table, weights)
-    else:
-        answer = fuse_linear(table, weights, cast(Normalization, method))
+    linear = cast(Normalization, method)
+    answer = fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, linear)
     return table.ordinals[answer.order].tolist(), answer.scores[answer.order].tolist()
 
 
@@ -83,9 +80,8 @@ def test_fusing_in_each_shard_is_another_ranking() -> None:
     whole = fused("range", [best(np.arange(4), scores, 4) for scores in legs], legs)
     shards = [np.array([0, 1]), np.array([2, 3])]
     answers = [fused("range", [best(shard, scores[shard], 4) for scores in legs], legs) for shard in shards]
-    together = sorted(
-        zip(*(sum(lists, []) for lists in zip(*answers, strict=True)), strict=True), key=lambda hit: -hit[1]
-    )
+    hits = [hit for answer in answers for hit in zip(*answer, strict=True)]
+    together = sorted(hits, key=lambda hit: -hit[1])
     assert whole[0] == [0, 1, 2, 3]
     assert [ordinal for ordinal, _ in together][:2] == [0, 2]
 
