@@ -1,14 +1,19 @@
 """One shard measured, many simulated. How long anything takes is not tested."""
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.push import push
 from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.scale import scatter, shard
+
+from tests.support.cluster import connected, remove_indexes
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -89,6 +94,21 @@ def test_two_commands_measure_and_simulate(tiny_path: Path, tmp_path: Path, caps
     page = "\n".join(scale_tables(results))
     assert "| tiny, 120 documents | 16 |" in page
     assert "| 1,000 | ≥ " in page
+
+
+def test_a_shard_may_be_an_index_on_a_cluster(tiny_bundle: Bundle, opensearch: str, tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "1", "text": QUERIES[0]}) + "\n")
+    times, name = tmp_path / "times.json.gz", f"scale-{os.getpid()}"
+    command = ["--queries", str(tmp_path), "--times", str(times), "--opensearch-url", opensearch, "--index", name]
+    try:
+        with connected(opensearch) as cluster:
+            push(tiny_bundle, cluster, name, replicas=0, skipped=int, written=int)
+        assert shard.main([str(tiny_bundle.path), "--name", "cluster", "--rounds", "1", *command]) == 0
+    finally:
+        remove_indexes(opensearch, name)
+    (measured,) = shard.read_times(times)
+    assert [np.shape(values) for values in measured["ms"].values()] == [(1, 1)] * len(shard.TRIPS)
+    assert sum(part["per_document"] for part in measured["parts"]) > 100
 
 
 def test_without_times_there_is_nothing_to_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
