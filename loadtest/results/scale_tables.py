@@ -22,7 +22,7 @@ def scale_tables(file: Path) -> list[str]:
     assumed = content["assumed"]
     return [
         *_section("Bytes of a document", _parts(shards)),
-        *_section(f"{shards[0]['capacity']['documents']:,} documents, on paper", _capacity(shards)),
+        *_section(f"{timed[0]['capacity']['documents']:,} documents, on paper", _capacity(timed)),
         f"A node has {assumed['node_gib']} GiB, of which {assumed['cache_share']:.0%} cache files, and "
         f"{assumed['cores']} cores, one a shard. A shard has at most {assumed['shard_gib']} GiB on disk, and its legs "
         f"take at most {assumed['legs_ms']} ms. One copy; each replica takes as many nodes again. A dash: the shard "

@@ -67,7 +67,7 @@ def capacity(shard: Mapping[str, Any], documents: int = DOCUMENTS) -> dict[str, 
     memory = sum(part["per_document"] for part in shard["parts"] if part["in_memory"]) * documents
     by_size, legs_s = ceil(disk / (CAPACITY["shard_gib"] * _GIB)), None
     shards = by_size
-    if shard["ms"] and shard["documents"] >= _LEAST_GROWTH:
+    if shard["documents"] >= _LEAST_GROWTH:
         legs_s = float(np.median(shard["ms"]["legs"])) / 1e3 * documents / shard["documents"]
         shards = max(by_size, ceil(legs_s * 1e3 / CAPACITY["legs_ms"]))
     nodes = max(
@@ -85,7 +85,7 @@ def capacity(shard: Mapping[str, Any], documents: int = DOCUMENTS) -> dict[str, 
 
 
 def simulated(shard: Mapping[str, Any], searches: int, seed: int) -> dict[str, Any]:
-    """Give what the tables need of a shard: its facts, sizes, times, and those of many."""
+    """Give what the tables need of a shard: its facts and sizes, and if it was timed, the times of many shards."""
     facts = {name: value for name, value in shard.items() if name != "ms"}
     trips, rows = {trip: latency(np.ravel(times), 1.0) for trip, times in shard["ms"].items()}, []
     for shards in SHARDS if trips else ():
@@ -93,7 +93,7 @@ def simulated(shard: Mapping[str, Any], searches: int, seed: int) -> dict[str, A
         # The slowest measured time stands for all that are slower still.
         least = [name for name, share in _SHARES.items() if share ** (1 / shards) > 1 - 1 / drawn]
         rows.append({"shards": shards, **latency(found, 1.0), "at_least": least})
-    return {**facts, "trips": trips, "scatter": rows, "capacity": capacity(shard)}
+    return {**facts, "trips": trips, "scatter": rows, "capacity": capacity(shard) if trips else None}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

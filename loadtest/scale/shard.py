@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Bytes and times of one shard.")
-    parser.add_argument("bundle", type=Path, help="the bundle, or for a cluster its query bundle")
+    parser.add_argument("bundle", type=Path, help="the bundle, whose documents a cluster has, too")
     parser.add_argument("--name", required=True, help="name of the shard in the tables")
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--times", type=Path, required=True, help="file to record the times in, .json.gz")
