@@ -99,5 +99,7 @@ def _figures(row: Mapping[str, Any]) -> str:
 
 
 def _origin(shards: Sequence[Shard], file: Path) -> str:
-    origins = dict.fromkeys(f"{one['machine']}, {one['date'][:10]}, commit {one['commit']}" for one in shards)
-    return f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name}).\n"
+    places = dict.fromkeys(f"{one['machine']}, {one['date'][:10]}" for one in shards)
+    commits = dict.fromkeys(one["commit"].removesuffix("+") for one in shards)
+    source = f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}"
+    return f"Measured on {'; '.join(places)}, {source}. [{file.name}](results/{file.name}).\n"
