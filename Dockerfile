@@ -20,7 +20,8 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --require-hashes \
         --requirement deploy/requirements/build.txt \
     && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --require-hashes --ignore-requires-python \
-        --no-build-isolation --requirement deploy/requirements/runtime.txt --requirement deploy/requirements/tracing.txt
+        --no-build-isolation --requirement deploy/requirements/runtime.txt --requirement deploy/requirements/tracing.txt \
+        --requirement deploy/requirements/cluster.txt
 COPY . .
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
     && /opt/lightretriever/bin/python deploy/image/slim.py /opt/lightretriever \

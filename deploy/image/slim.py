@@ -18,13 +18,16 @@ from pathlib import Path
 __all__ = ["JAR_KEEPS", "REMOVED", "UNINSTALLED", "main", "slim_jar", "used_bytes"]
 
 # tokenizers asks for huggingface-hub to download tokenizers, which the service doesn't do; the others come with it.
-# pip, setuptools and pybind11 have done their work.
+# opensearch-py asks for gRPC and its messages, which it doesn't use for HTTP. pip, setuptools and pybind11 have done
+# their work.
 UNINSTALLED = (
     "huggingface-hub",
     "hf-xet",
     "filelock",
     "fsspec",
     "tqdm",
+    "grpcio",
+    "opensearch-protobufs",
     "pip",
     "pybind11",
     "setuptools",

@@ -9,6 +9,7 @@
 | docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
 | docs/speed.md | versions compared, goals, stages, systems under load | versions.json, speed.json, both load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
+| docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
 which label, and which pairs are tested, which gives significance.json. A file of docs/results that has no row above is
@@ -23,6 +24,7 @@ from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 from lightretriever.loadtest.results.record import GOALS, Goals, goal_table
+from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
 
@@ -59,9 +61,10 @@ SPEED = "speed.json"
 VERSIONS = "versions.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
+SCALE = "scale.json"
 ENGINES = "engines"
 MATCHED = "matched.json"
-OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, "scaling.json")
+OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, "scaling.json")
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -117,6 +120,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
+        root / "docs" / "scale.md": scale_tables(folder / SCALE),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:

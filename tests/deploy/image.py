@@ -23,7 +23,7 @@ __all__ = ["ROOT", "VERSION", "WORK", "Built", "build", "buildah", "configuratio
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "image"
-LISTS = [ROOT / "deploy" / "requirements" / f"{name}.txt" for name in ("build", "runtime", "tracing")]
+LISTS = [ROOT / "deploy" / "requirements" / f"{name}.txt" for name in ("build", "runtime", "tracing", "cluster")]
 SUITE = "bookworm"
 PYTHON = (3, 11)  # that of SUITE; packages are collected for it
 # C++'s library is for NumPy, Faiss and Java; the image is built where there is a compiler as well.

@@ -1,4 +1,4 @@
-"""The compose file: valid, closed off, and leading to files and images that are there."""
+"""The compose files: valid, closed off, and leading to files and images that are there."""
 
 import json
 from typing import Any
@@ -15,6 +15,14 @@ WRITTEN = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
 # As an engine reads it, with BUNDLE=/srv/bundle.
 COMPOSE = yaml.safe_load(WRITTEN.replace("${BUNDLE:?BUNDLE must name the folder of a bundle}", "/srv/bundle"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+CLUSTER = (FOLDER / "compose.cluster.yaml").read_text(encoding="utf-8")
+CLUSTERED = yaml.safe_load(
+    CLUSTER.replace("${BUNDLE:?BUNDLE must name the folder of a query bundle}", "/srv/query-bundle").replace(
+        "${INDEX:?INDEX must name the index that push wrote}", "products"
+    )
+)
+NODES: dict[str, dict[str, Any]] = {n: one for n, one in CLUSTERED["services"].items() if n.startswith("opensearch-")}
+CLIENTS: dict[str, dict[str, Any]] = {n: one for n, one in CLUSTERED["services"].items() if n.startswith("lightr")}
 
 
 def test_it_is_valid() -> None:
@@ -82,3 +90,63 @@ def test_containers_find_each_other() -> None:
     source = yaml.safe_load((FOLDER / "grafana/provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))
     assert source["datasources"][0]["url"] == "http://prometheus:9090"
     assert {"lightretriever", "prometheus"} <= set(SERVICES)
+
+
+def test_the_clusters_file_is_valid_and_has_three_nodes_and_two_services() -> None:
+    assert PyCompose.from_json(json.dumps(CLUSTERED)).service_names() == [*NODES, *CLIENTS, "prometheus", "grafana"]
+    assert (len(NODES), len(CLIENTS)) == (3, 2)
+    assert CLUSTER.count("${") == len(("BUNDLE", "INDEX"))
+
+
+@pytest.mark.parametrize("name", [*NODES, *CLIENTS])
+def test_a_clusters_containers_have_no_rights(name: str) -> None:
+    service = CLUSTERED["services"][name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"]
+    assert service["healthcheck"]["test"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    assert "latest" not in service["image"]
+    assert service.get("read_only", False) == (name in CLIENTS)
+
+
+def test_the_nodes_find_each_other() -> None:
+    for name, node in NODES.items():
+        settings = node["environment"]
+        assert settings["node.name"] == name
+        assert settings["discovery.seed_hosts"].split(",") == list(NODES)
+        assert settings["cluster.initial_cluster_manager_nodes"].split(",") == list(NODES)
+        (volume,) = node["volumes"]
+        assert volume.split(":")[0] == name
+    assert {volume.split(":")[0] for node in NODES.values() for volume in node["volumes"]} <= set(CLUSTERED["volumes"])
+
+
+def test_a_clusters_services_are_that_of_the_other_file_but_for_the_backend() -> None:
+    alone = SERVICES["lightretriever"]
+    for name, service in CLIENTS.items():
+        same = set(alone) - {"environment", "volumes", "ports", "mem_limit"}
+        assert {key: service[key] for key in same} == {key: alone[key] for key in same}
+        (bundle,) = service["volumes"]
+        assert bundle == {**alone["volumes"][0], "source": "/srv/query-bundle"}
+        values = {key.removeprefix("LIGHTRETRIEVER_").lower(): value for key, value in service["environment"].items()}
+        settings = Settings.model_validate(values)
+        assert settings.backend == "opensearch"
+        assert settings.opensearch_url == ",".join(f"http://{node}:9200" for node in NODES)
+        assert set(service["depends_on"]) <= set(NODES), name
+    assert len({service["ports"][0] for service in CLIENTS.values()}) == len(CLIENTS)
+
+
+def test_a_clusters_services_are_watched() -> None:
+    alone, both = (
+        yaml.safe_load((FOLDER / "prometheus" / f"{name}.yml").read_text(encoding="utf-8"))
+        for name in ("prometheus", "cluster")
+    )
+    (scraped,) = both["scrape_configs"]
+    assert scraped.pop("static_configs") == [{"targets": [f"{name}:8080" for name in CLIENTS]}]
+    del alone["scrape_configs"][0]["static_configs"]
+    assert both == alone
+    assert "--config.file=/etc/prometheus/cluster.yml" in CLUSTERED["services"]["prometheus"]["command"]
+    for name in ("prometheus", "grafana"):
+        assert CLUSTERED["services"][name]["extends"] == {"file": "compose.yaml", "service": name}
+        named = [volume.split(":")[0] for volume in SERVICES[name]["volumes"] if not volume.startswith(".")]
+        assert set(named) <= set(CLUSTERED["volumes"])

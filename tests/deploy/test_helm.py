@@ -8,6 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from lightretriever.service.settings import Settings
 
 from deploy.install.install_helm import find_helm
 
@@ -37,6 +38,10 @@ EVERYTHING = {
     "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]},
     "ingress": {"enabled": True, "className": "nginx", "host": "search.example", "tlsSecret": "cert"},
 }
+ON_CLUSTER, NODES = (
+    yaml.safe_load((ROOT / "deploy" / "helm" / "cluster" / f"{name}.yaml").read_text(encoding="utf-8"))
+    for name in ("lightretriever", "opensearch")
+)
 KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
 
 pytestmark = [
@@ -61,7 +66,9 @@ def render(values: dict[str, Any], home: Path, version: str = KUBERNETES[-1]) ->
     return {manifest["kind"]: manifest for manifest in manifests}
 
 
-@pytest.mark.parametrize("values", [CLAIM, COPY, EVERYTHING], ids=["claim", "copy", "everything"])
+@pytest.mark.parametrize(
+    "values", [CLAIM, COPY, EVERYTHING, ON_CLUSTER], ids=["claim", "copy", "everything", "cluster"]
+)
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_it(values: dict[str, Any], version: str, tmp_path: Path) -> None:
     manifests = render(values, tmp_path, version)
@@ -104,7 +111,9 @@ def test_the_validation_can_fail(tmp_path: Path) -> None:
         kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
 
 
-@pytest.mark.parametrize("values", [CLAIM, COPY, VOLUME, EVERYTHING], ids=["claim", "copy", "volume", "everything"])
+@pytest.mark.parametrize(
+    "values", [CLAIM, COPY, VOLUME, EVERYTHING, ON_CLUSTER], ids=["claim", "copy", "volume", "everything", "cluster"]
+)
 def test_helm_finds_nothing_to_complain_about(values: dict[str, Any], tmp_path: Path) -> None:
     run = helm("lint", CHART, "--strict", values=values, home=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -158,6 +167,24 @@ def test_settings_reach_the_service_as_they_are_written(tmp_path: Path) -> None:
         "LIGHTRETRIEVER_LOG_LEVEL": "warning",
         "TOKEN": None,
     }
+
+
+def test_two_services_search_a_cluster_of_three_nodes(tmp_path: Path) -> None:
+    deployment = render(ON_CLUSTER, tmp_path)["Deployment"]
+    assert (deployment["spec"]["replicas"], NODES["replicas"]) == (2, 3)
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {item["name"].removeprefix("LIGHTRETRIEVER_").lower(): item for item in container["env"]}
+    values = {name: item.get("value", "from the secret") for name, item in variables.items()}
+    settings = Settings.model_validate(values)
+    assert settings.backend == "opensearch"
+    assert settings.opensearch_url == f"https://{NODES['masterService']}:9200"
+    assert NODES["masterService"] == f"{NODES['clusterName']}-{NODES['nodeGroup']}"  # as the chart names the Service
+    assert settings.opensearch_password == "from the secret"
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "cluster")
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "cluster")
+    (file,) = volume["secret"]["items"]
+    assert str(settings.opensearch_ca_file) == f"{mount['mountPath']}/{file['path']}"
 
 
 def test_autoscaling_and_a_fixed_number_exclude_each_other(tmp_path: Path) -> None:
