@@ -50,9 +50,11 @@ def match_thresholds(index: DenseIndex, table: TokenTable, tokenizer: TextTokeni
     if not len(vectors):
         return None
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        best = list(threads.map(lambda query: float(index.search(query, 1)[1][0]), vectors))
+        best = np.concatenate(list(threads.map(lambda query: index.search(query, 1)[1], vectors)))  # may find nothing
+    if not best.size:
+        return None
     weak, strong = np.quantile(best, [_WEAK, _STRONG]).round(4).tolist()
-    return MatchThresholds(weak=weak, strong=strong, queries=len(best))
+    return MatchThresholds(weak=weak, strong=strong, queries=best.size)
 
 
 def unrelated_queries(tokenizer: TextTokenizer) -> list[npt.NDArray[np.int32]]:

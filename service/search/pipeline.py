@@ -98,7 +98,8 @@ class Search:
         if request.spelling is None and not request.prefix:
             return Typed(request.query, request.query)
         with self.clock.measure("spelling"), reading():
-            typed = read_typed(request, self._parts.words, self._parts.encoder.tokenizer)
+            encoder = self._parts.encoder
+            typed = read_typed(request, self._parts.words, encoder.dense_tokenizer or encoder.tokenizer)
         self._plan = replace(self._plan, request=request.model_copy(update={"query": typed.searched}))
         return typed
 

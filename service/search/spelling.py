@@ -1,10 +1,13 @@
 """Corrects and completes the words of a query by the words of the corpus.
 
 A word is corrected if the corpus lacks it in every form, a word of the corpus is spelt much like it, and the tokenizer
-has no token for it: a word that is one token is no mistake, and the dense leg may find it by its meaning.
+has no token for it: a word that is one token is no mistake, and the dense leg may find it by its meaning. What looks like
+a code, an address or a name stays: a word that signs join to another (covid-19, e-mail), and one with capitals behind its
+first letter. A better word keeps the case of the first letter.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +21,8 @@ from lightretriever.service.search.word_pattern import WORD
 
 __all__ = ["Typed", "read_typed"]
 
-_MOST_WORDS: Final = 8  # to correct in a query, since each takes milliseconds
+_MOST_WORDS: Final = 8  # to compare in a query, since each takes milliseconds
+_CHUNK: Final = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +44,9 @@ def read_typed(request: SearchRequest, words: CorpusWords | None, tokenizer: Tex
     query = request.query
     if words is None or not (request.prefix or request.spelling):
         return Typed(query, query)
-    found = list(WORD.finditer(query))
+    found = list(_words_alone(query))
     better: dict[tuple[int, int], str] = {}
-    if request.prefix and found and found[-1].end() == len(query) and found[-1].group().isalpha():
+    if request.prefix and found and found[-1].end() == len(query):
         better[found[-1].span()] = words.completion(found[-1].group().lower())
     completed = _replaced(query, better)
     if request.spelling is None:
@@ -57,8 +61,16 @@ def read_typed(request: SearchRequest, words: CorpusWords | None, tokenizer: Tex
     return Typed(query, completed, None if corrected == completed else corrected)
 
 
+def _words_alone(query: str) -> Iterator[re.Match[str]]:
+    """Find the words of letters alone that no sign joins to another word."""
+    for chunk in _CHUNK.finditer(query):
+        words = list(WORD.finditer(query, *chunk.span()))
+        if len(words) == 1 and words[0].group().isalpha():
+            yield words[0]
+
+
 def _is_doubtful(word: str, tokenizer: TextTokenizer) -> bool:
-    if len(word) < LEAST_WORD or not word.isalpha():
+    if len(word) < LEAST_WORD or word[1:] != word[1:].lower():
         return False
     try:
         return len(tokenizer.query_ids(word)) != 1
@@ -67,8 +79,8 @@ def _is_doubtful(word: str, tokenizer: TextTokenizer) -> bool:
 
 
 def _replaced(query: str, better: Mapping[tuple[int, int], str]) -> str:
-    """Put other words in places of a query; "" leaves the word there."""
+    """Put other words, which begin with the same letter, in places of a query; "" leaves the word there."""
     for (start, end), word in sorted(better.items(), reverse=True):
         if word:
-            query = query[:start] + word + query[end:]
+            query = query[: start + 1] + word[1:] + query[end:]
     return query

@@ -207,7 +207,9 @@ function showMeant({ searched, did_you_mean: meant }) {
   const parts = searched === undefined ? [] : [`Searched for “${searched}”. `];
   if (meant !== undefined) {
     const link = make("a", "", meant);
-    link.href = `#${new URLSearchParams({ q: meant, mode: chosenMode() })}`;
+    const address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
+    address.set("q", meant);
+    link.href = `#${address}`;
     parts.push("Did you mean ", link, "?");
   }
   byId("meant").replaceChildren(...parts);
@@ -217,7 +219,9 @@ function showMeant({ searched, did_you_mean: meant }) {
 // The first page of a search, or all that is shown of it, anew.
 function showPage(body, answer) {
   hits.replaceChildren();
-  shown = { body, answer, best: answer.matched === "none" ? undefined : answer.hits[0]?.score, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
+  // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
+  const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.words === 1);
+  shown = { body, answer, best: matches ? answer.hits[0]?.score : undefined, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
   showMeant(answer);
   append(answer);
   const stages = Object.entries(answer.timings_ms).filter(([, value]) => value !== null);
@@ -237,7 +241,7 @@ function append(answer) {
   const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
   const unit = shown.body.group_by ? "files in" : "of";
-  const weak = number && shown.answer.matched === "none" ? "No document matches well; these are the nearest. " : "";
+  const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
   say((number ? `${weak}${number} ${unit} ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
