@@ -11,7 +11,18 @@ from lightretriever.service.search.documents import reading
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.hits import Plain
 
-__all__ = ["add_matched", "add_words", "best_match"]
+__all__ = ["add_matched", "add_words", "best_match", "stricter_without_words"]
+
+
+def stricter_without_words(
+    thresholds: MatchThresholds | None, table: CandidateTable, legs: Sequence[LegName]
+) -> MatchThresholds | None:
+    """The thresholds for these candidates: where BM25 was searched and none has a word of the query, a weak match is
+    none. Letters typed at random have pieces that are near to something, too."""
+    if thresholds is None or "bm25" not in legs:
+        return thresholds
+    found = np.nanmax(table.scores[legs.index("bm25")], initial=0.0) > 0
+    return thresholds if found else thresholds.model_copy(update={"weak": thresholds.strong})
 
 
 def best_match(table: CandidateTable, legs: Sequence[LegName], thresholds: MatchThresholds | None) -> Plain:

@@ -25,7 +25,7 @@ from lightretriever.service.search.explain import check_explained, explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
 from lightretriever.service.search.legs import give_up, score_legs, search_legs
-from lightretriever.service.search.matching import add_matched, add_words, best_match
+from lightretriever.service.search.matching import add_matched, add_words, best_match, stricter_without_words
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
@@ -208,10 +208,9 @@ class Search:
         if outcome.error is not None:
             _log.error("reranker failed", exc_info=outcome.error)
         if not self._plan.request.allow_partial:
-            what, remedy = "The reranking model", "Allow partial answers"
             if outcome.reason == "failed":
-                raise SearchFailedError(f"{what} failed. {remedy}, or try again later; the reason is in the log.")
-            raise DeadlineError(f"{what} was too late. {remedy}, or more time.")
+                raise SearchFailedError("The reranking model failed; the log says why. Allow partial answers.")
+            raise DeadlineError("The reranking model was too late. Allow partial answers, or more time.")
         return []
 
     def _answer(
@@ -227,7 +226,7 @@ class Search:
         self._require_time("read the documents")
         with self.clock.measure("fetch"):
             documents = parts.documents.fetch(ordinals, self._fields())
-        thresholds = None if query.head or request.terms else self._plan.thresholds
+        thresholds = None if query.head or request.terms else stricter_without_words(self._plan.thresholds, table, legs)
         hits = list_hits(table, legs, ranking.scores, page, documents, request.offset)
         hits = add_matched(hits, thresholds)
         if request.snippets is not None and hits:

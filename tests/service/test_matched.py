@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.fusion import CandidateTable
+from lightretriever.service.search.matching import best_match, stricter_without_words
 
 from tests.service.conftest import SETTINGS
 from tests.support.meaning import make_meaningful_bundle
@@ -58,6 +61,16 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
             assert hit["matched"] == band
         best = max(answer["hits"], key=lambda hit: hit["dense"]["score"])
         assert answer["matched"] == best["matched"]
+
+
+def test_without_a_word_of_the_query_in_any_document_only_a_strong_match_counts(bundle: Bundle) -> None:
+    match = bundle.manifest.tasks["search"].match
+    assert match is not None
+    scores = np.array([[(match.weak + match.strong) / 2, 0.0], [0.0, 0.0]])
+    for words, level in ((0.0, "none"), (1.5, "weak")):
+        table = CandidateTable(np.array([4, 7]), scores + [[0.0], [words]], np.zeros((2, 2), np.int64))
+        limits = stricter_without_words(match, table, ["dense", "bm25"])
+        assert best_match(table, ["dense", "bm25"], limits) == {"matched": level}
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
