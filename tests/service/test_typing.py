@@ -48,7 +48,19 @@ def test_a_better_spelling_is_searched_for(words: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["bicycle tyre", "bicycles", "the tyres of bicycle", "bababa", "B2B 1999 c++", "…", "🙂 oven", "HONNEY honNey", "honney-19", "a@honney.org"]
+    "query",
+    [
+        "bicycle tyre",
+        "bicycles",
+        "the tyres of bicycle",
+        "bababa",
+        "B2B 1999 c++",
+        "…",
+        "🙂 oven",
+        "HONNEY honNey",
+        "honney-19",
+        "a@honney.org",
+    ],
 )
 def test_words_that_are_known_stay(words: TestClient, query: str) -> None:
     answer = words.post("/search", json={"query": query, "spelling": "auto", "mode": "bm25"}).json()
