@@ -1,9 +1,9 @@
 """Corrects and completes the words of a query by the words of the corpus.
 
 A word is corrected if the corpus lacks it in every form, a word of the corpus is spelt much like it, and the tokenizer
-has no token for it: a word that is one token is no mistake, and the dense leg may find it by its meaning. What looks like
-a code, an address or a name stays: a word that signs join to another (covid-19, e-mail), and one with capitals behind its
-first letter. A better word keeps the case of the first letter.
+has no token for it: a word that is one token is no mistake, and the dense leg may find it by its meaning. What looks
+like a code, an address or a name stays: a word that signs join to another (covid-19, e-mail), and one with capitals
+behind its first letter. A better word keeps the case of the first letter.
 """
 
 import re
