@@ -21,8 +21,8 @@ __all__ = ["make_server", "serve_http", "serve_stdio"]
 _INSTRUCTIONS: Final = (
     "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
     "each text; its `matched` is `none` where no document is near in meaning. `document` gives a whole one. "
-    "`collections` lists the collections; without a `collection`, every tool means the first. `info` says which fields can be filtered by, and "
-    "which modes there are. `explain` says which words of a query gave a document its score."
+    "`collections` lists the collections; without a `collection`, every tool means the first. `info` says which fields "
+    "can be filtered by, and which modes there are. `explain` says which words of a query gave a document its score."
 )
 _SNIPPETS: Final = {"fields": ["text"], "length": 500}
 _READS: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)

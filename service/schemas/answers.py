@@ -115,8 +115,8 @@ class Hit(Model):
     matched: Matched | None = Field(
         default=None,
         exclude_if=_absent,
-        description="How well the document matches, by its dense score; present if the answer has `matched` and the hit "
-        "a dense score.",
+        description="How well the document matches, by its dense score; present if the answer has `matched` and the "
+        "hit a dense score.",
     )
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
@@ -197,8 +197,8 @@ class SearchResponse(Model):
         default=None,
         exclude_if=_absent,
         description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
-        "words drawn at random score as high, or if it is not strong and BM25 finds no word of the query. Present if the task has thresholds and the dense leg was searched, but "
-        "not for head queries, nor with `terms`.",
+        "words drawn at random score as high, or if it is not strong and BM25 finds no word of the query. Present if "
+        "the task has thresholds and the dense leg was searched, but not for head queries, nor with `terms`.",
     )
     searched: str | None = Field(
         default=None,

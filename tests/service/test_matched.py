@@ -66,9 +66,9 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
 def test_without_a_word_of_the_query_in_any_document_only_a_strong_match_counts(bundle: Bundle) -> None:
     match = bundle.manifest.tasks["search"].match
     assert match is not None
-    scores = np.array([[(match.weak + match.strong) / 2, 0.0], [0.0, 0.0]])
     for words, level in ((0.0, "none"), (1.5, "weak")):
-        table = CandidateTable(np.array([4, 7]), scores + [[0.0], [words]], np.zeros((2, 2), np.int64))
+        scores = np.array([[(match.weak + match.strong) / 2, 0.0], [0.0, words]])
+        table = CandidateTable(np.array([4, 7]), scores, np.zeros((2, 2), np.int64))
         limits = stricter_without_words(match, table, ["dense", "bm25"])
         assert best_match(table, ["dense", "bm25"], limits) == {"matched": level}
 
