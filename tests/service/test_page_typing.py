@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.service.browsing import asked, search_for
+from tests.service.browsing import answer_of, asked, search_for
 from tests.service.process import serving
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -40,7 +40,15 @@ def test_nonsense_gets_no_bar(page: Page, messages: list[str]) -> None:
     assert messages == []
 
 
+def test_a_rare_word_that_a_document_has_is_a_match(page: Page, site: str) -> None:
+    assert answer_of(site, query="cellar")["matched"] == "none"
+    finish(page, "cellar")
+    expect(page.get_by_role("status")).not_to_contain_text("No document matches well")
+    expect(page.locator("li.hit dd.bar").first).to_be_visible()
+
+
 def test_a_better_spelling_is_one_click_away(page: Page, messages: list[str]) -> None:
+    page.locator("#weight").fill("30")
     finish(page, "bycicle tyer chain")
     meant = page.locator("#meant")
     expect(meant).to_have_text("Did you mean bicycle tyre chain?")
@@ -48,6 +56,7 @@ def test_a_better_spelling_is_one_click_away(page: Page, messages: list[str]) ->
     expect(meant).to_be_hidden()
     assert page.get_by_role("searchbox").input_value() == "bicycle tyre chain"
     expect(page.locator("li.hit h2").first).to_contain_text("Repairing bicycles")
+    assert page.locator("#weight").input_value() == "30"  # as before
     assert messages == []
 
 
