@@ -34,7 +34,7 @@ MAIN: Systems = [
     ("smollm2 dense", "SmolLM2-135M, fitted table, dense"),
     ("smollm2 sparse", "SmolLM2-135M, BM25 over its tokens"),
     ("smollm2 hybrid", "SmolLM2-135M, fitted table + BM25 on words"),
-    ("smollm2-tuned hybrid", "the same, weights by development queries"),
+    ("smollm2-tuned hybrid", "SmolLM2-135M, fitted table + BM25 on words, weights by development queries"),
     *legs("lightretriever-fitted", "SmolLM2-135M, earlier adapter, fitted table", *LIGHT),
     ("mpnet dense", "table distilled from mpnet, dense"),
     ("mpnet hybrid", "table distilled from mpnet + BM25 impacts"),

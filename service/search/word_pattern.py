@@ -1,7 +1,8 @@
 """The patterns of words: letters, digits and underscores, with the combining marks that follow them. Names such as c++,
 c# and .net keep their signs.
 
-Python's `\\w` excludes combining marks, and would split words of Hindi or Thai, and decomposed accents, at each.
+Python's `\\w` excludes combining marks, and would split words of Hindi or Thai, and decomposed accents, at each. Atomic
+groups stand where possessive quantifiers would be shorter: those fail over alternatives before Python 3.11.5.
 """
 
 import re
@@ -37,23 +38,23 @@ _MARK: Final = rf"(?:[{_BASIC}\u200c\u200d]|(?=[\U00010000-\U0001ffff])[{_FURTHE
 _ALONE: Final = "\u3040-\u3098\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 WORD: Final = re.compile(
-    rf"[{_ALONE}]{_MARK}*+|(?:(?<!\S)\.(?=[^\W\d_]{{2}}))?(?:[^\W{_ALONE}]++{_MARK}*+)++(?:\+\+(?![\w+])|\#(?![\w#]))?"
+    rf"[{_ALONE}](?>{_MARK}*)|(?:(?<!\S)\.(?=[^\W\d_]{{2}}))?(?>(?:[^\W{_ALONE}]++(?>{_MARK}*))+)(?:\+\+(?![\w+])|\#(?![\w#]))?"
 )
 """A word. A run of Thai, Lao, Khmer or Burmese, which have no spaces between words either, is one; see `UNSPACED`."""
 
-_PART: Final = rf"(?:[^\W_{_ALONE}]{_MARK}*+){{1,20}}+"
+_PART: Final = rf"(?>(?:[^\W_{_ALONE}](?>{_MARK}*)){{1,20}})"
 
 HYPHENED: Final = re.compile(rf"(?<!\w)((?=[^\W\d_]){_PART})[-\u2010\u2011](?=({_PART})(?!\w))")
 """Two parts with a hyphen between them, such as wi-fi, which BM25 also takes as one word. Matches end at the hyphen."""
 
 _SIGN: Final = (
-    rf"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf]{_MARK}*+"
+    rf"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf](?>{_MARK}*)"
 )
 
 SIGN: Final = re.compile(_SIGN)
 """A letter of Thai, Lao, Khmer, Burmese and their neighbours, with its marks."""
 
-UNSPACED: Final = re.compile(rf"(?:{_SIGN})++")
+UNSPACED: Final = re.compile(rf"(?>(?:{_SIGN})+)")
 """A run of such signs."""
 
 _ENGLISH: Final = (

@@ -31,6 +31,7 @@ class Terminal:
         self.said = ""
         self.ran: list[str] = []
         self._environment = {**os.environ, **environment, "no_proxy": "127.0.0.1"}
+        self._environment["LIGHTRETRIEVER_PORT"] = str(self.port)  # for commands that name none
         self._activated = ""
         self._server: subprocess.Popen[str] | None = None
 
