@@ -56,7 +56,7 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """What the results call it: the last name of its folder, with `-test` where it is a part."""
+        """Its name in the results: the last name of its folder, with `-test` where it is a part."""
         return Path(self.folder).name + ("-test" if self.part else "")
 
     def path(self, given: argparse.Namespace) -> Path:

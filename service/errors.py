@@ -49,7 +49,7 @@ _LONGEST_ECHO = 100
 
 
 UNAVAILABLE = "The cluster does not answer, or lacks a part of the index. The reason is in the log; try again later."
-"""What a caller is told, and not where the cluster is."""
+"""The message for callers; it leaves the cluster's address out."""
 
 
 class SettingsError(LightRetrieverError):

@@ -129,7 +129,7 @@ class SparseInfo(ManifestPart):
 
 
 class LegWeights(ManifestPart):
-    """What dense, sparse, and BM25 on the words of title and text weigh in hybrid search; 0 leaves a leg out."""
+    """Weights of dense, sparse, and BM25 on the words of title and text in hybrid search; 0 leaves a leg out."""
 
     dense: LegWeight = 0.0
     sparse: LegWeight = 0.0

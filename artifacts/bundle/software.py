@@ -1,4 +1,4 @@
-"""What the software calls itself in what it writes."""
+"""The name of the software in the files that it writes."""
 
 from importlib.metadata import PackageNotFoundError, version
 

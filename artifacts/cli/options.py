@@ -59,7 +59,7 @@ _KEYS = {
     "work": "work",
     "output": "output",
 }
-"""What the options of a command replace in its recipe."""
+"""The keys of a recipe that the options of a command replace."""
 
 
 def recipe_of(context: typer.Context) -> Recipe:

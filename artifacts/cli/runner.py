@@ -40,7 +40,7 @@ AGAIN: Final = {
     "evaluate": "The same command begins again; no result was changed.",
     "tune": "The same command begins again; nothing was changed.",
 }
-"""What a command that was stopped leaves to the next run."""
+"""By command, what the next run does after a stop."""
 
 _ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Python's is 1
 

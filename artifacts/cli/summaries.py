@@ -1,4 +1,4 @@
-"""What the stages of a build have made, as the summaries of their commands."""
+"""The summaries of the commands that build a bundle."""
 
 from collections.abc import Mapping
 from pathlib import Path

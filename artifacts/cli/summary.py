@@ -159,7 +159,7 @@ class BundleSummary(Summary):
 
 
 class ProblemInfo(_Part):
-    """What is wrong with a file of a bundle."""
+    """A fault of a file of a bundle."""
 
     file: Text
     message: Text
@@ -251,7 +251,7 @@ class ErrorInfo(_Part):
 
 
 class ErrorObject(_Part):
-    """What stands on stdout in place of the summary."""
+    """The text on stdout in place of the summary."""
 
     error: ErrorInfo
 

@@ -22,14 +22,14 @@ from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, C
 __all__ = ["HASHES", "LiveIndex", "Written", "put_action"]
 
 HASHES: Final = ("ordinal", "hashes")
-"""What of a document is read to know whether it changed."""
+"""The fields of a document that tell whether it changed."""
 
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
 
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a document: whether it is new, and its version now."""
+    """The result of a write: whether the document is new, and its version now."""
 
     created: bool
     version: str

@@ -34,7 +34,7 @@ class Document:
 
     @property
     def full_text(self) -> str:
-        """What is encoded: title and text."""
+        """The text that models read: title and text."""
         return document_text(self.title, self.text)
 
 

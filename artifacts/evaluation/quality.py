@@ -72,7 +72,7 @@ def check_recording(file: Path | None, name: str | None) -> str:
 
 
 def system_name(name: str, system: str) -> str:
-    """What a row calls the `system` of an evaluation recorded as `name`; BM25 is the same whatever the name."""
+    """The name in a row of the `system` of an evaluation recorded as `name`; BM25 has one name for all."""
     return system if system == "bm25" else f"{name} {system}"
 
 
@@ -108,7 +108,7 @@ def result_rows(report: Mapping[str, Any], name: str, command: str, note: str = 
 
 
 def _facts(report: Mapping[str, Any], system: str) -> Row:
-    """What the rank of a document under `system` depends on."""
+    """The settings that decide the rank of a document under `system`."""
     if system == "bm25":
         return {"bm25": report["settings"]["bm25"]}
     bundle, settings = report["bundle"], report["settings"]

@@ -1,4 +1,4 @@
-"""What an evaluation says: as JSON and as a table in the terminal."""
+"""The report of an evaluation: as JSON and as a table in the terminal."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What evaluation and training need of a search engine. The command line, which is above both, hands one in."""
+"""The search engine as evaluation and training use it. The command line, which is above both, hands one in."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

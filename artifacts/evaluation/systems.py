@@ -55,7 +55,7 @@ class Searches:
         return [name for name in possible if name in self.only]
 
     def hits(self, searcher: Searcher, system: str, query: str) -> list[Hit] | None:
-        """What `system` finds for a query; None where the query can't be encoded."""
+        """Search by `system`; None where the query can't be encoded."""
         mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
         fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
         return searcher.search(

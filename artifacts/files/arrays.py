@@ -13,7 +13,7 @@ from lightretriever.artifacts.files.workdir import write_atomically
 __all__ = ["UNREADABLE", "read_array", "write_array"]
 
 UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
-"""What `numpy.load` raises for a file that is no whole array. It parses the header as Python, hence the last two."""
+"""The errors of `numpy.load` for a file that is no whole array. It parses the header as Python, hence the last two."""
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:

@@ -130,7 +130,7 @@ class ShardStore:
 
     @property
     def documents(self) -> Any:
-        """What `finish` was told of the corpus. Raises ResumeError while no corpus is encoded to its end."""
+        """The facts of the corpus that `finish` was given. Raises ResumeError while no corpus is encoded to its end."""
         return self._list()["documents"]
 
     @property

@@ -200,7 +200,7 @@ def head_has_sparse(recipe: Recipe, impacts: ImpactKind) -> bool:
 
 
 def head_plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: bool) -> dict[str, Any]:
-    """What head queries are made of."""
+    """The plan of head queries: everything that decides their vectors."""
     digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
     return {"model": fingerprint, "instruction": instruction, "queries": digest, "sparse": sparse}
 

@@ -66,7 +66,7 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def impacts(self) -> ImpactKind:
-        """What the sparse side of its documents is made of."""
+        """The kind of impacts that its documents have."""
 
     @property
     def bm25_factor(self) -> float | None:

@@ -92,7 +92,7 @@ def module_folders(folder: Path) -> list[Path]:
 
 
 def _damaged(source: Path) -> Iterator[str]:
-    """What is wrong with files of a model: a file itself, or a folder and its modules' folders."""
+    """The faults of a model's files: of a file itself, or of a folder and its modules' folders."""
     for file in [source, *sorted(source.glob("*")), *sorted(source.glob("*/*"))]:
         if file.is_file() and (reason := _reason(file)):
             yield f"{file} {reason}."

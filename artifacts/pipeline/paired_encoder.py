@@ -101,7 +101,8 @@ def paired(dense: Encoder, sparse: "SparseModel | LanguageModel") -> PairedEncod
 
 
 def _reading(encoder: Encoder) -> list[Any]:
-    """What decides the tokens of a text; how special ones are put around it, or it is cut, does not."""
+    """The parts of an encoder's tokenizer that decide the tokens of a text; framing by special tokens, and where a text
+    is cut, do not."""
     content = json.loads(encoder.tokenizer_json)
     return [content.get(part) for part in ("model", "normalizer", "pre_tokenizer")]
 

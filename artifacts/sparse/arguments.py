@@ -1,4 +1,4 @@
-"""What the searches of impacts are given, checked alike by every one of them."""
+"""Checks of the arguments that all searches of impacts share."""
 
 from pathlib import Path
 from typing import Any, Final

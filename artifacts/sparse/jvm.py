@@ -46,7 +46,7 @@ _forked = False
 
 
 class _Started:
-    """What is known of the running JVM."""
+    """Facts of the running JVM."""
 
     def __init__(self, jnius: JavaObject, heap_mb: int) -> None:
         self.jnius = jnius

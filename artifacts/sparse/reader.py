@@ -14,7 +14,7 @@ from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_clas
 __all__ = ["RESTORE", "LuceneIndex"]
 
 RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
-"""What to do about an index that is damaged."""
+"""The remedy for a damaged index."""
 
 
 class LuceneIndex:

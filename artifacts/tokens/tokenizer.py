@@ -202,7 +202,7 @@ class TextTokenizer:
 
 
 def _asked(ask: Callable[..., Any], read: str | list[str]) -> Any:
-    """What a method of `tokenizers` makes of what it is to read, without special tokens. Raises TokenizerError."""
+    """Call a method of `tokenizers` on a text or on texts, without special tokens. Raises TokenizerError."""
     try:
         return ask(read, add_special_tokens=False)
     except BaseException as error:

@@ -123,7 +123,7 @@ class Adapter:
 
 
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
-    """What is to be known of the training when the adapter is used."""
+    """The settings of the training that whoever loads the adapter needs."""
     last = recipe.stages[-1]
     residual = next((stage for stage in recipe.stages if isinstance(stage, ResidualStage)), None)
     weighted = residual is not None or (isinstance(last, ContrastiveStage) and last.flops.idf)
@@ -207,7 +207,7 @@ token vectors and their token counts. Use it as `model.adapter` in a recipe of `
 
 
 def _notes(recipe: TrainRecipe, progress: Progress) -> str:
-    """What the vectors follow, and which weights these are."""
+    """Name the model that the vectors follow, and the step of the weights."""
     said = [
         f"Trained in {progress.elapsed_s / 60:.0f} minutes. Base model: {recipe.model.licence or 'licence not stated'}."
     ]

@@ -81,7 +81,8 @@ def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
 
 
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
-    """What became of the pairs of each set, from its report.json. Raises ResumeError where a set isn't prepared.
+    """Count the pairs that each step left out, by set, from its report.json. Raises ResumeError where a set isn't
+    prepared.
 
     Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + kept.
     """

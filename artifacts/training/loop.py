@@ -123,7 +123,7 @@ def _step(
 
 
 def _objective(run: Run, stage: Stage) -> tuple[Objective, Callable[[int], Any]]:
-    """What the stage minimises, and its batches by step."""
+    """The objective that the stage minimises, and its batches by step."""
     recipe, backbone = run.recipe, run.adapter.backbone
     if isinstance(stage, RegressionStage):
         regression = _regression(run, stage)

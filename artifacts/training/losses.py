@@ -210,7 +210,7 @@ def _numbered(texts: list[str]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TokenWeights:
-    """What a token weighs, float32 (V,): `idf` in sparse scores, `rows` in the mean of a dense query; None is 1."""
+    """Weights of tokens, float32 (V,): `idf` in sparse scores, `rows` in the mean of a dense query; None is 1."""
 
     idf: torch.Tensor | None = None
     rows: torch.Tensor | None = None

@@ -114,7 +114,7 @@ class Run:
         return self._teacher
 
     def token_weights(self, stage: Stage) -> TokenWeights:
-        """What tokens weigh in a stage, on the model's device. On top of BM25, IDF always counts."""
+        """The weights of tokens in a stage, on the model's device. On top of BM25, IDF always counts."""
         idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
         scored = isinstance(stage, ResidualStage) or (isinstance(stage, ContrastiveStage) and stage.flops.idf)
         return TokenWeights(idf if scored else None, idf if self.recipe.idf_rows else None)

@@ -1,4 +1,4 @@
-"""What the parts of the trainer hand to each other."""
+"""The types that the parts of the trainer share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ __all__ = ["Part", "wants_check", "write_or_check"]
 
 @dataclass(frozen=True)
 class Part:
-    """What lies between two lines of a Markdown page."""
+    """The part of a Markdown page between two lines."""
 
     begin: str
     end: str

@@ -1,1 +1,1 @@
-"""What a corpus beyond one machine costs: one shard measured, many simulated, a billion documents on paper."""
+"""The cost of a corpus beyond one machine: one shard measured, many simulated, a billion documents on paper."""

@@ -28,7 +28,7 @@ __all__ = ["CAPACITY", "DOCUMENTS", "SHARDS", "capacity", "main", "scatter", "sl
 SHARDS: Final = (1, 3, 10, 30, 100, 300, 1000)
 DOCUMENTS: Final = 1_000_000_000
 CAPACITY: Final = {"node_gib": 64, "cache_share": 0.75, "cores": 16, "shard_gib": 50, "legs_ms": 100}
-"""What a node has, which share of its memory caches files, and what a shard may have at most: GiB on disk, and
+"""A node's memory and cores, the share of the memory that caches files, and bounds of a shard: GiB on disk, and
 milliseconds of the legs."""
 
 _LEAST_GROWTH: Final = 100_000  # times of fewer documents are mostly what every search costs
@@ -59,7 +59,7 @@ def scatter(times: Mapping[str, Sequence[Sequence[float]]], shards: int, searche
 
 
 def capacity(shard: Mapping[str, Any], documents: int = DOCUMENTS) -> dict[str, Any]:
-    """What `documents` documents like a shard's need: bytes, shards, nodes, and processor seconds a search.
+    """The needs of `documents` documents like a shard's: bytes, shards, nodes, and processor seconds a search.
 
     The time of the legs grows with the documents as a straight line; None for a shard of too few to tell.
     """

@@ -247,7 +247,7 @@ class LegGroup(Protocol):
 
     @property
     def meta(self) -> "IndexMeta":
-        """What the index was written from."""
+        """The facts of the bundle that the index was written from."""
 
     @property
     def problem(self) -> str | None:

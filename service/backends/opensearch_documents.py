@@ -14,7 +14,7 @@ __all__ = ["Asked", "ClusterDocuments"]
 
 
 class Asked(Protocol):
-    """What asks the cluster: the legs of the same index."""
+    """The legs of the same index, which ask the cluster."""
 
     @property
     def place(self) -> ClusterPlace:

@@ -1,4 +1,4 @@
-"""What the API takes and gives, as pydantic models."""
+"""Requests and answers of the API, as pydantic models."""
 
 from lightretriever.service.schemas.answers import (
     BatchResponse,

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 LEG: Final = "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
-"""What `leg` of a token says."""
+"""The description of the field `leg` of a token."""
 
 
 def _absent(value: object) -> bool:

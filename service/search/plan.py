@@ -85,7 +85,7 @@ class Parts:
 
     @property
     def spelling(self) -> CorpusWords | None:
-        """What corrects and completes words; None on a cluster, and if the bundle has no spellings."""
+        """The words that correct and complete queries; None on a cluster, and if the bundle has no spellings."""
         return self.words if self.words is not None and self.words.spells else None
 
     @property
