@@ -20,8 +20,9 @@ MAX_BYTES = 520_000_000
 EVERY_MODULE = """
 import importlib, pkgutil
 from lightretriever import service
+others = "lightretriever.service.client.adapters.", "lightretriever.service.mcp."  # for libraries not in the image
 for module in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
-    if not module.name.startswith("lightretriever.service.client.adapters."):  # for libraries that are not in the image
+    if not module.name.startswith(others):
         importlib.import_module(module.name)
     print(module.name)
 """
