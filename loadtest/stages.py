@@ -1,31 +1,34 @@
-"""Times each stage of a search in process, one query after the other.
+"""Times each stage of a search, and what the service adds to Faiss, Lucene, `tokenizers` and HTTP.
 
-    python -m lightretriever.loadtest.stages BUNDLE --queries FOLDER --results docs/results/speed.json [--work FOLDER]
+    python -m lightretriever.loadtest.stages BUNDLE --queries FOLDER --results docs/results/speed.json
 
-Times all stages of each query in turn, so a disturbance of the machine affects all of them.
+All stages of a query are timed in turn, one query after the other, so a disturbance of the machine affects all of them.
 
     tokenize  text to token ids                        fetch      the first ten documents
     encode    text to both query vectors               serialise  the answer as JSON
     dense     the dense leg's candidates               search     everything but HTTP, legs in parallel
     sparse    the sparse leg's candidates              fresh      `encode` with nothing else between two queries
-    rescore   each leg's scores of the other's         bm25       Lucene's BM25 on the words of the same documents,
-    fuse      two rankings to one                                 with --work, the folder for that index
+    legs      both legs in parallel                    tokenizers the library alone, likewise
+    rescore   each leg's scores of the other's
+    fuse      two rankings to one
+
+Then searches in process, over HTTP, and requests to an empty route take turns.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
+import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.sparse.bm25 import WordIndex
-from lightretriever.loadtest.generator import read_texts
-from lightretriever.loadtest.results.record import latency, record, typed
-from lightretriever.loadtest.servers.bundle_documents import word_index
+from lightretriever.loadtest.client.connection import search_requests
+from lightretriever.loadtest.comparison.process import Server, python
+from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
+from lightretriever.loadtest.results.record import four_digits, latency, record, typed
 from lightretriever.service.backends.base import EncodedQuery, Leg
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.json import json_response
@@ -33,24 +36,25 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable, align, fuse_linear
+from lightretriever.service.search.legs import search_legs
+from tokenizers import Tokenizer
 
-__all__ = ["STAGES", "main", "measure", "rows_of"]
+__all__ = ["STAGES", "main", "measure", "over_http", "rows_of"]
 
-STAGES: Final = ("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "serialise", "search")
+STAGES: Final = ("tokenize", "encode", "dense", "sparse", "legs", "rescore", "fuse", "fetch", "serialise", "search")
 _PAGE: Final = 10
 _WEIGHTS: Final = (0.7, 0.3)
-_LEAST_RECALL: Final = 0.95
 _WARM_UP: Final = 200
+_TURNS: Final = 7  # over HTTP
+_TURN_S: Final = 1.5
 T = TypeVar("T")
 
 Seconds = dict[str, list[float]]
 """Seconds of every query, by stage."""
 
 
-def measure(
-    engine: SearchEngine, queries: Sequence[str], *, candidates: int = 100, words: WordIndex | None = None
-) -> Seconds:
-    """Time every stage on every query, and BM25 on `words` if given. The engine must be warm."""
+def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 100) -> Seconds:
+    """Time every stage on every query. The engine must be warm."""
     parts, task = engine.parts, engine.bundle.manifest.default_task
     dense, sparse = parts.legs["dense"], parts.legs["sparse"]
     seconds: Seconds = {}
@@ -68,17 +72,48 @@ def measure(
             timed("dense", dense.search, query, candidates),
             timed("sparse", sparse.search, query, candidates),
         ]
-        if words is not None:
-            timed("bm25", words.search, text, candidates)
+        timed("legs", search_legs, parts, ("dense", "sparse"), query, candidates, None, perf_counter() + 60)
         table = align(found)
         timed("rescore", _rescore, table, (dense, sparse), query)
         fused = timed("fuse", fuse_linear, table, _WEIGHTS)
         timed("fetch", parts.documents.fetch, table.ordinals[fused.order[:_PAGE]], None)
-        answer = timed("search", engine.search, SearchRequest(query=text, candidates=candidates))
-        timed("serialise", json_response, answer.model_dump())
+        answer = timed("search", engine.answer, SearchRequest(query=text, candidates=candidates))
+        timed("serialise", json_response, answer)
+    library = Tokenizer.from_file(str(engine.bundle.path / engine.bundle.manifest.tokenizer.file))
     for text in queries:  # within a search, encoding takes longer, because the legs fill the processor's caches
         timed("fresh", parts.encoder.encode, text, task, StageClock())
+        timed("tokenizers", library.encode, text)
     return seconds
+
+
+def over_http(engine: SearchEngine, queries: Sequence[str]) -> dict[str, Any]:
+    """Measure what HTTP adds to a search: the row `http_overhead`, of median times in ms over turns of each."""
+    texts, rows = list(queries), list[dict[str, float]]()
+    with (
+        Server([*python("lightretriever.service.cli", "serve", str(engine.bundle.path)), "--port", "0"]) as ours,
+        Server([*python("lightretriever.loadtest.servers.empty"), "--port", "0"]) as empty,
+    ):
+        for turn in range(_TURNS + 1):
+            texts = texts[len(texts) // _TURNS :] + texts[: len(texts) // _TURNS]
+            http, nothing = (_one_by_one(server.url, texts) for server in (ours, empty))
+            seconds, until = [], perf_counter() + _TURN_S
+            for text in texts:
+                begun = perf_counter()
+                engine.answer(SearchRequest(query=text))
+                seconds.append(perf_counter() - begun)
+                if perf_counter() > until:
+                    break
+            if turn:  # the first one warms up
+                rows.append({"http": http, "in_process": latency(seconds, 1e3)["p50"], "empty": nothing})
+    ratios = [(row["http"] - row["in_process"]) / row["empty"] for row in rows]
+    times = {f"{name}_ms": four_digits(float(np.median([row[name] for row in rows]))) for name in rows[0]}
+    value = {"value": four_digits(float(np.median(ratios))), "turns": [four_digits(ratio) for ratio in ratios]}
+    return {"key": "http_overhead", "unit": "times", **value, **times, "documents": engine.bundle.manifest.documents}
+
+
+def _one_by_one(url: str, texts: Sequence[str]) -> float:
+    work = closed_loop(url, search_requests(url, texts), connections=1, seconds=_TURN_S)
+    return float(run_loop(work, on_time=False)["p50_ms"])
 
 
 def _rescore(table: CandidateTable, legs: Sequence[Leg], query: EncodedQuery) -> None:
@@ -90,23 +125,21 @@ def _rescore(table: CandidateTable, legs: Sequence[Leg], query: EncodedQuery) ->
 
 def rows_of(seconds: Seconds, bundle: Bundle, backends: dict[str, str]) -> list[dict[str, Any]]:
     """Make rows for `speed.json`: one per stage, and those that have a goal. `backends`: by leg."""
-    documents, info = bundle.manifest.documents, bundle.manifest.dense
+    documents = bundle.manifest.documents
     facts = {"documents": documents, "queries": len(seconds["search"])}
     rows: list[dict[str, Any]] = []
-    for stage in (*STAGES, "bm25"):
-        if stage in seconds:
-            setting = f"{stage}{f' ({backends[stage]})' if stage in backends else ''}, {documents:,} documents"
-            rows.append({"key": "stage", "setting": setting, "unit": "µs", **latency(seconds[stage], 1e6), **facts})
-    rows.append({"key": "encode_query_us", "unit": "µs", **latency(seconds["fresh"], 1e6), **facts})
-    rows.append({"key": "hybrid_inprocess_ms", "unit": "ms", **latency(seconds["search"], 1e3), **facts})
-    recall = 1.0 if info.recall is None else info.recall  # measured at build time; None for an exact index
-    if recall >= _LEAST_RECALL:
-        found = {"value": round(1 / latency(seconds["dense"], 1)["p50"]), "recall@100": recall}
-        rows.append({"key": "dense_qps_per_core", "unit": "queries/s", **found, **facts})
-    if "bm25" in seconds:
-        ours, theirs = latency(seconds["sparse"], 1), latency(seconds["bm25"], 1)
-        ratios = {name: round(ours[name] / theirs[name], 3) for name in ours}
-        rows.append({"key": "sparse_vs_bm25", "unit": "ratio", **ratios, "backend": backends["sparse"], **facts})
+    for stage in (*STAGES, "fresh", "tokenizers"):
+        setting = f"{stage}{f' ({backends[stage]})' if stage in backends else ''}, {documents:,} documents"
+        rows.append({"key": "stage", "setting": setting, "unit": "µs", **latency(seconds[stage], 1e6), **facts})
+    middle = {stage: float(np.median(values)) for stage, values in seconds.items()}
+    slower, both = max(middle["dense"], middle["sparse"]), middle["dense"] + middle["sparse"]
+    for key, value in (
+        ("search_overhead", middle["search"] / slower),
+        ("parallel_gain", both / middle["search"]),
+        ("parallel_gain_legs", both / middle["legs"]),
+        ("encode_overhead", middle["fresh"] / middle["tokenizers"]),
+    ):
+        rows.append({"key": key, "unit": "times", "value": four_digits(value), **facts})
     return rows
 
 
@@ -115,16 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         texts, bundle = read_texts(given.queries, given.seed), Bundle.open(given.bundle)
-        with ExitStack() as stack:
-            words = None
-            if given.work is not None:
-                words = stack.enter_context(WordIndex.open(word_index(bundle, given.work)))
-            engine = stack.enter_context(SearchEngine.open(bundle, hashed=False))
+        with SearchEngine.open(bundle, hashed=False) as engine:
             engine.warm_up()
             freeze_gc()  # as the service does
-            measure(engine, texts[: min(_WARM_UP, given.count)], candidates=given.candidates, words=words)
-            seconds = measure(engine, texts[: given.count], candidates=given.candidates, words=words)
+            measure(engine, texts[: min(_WARM_UP, given.count)], candidates=given.candidates)
+            seconds = measure(engine, texts[: given.count], candidates=given.candidates)
             rows = rows_of(seconds, bundle, {name: leg.backend for name, leg in engine.parts.legs.items()})
+            rows.append(over_http(engine, texts[: given.count]))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -140,7 +170,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="What each stage of a search costs in process.")
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--work", type=Path, help="folder for an index of the documents' words: times BM25 as well")
     parser.add_argument("--count", type=int, default=2000, help="queries to measure with (2000)")
     parser.add_argument("--candidates", type=int, default=100, help="candidates per leg (100)")
     parser.add_argument("--seed", type=int, default=0, help="order of the queries")

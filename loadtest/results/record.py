@@ -39,19 +39,20 @@ Goals = Mapping[str, tuple[str, str]]
 """By key: what it measures, and the goal, in the order of the table."""
 
 GOALS: Final[Goals] = {
-    "encode_query_us": ("encode one query, tokenisation included", "p50 ≤ 20, p99 ≤ 60"),
-    "encode_65536_s": ("tokenise and encode 65,536 queries", "≤ 0.3"),
-    "encode_vs_llm": ("encode against the whole LLM on the same CPU", "≥ 10,000"),
-    "dense_qps_per_core": ("dense leg at recall@100 ≥ 0.95 of exact", "≥ 2,300"),
-    "sparse_vs_bm25": (
-        "sparse leg against BM25 in Lucene on the same documents, exact top 100",
-        "≤ 1.0 of its p50 and p99",
-    ),
-    "hybrid_inprocess_ms": ("whole hybrid request in process, one client", "p50 ≤ 1.5, p99 ≤ 5"),
-    "qps_vs_llm": ("saturated throughput against the service with the whole LLM", "≥ 100"),
-    "qps_http_hybrid": ("saturated throughput, hybrid over HTTP, two cores", "≥ 1,200"),
-    "ready_s": ("start to ready", "≤ 3"),
-    "second_process_mb": ("memory added by a second worker process", "≤ 250"),
+    "search_overhead": ("hybrid search in process ÷ the slower of Faiss and Lucene alone, p50", "≤ 1.2"),
+    "parallel_gain": ("Faiss and Lucene one after the other ÷ hybrid search in process, p50", "≥ 1.3"),
+    "http_overhead": ("what HTTP adds to a search ÷ an empty route, p50", "≤ 2.0"),
+    "encode_overhead": ("a query to both vectors ÷ `tokenizers` alone, p50", "≤ 1.3"),
+    "encode_alone_vs_llm": ("encoding by the language model ÷ by the table, without tokenising", "≥ 2,500"),
+    "encode_vs_llm": ("the same, both with tokenising", "≥ 10,000"),
+    "qps_vs_llm": ("saturated requests/s ÷ those of the language model per query", "≥ 100"),
+    "sparse_vs_bm25": ("impacts in Lucene ÷ BM25 in Lucene on the same documents", "≤ 1.1"),
+    "accelerated_vs_lucene": ("compiled posting lists ÷ impacts in Lucene", "≤ 0.4"),
+    "accelerated_vs_seismic": ("compiled posting lists ÷ Seismic, p50 at equal nDCG@10", "≤ 1.0"),
+    "accelerated_vs_bmp": ("compiled posting lists ÷ BMP, p50 at equal nDCG@10", "≤ 1.0"),
+    "dense_ood": ("requests/s in our list layout ÷ those of the best other index, recall@100 ≥ 0.95", "≥ 1.3"),
+    "ready_s": ("start to ready, seconds", "≤ 3"),
+    "second_process_mb": ("memory that a second process adds, MiB", "≤ 250"),
 }
 """The goals of speed."""
 

@@ -9,7 +9,8 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -25,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-__all__ = ["Hits", "Search", "add_address", "application", "serve", "serve_system"]
+__all__ = ["Hits", "Search", "add_address", "application", "lifespan_of", "serve", "serve_system"]
 
 Hits = list[dict[str, Any]]
 """`id`, `rank` from 1, `score`, `fields`; best first."""
@@ -39,8 +40,8 @@ _WARM_UP_QUERIES: Final = 2000
 _WARM_UP_S: Final = 5.0
 
 
-def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
-    """Make the application around a search; `on_ready` is called when it takes requests."""
+def lifespan_of(on_ready: Callable[[], None]) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Give an application threads for its requests, and call `on_ready` when it takes them."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -48,6 +49,12 @@ def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
             app.state.executor = executor
             on_ready()
             yield
+
+    return lifespan
+
+
+def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
+    """Make the application around a search; `on_ready` is called when it takes requests."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -60,12 +67,12 @@ def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(request.app.state.executor, lambda: _json({"hits": search(query, k)}))
 
-    return Starlette(routes=[Route("/search", answer, methods=["POST"])], lifespan=lifespan)
+    return Starlette(routes=[Route("/search", answer, methods=["POST"])], lifespan=lifespan_of(on_ready))
 
 
-def serve(search: Search, what: str, *, host: str, port: int) -> None:
-    """Serve a search until SIGTERM or SIGINT; port 0 takes a free one. Prints `what` and the address on stdout when it
-    takes requests."""
+def serve(make: Callable[[Callable[[], None]], Starlette], what: str, *, host: str, port: int) -> None:
+    """Serve an application until SIGTERM or SIGINT; port 0 takes a free one. Prints `what` and the address on stdout
+    when it takes requests, which is when the application calls the function that `make` gets."""
     with socket.create_server((host, port), backlog=_BACKLOG) as listener:
         url = f"http://{host}:{listener.getsockname()[1]}"
 
@@ -74,7 +81,7 @@ def serve(search: Search, what: str, *, host: str, port: int) -> None:
             print(f"Ready: {what} at {url}", flush=True)
 
         config = uvicorn.Config(
-            application(search, ready),
+            make(ready),
             loop="uvloop",
             http="h11",
             ws="none",
@@ -113,7 +120,8 @@ def serve_system(
             return 0
         with opened(bundle, index) as search:
             _warm_up(search, probes(bundle, _WARM_UP_QUERIES))
-            serve(search, f"{name} with {bundle.manifest.documents} documents", host=given.host, port=given.port)
+            what = f"{name} with {bundle.manifest.documents} documents"
+            serve(partial(application, search), what, host=given.host, port=given.port)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
