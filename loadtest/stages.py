@@ -80,7 +80,10 @@ def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 1
         timed("fetch", parts.documents.fetch, table.ordinals[fused.order[:_PAGE]], None)
         answer = timed("search", engine.answer, SearchRequest(query=text, candidates=candidates))
         timed("serialise", json_response, answer)
-    alone = partial(Tokenizer.from_file(str(engine.bundle.path / engine.bundle.manifest.tokenizer.file)).encode, add_special_tokens=False)
+    alone = partial(
+        Tokenizer.from_file(str(engine.bundle.path / engine.bundle.manifest.tokenizer.file)).encode,
+        add_special_tokens=False,
+    )
     for text in queries:  # within a search, encoding takes longer, because the legs fill the processor's caches
         timed("fresh", parts.encoder.encode, text, task, StageClock())
         timed("tokenizers", alone, text)
