@@ -34,7 +34,7 @@ WORDS = (
     "a",
 )
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
-TERMS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([-2.0, -0.25, 0.5, 3.0])), max_size=2)
+TERMS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([-1.9, -0.3, 0.7, 3.1])), max_size=2)
 SHARES = st.floats(0, 1, exclude_min=True)
 ALL = 1000  # more than there are documents
 YEARS = ("number", "year", "2003.0", "2010.0")
