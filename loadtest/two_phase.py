@@ -1,15 +1,18 @@
 """Two-phase search of the sparse leg against the exact search: what it loses, and what it saves.
 
-    python -m lightretriever.loadtest.two_phase --results docs/results/two-phase.json --queries FOLDER \\
-        --judged BUNDLE DATASET [--judged BUNDLE DATASET …] --timed BUNDLE [--timed BUNDLE …]
+    python -m lightretriever.loadtest.two_phase --results docs/results/two-phase.json \\
+        --judged BUNDLE DATASET [--judged BUNDLE DATASET …]
+    python -m lightretriever.loadtest.two_phase --results docs/results/two-phase.json \\
+        --timed BUNDLE [--timed BUNDLE …] --queries FOLDER
 
 For every cut (a share and a depth) each judged dataset gives the nDCG@10 of modes sparse and hybrid (0.7 dense, 0.3
 sparse), and the share of the exact top 10 and top 100 that the sparse leg finds. Each timed bundle gives the same
 shares, and the time of the sparse leg for the top 100: each query is searched exactly and at every cut in turn, after
-a first round of all that reads every token's largest impact.
+a first round of all that reads every token's largest impact. A run replaces its part of the file.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -128,11 +131,14 @@ def _opened(path: Path) -> SearchEngine:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and record; returns the exit status."""
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.timed and given.queries is None:
+        parser.error("--timed needs --queries")
     judged: list[Row] = []
     timed: list[Row] = []
     try:
-        texts = read_texts(given.queries, given.seed)[: given.count]
+        texts = [] if given.queries is None else read_texts(given.queries, given.seed)[: given.count]
         for bundle, dataset in given.judged:
             with _opened(bundle) as engine:
                 judged += judged_rows(engine, dataset)
@@ -145,8 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     for row in [*judged, *timed]:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
-    command = typed("two_phase", arguments)
-    write_json(given.results, {**origin(), "command": command, "judged": judged, "timed": timed})
+    made = {**origin(), "command": typed("two_phase", arguments)}
+    content = json.loads(given.results.read_bytes()) if given.results.is_file() else {}
+    parts = {"judged": judged, "timed": timed}
+    write_json(given.results, content | {name: {**made, "rows": rows} for name, rows in parts.items() if rows})
     return 0
 
 
@@ -156,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         "--judged", type=Path, nargs=2, action="append", default=[], help="bundle, and its dataset in BEIR layout"
     )
     parser.add_argument("--timed", type=Path, action="append", default=[], help="bundle to time the sparse leg of")
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz), to time with")
+    parser.add_argument("--queries", type=Path, help="folder with queries.jsonl(.gz), to time with")
     parser.add_argument("--count", type=int, default=500, help="queries to time with (500)")
     parser.add_argument("--seed", type=int, default=0, help="order of the queries")
     parser.add_argument("--results", type=Path, required=True, help="file to write the figures to")

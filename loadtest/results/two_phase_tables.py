@@ -14,31 +14,37 @@ Row = Mapping[str, Any]
 
 
 def two_phase_tables(file: Path) -> list[str]:
-    """Give the table of quality and that of times, with their origin; none if nothing is recorded."""
+    """Give the tables of quality and of times, with their origin; none if nothing is recorded."""
     if not file.is_file():
         return []
     content = json.loads(file.read_text(encoding="utf-8"))
-    judged: list[Row] = content["judged"]
-    timed: list[Row] = content["timed"]
-    bundles = dict.fromkeys((row["bundle"], row["dataset"]) for row in judged)
-    sets = ", ".join(dict.fromkeys(dataset for _, dataset in bundles))
-    documents = " and ".join(dict.fromkeys(f"{row['documents']:,}" for row in timed))
-    quality = ("sparse_ndcg@10", "hybrid_ndcg@10", "of_top_10", "of_top_100")
+    origins = dict.fromkeys(f"{part['machine']}, {part['date'][:10]}" for part in content.values())
     return [
-        f"Means of {len(bundles)} bundles ({sets}):\n",
-        *_table(judged, ["nDCG@10 sparse", "nDCG@10 hybrid", "of top 10", "of top 100"], quality),
-        f"The sparse leg for the top 100 of {documents} passages, in milliseconds; {timed[0]['queries']:,} questions, "
-        "every cut in turn:\n",
-        *(line for backend in dict.fromkeys(row["backend"] for row in timed) for line in _times(timed, backend)),
-        f"{content['machine']}, {content['date'][:10]}. [{file.name}](../results/{file.name}).\n",
+        *(_quality(content["judged"]["rows"]) if "judged" in content else []),
+        *(_times(content["timed"]["rows"]) if "timed" in content else []),
+        f"{'; '.join(origins)}. [{file.name}](../results/{file.name}).\n",
     ]
 
 
-def _times(timed: Sequence[Row], backend: str) -> list[str]:
-    rows = [row for row in timed if row["backend"] == backend]
-    return _table(
-        rows, [f"{backend} p50", "p99", "of top 10", "of top 100"], ("p50_ms", "p99_ms", "of_top_10", "of_top_100")
-    )
+def _quality(judged: Sequence[Row]) -> list[str]:
+    bundles = dict.fromkeys((row["bundle"], row["dataset"]) for row in judged)
+    sets = ", ".join(dict.fromkeys(dataset for _, dataset in bundles))
+    columns = ["nDCG@10 sparse", "nDCG@10 hybrid", "of top 10", "of top 100"]
+    keys = ("sparse_ndcg@10", "hybrid_ndcg@10", "of_top_10", "of_top_100")
+    return [f"Means of {len(bundles)} bundles ({sets}):\n", *_table(judged, columns, keys)]
+
+
+def _times(timed: Sequence[Row]) -> list[str]:
+    documents = " and ".join(dict.fromkeys(f"{row['documents']:,}" for row in timed))
+    lines = [
+        f"The sparse leg for the top 100 of {documents} passages, in milliseconds; {timed[0]['queries']:,} questions, "
+        "every cut in turn:\n"
+    ]
+    for backend in dict.fromkeys(row["backend"] for row in timed):
+        rows = [row for row in timed if row["backend"] == backend]
+        columns = [f"{backend} p50", "p99", "of top 10", "of top 100"]
+        lines += _table(rows, columns, ("p50_ms", "p99_ms", "of_top_10", "of_top_100"))
+    return lines
 
 
 def _table(rows: Sequence[Row], columns: Sequence[str], keys: Sequence[str]) -> list[str]:

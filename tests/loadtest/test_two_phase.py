@@ -24,19 +24,19 @@ def dataset(tmp_path: Path) -> Path:
 def test_one_command_measures_and_records(tiny_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = dataset / "two-phase.json"
     tiny = str(tiny_path)
-    command = ["--queries", str(dataset), "--judged", tiny, str(dataset), "--timed", tiny, "--results", str(file)]
-    assert two_phase.main(command) == 0
+    assert two_phase.main(["--judged", tiny, str(dataset), "--results", str(file)]) == 0
     assert "sparse_ndcg@10" in capsys.readouterr().out
+    assert two_phase.main(["--timed", tiny, "--queries", str(dataset), "--results", str(file)]) == 0
     content = json.loads(file.read_text())
-    assert str(dataset) not in content["command"]
-    for rows in (content["judged"], content["timed"]):
-        exact, *others = rows
+    for part in content.values():
+        assert str(dataset) not in part["command"]
+        exact, *others = part["rows"]
         assert (exact["share"], exact["depth"], exact["of_top_10"], exact["of_top_100"]) == (None, None, 1.0, 1.0)
         assert [(row["share"], row["depth"]) for row in others] == two_phase.CUTS
         assert all(0 < row["of_top_100"] <= 1 for row in others)
         assert any(row["of_top_100"] < 1 for row in others)
-    assert all(row["hybrid_ndcg@10"] > 0 for row in content["judged"])
-    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in content["timed"])
+    assert all(row["hybrid_ndcg@10"] > 0 for row in content["judged"]["rows"])
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in content["timed"]["rows"])
     tables = "\n".join(two_phase_tables(file))
     assert "| exact | " in tables
     assert "| 0.5, 100 | " in tables
