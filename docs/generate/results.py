@@ -9,6 +9,7 @@
 | docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
 | docs/speed.md | versions compared, goals, stages, systems under load | versions.json, speed.json, both load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
+| docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
@@ -27,6 +28,7 @@ from lightretriever.loadtest.results.record import GOALS, Goals, goal_table
 from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
+from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
 
 from docs.generate.bar_chart import Bar, bar_chart
 from docs.generate.generated import Part, wants_check, write_or_check
@@ -64,7 +66,8 @@ LOAD = "load.json"
 SCALE = "scale.json"
 ENGINES = "engines"
 MATCHED = "matched.json"
-OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, "scaling.json")
+TWO_PHASE = "two-phase.json"
+OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, "scaling.json")
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -120,6 +123,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
+        root / "docs" / "howto" / "two-phase.md": two_phase_tables(folder / TWO_PHASE),
         root / "docs" / "scale.md": scale_tables(folder / SCALE),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}

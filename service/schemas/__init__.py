@@ -40,6 +40,7 @@ from lightretriever.service.schemas.facts import (
     Status,
 )
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
+from lightretriever.service.schemas.legs import TwoPhase
 from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, Problem
 from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
@@ -111,5 +112,6 @@ __all__ = [
     "Timings",
     "TokenCount",
     "TokenShares",
+    "TwoPhase",
     "Weights",
 ]

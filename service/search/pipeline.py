@@ -121,8 +121,8 @@ class Search:
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         found: dict[LegName, ScoredDocuments] = {}
-        among, until = self._among(), self._until(_LEGS_UNTIL)
-        outcomes = search_legs(self._parts, self._weights, query, self._plan.candidates, among, until)
+        plan, among, until = self._plan, self._among(), self._until(_LEGS_UNTIL)
+        outcomes = search_legs(self._parts, self._weights, query, plan.candidates, among, until, plan.phases)
         for name, outcome in outcomes.items():
             if outcome.reason is None:
                 found[name] = outcome.get()

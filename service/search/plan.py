@@ -20,8 +20,9 @@ from lightretriever.service.schemas import LegName, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters, read_filter
-from lightretriever.service.search.request import candidates_of, reranks
+from lightretriever.service.search.request import candidates_of, phases_of, reranks
 from lightretriever.service.search.rerank import RERANK, Reranker
+from lightretriever.service.search.two_phase import Phases, TwoPhaseSearch
 from lightretriever.service.settings import Settings
 
 __all__ = ["REQUESTS", "Parts", "Plan"]
@@ -33,8 +34,8 @@ REQUESTS: Final = "requests"
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, the
-    reranking model, if there is one, on a cluster the group that searches the legs in one trip, and the documents'
-    words, if they are indexed on this machine."""
+    reranking model, if there is one, on a cluster the group that searches the legs in one trip, and on this machine
+    the documents' words, if they are indexed, and the sparse leg's two phases."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -44,6 +45,7 @@ class Parts:
     reranker: Reranker | None
     group: LegGroup | None = None
     words: CorpusWords | None = None
+    two_phase: TwoPhaseSearch | None = None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
@@ -67,6 +69,7 @@ class Parts:
                     reranker=reranker,
                     group=backends.group,
                     words=backends.words,
+                    two_phase=TwoPhaseSearch(backends.legs["sparse"]) if backends.group is None else None,
                 )
             except BaseException:
                 backends.close()
@@ -126,7 +129,8 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
     from the arrival, the most hits times tokens to explain, the filter's condition as the backends read it, the
-    kinds of the declared fields, whether the reranking model is asked, and the task's thresholds of a match, if any."""
+    kinds of the declared fields, whether the reranking model is asked, the task's thresholds of a match, if any, and
+    the phases of the sparse leg, if it has two."""
 
     request: SearchRequest
     task: str
@@ -138,6 +142,7 @@ class Plan:
     kinds: Mapping[str, FieldKind]
     rerank: bool
     thresholds: MatchThresholds | None = None
+    phases: Phases | None = None
 
     @classmethod
     def of(
@@ -163,6 +168,7 @@ class Plan:
             kinds=manifest.fields,
             rerank=rerank and reranks(request),
             thresholds=manifest.tasks[task].match,
+            phases=phases_of(request, settings),
         )
 
     def legs(self) -> dict[LegName, float]:

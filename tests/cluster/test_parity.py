@@ -1,13 +1,16 @@
-"""The demo corpus on this machine and on a cluster: 200 queries, the first words of as many documents."""
+"""A part of the demo corpus on this machine and on a cluster: 200 queries, the first words of as many documents."""
 
 import os
 from collections.abc import Iterator
 from math import log2
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.backends.base import ScoredDocuments
 from lightretriever.service.observability.metrics import StageClock
@@ -19,15 +22,43 @@ from demo.demo import ARCHIVE, unpack
 from tests.support.cluster import connected, remove_indexes
 
 NAME = f"parity-{os.getpid()}"
+DOCUMENTS = 5000
 QUERIES = 200
 FOUND = 100
 
 
+def first_documents(whole: Bundle, path: Path) -> Bundle:
+    """Write a bundle of the first documents of another one, whose vectors, impacts and table it keeps."""
+    manifest, task = whole.manifest, whole.manifest.default_task
+    dense, sparse = whole.dense(), whole.sparse()
+    ordinals = np.arange(DOCUMENTS)
+    ids, documents = list(sparse.ids())[:DOCUMENTS], sparse.documents(ordinals)
+    batch = EncodedBatch(ids, documents, dense.vectors(ordinals), *sparse.rows(0, DOCUMENTS))
+    sparse.close()
+    rows = whole.table(task).rows(np.arange(manifest.vocab_size))
+    return write_bundle(
+        path,
+        name=manifest.name,
+        model=manifest.model,
+        corpus=manifest.corpus,
+        tokenizer_file=whole.path / manifest.tokenizer.file,
+        lowercase=manifest.tokenizer.lowercase,
+        tables={task: TableInput(manifest.tasks[task].instruction, rows)},
+        default_task=task,
+        documents=[batch],
+        dimension=manifest.dimension,
+        factory=manifest.dense.factory,
+        impacts=manifest.sparse.impacts,
+        words=manifest.sparse.words,
+        fields=manifest.fields,
+    )
+
+
 @pytest.fixture(scope="module")
 def engines(opensearch: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SearchEngine, SearchEngine]]:
-    folder = tmp_path_factory.mktemp("demo") / "bundle"
-    unpack(ARCHIVE, folder)
-    bundle = Bundle.open(folder)
+    folder = tmp_path_factory.mktemp("demo")
+    unpack(ARCHIVE, folder / "whole")
+    bundle = first_documents(Bundle.open(folder / "whole"), folder / "bundle")
     with connected(opensearch) as cluster:
         push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
     there = {"backend": "opensearch", "opensearch_url": opensearch, "opensearch_index": NAME}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -13,9 +12,6 @@ from lightretriever.service.errors import KINDS
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
 from pydantic import BaseModel
-
-# Filters within filters make schemathesis' strategies deep ones.
-sys.setrecursionlimit(max(sys.getrecursionlimit(), 5_000))
 
 # A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
 CONFIG = {

@@ -1,0 +1,25 @@
+"""Models of how a leg is searched."""
+
+from lightretriever.service.schemas.base import Model
+from pydantic import Field
+
+__all__ = ["TwoPhase"]
+
+
+class TwoPhase(Model):
+    """Search of the sparse leg in two phases: the tokens that can add most to a score find `depth` documents, and all
+    tokens score them. Scores are exact, but documents may be missing."""
+
+    share: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Share of the highest possible score that the first phase's tokens can make together: the fewest "
+        "that suffice. A token can add its weight times its largest impact. 1: all tokens, which misses nothing.",
+    )
+    depth: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of documents that the first phase finds, at least `candidates`. Null: twice as many as "
+        "`candidates`, up to the service's `max_candidates`.",
+    )
