@@ -105,8 +105,8 @@ def _bmp(source: Source, build: Row) -> Index:
 
 
 def _seismic_builds(documents: int) -> list[Row]:
-    whole = [{"n_postings": documents, "summary_energy": energy} for energy in (0.4, 0.6)]
-    return [{"n_postings": 3500, "summary_energy": 0.4}, *whole]
+    """The library's own defaults, and lists that are not cut, with longer summaries."""
+    return [{"n_postings": 3500, "summary_energy": 0.4}, {"n_postings": documents, "summary_energy": 0.6}]
 
 
 SPARSE: Final = {
