@@ -17,27 +17,26 @@ saturated              the load generator with `--connections` requests always i
 import argparse
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
-from typing import IO, Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import numpy as np
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.client.connection import LoadError, search_requests
 from lightretriever.loadtest.comparison.process import Server
+from lightretriever.loadtest.comparison.turns import Turns, Worker, in_turns
 from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
 from lightretriever.loadtest.results.record import commit, four_digits, latency, origin, typed, write_json
 from lightretriever.loadtest.results.tables import versions_tables
 
-__all__ = ["Plan", "Side", "Worker", "compare", "in_turns", "main", "ratios"]
+__all__ = ["Plan", "Side", "compare", "main", "ratios"]
 
 WORKER: Final = """
 import gc, importlib.metadata, json, platform, sys
@@ -124,59 +123,20 @@ class Side:
         """The version's `lightretriever`."""
         return self.python.with_name("lightretriever")
 
-
-class Worker:
-    """Searches in process, in the interpreter of a side. `facts` holds documents, dense index and versions."""
-
-    def __init__(self, side: Side) -> None:
-        """Open and warm up. Raises LoadError if the process ends; it writes its reason to stderr."""
-        self._name = side.name
-        self._process = subprocess.Popen(
-            [str(side.python), "-P", "-c", WORKER, str(side.bundle)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._input, self._output = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
-        self.facts = self._answer()
-
-    def search(self, texts: Sequence[str]) -> dict[str, list[float]]:
-        """Give seconds (n,) of `in_process`, `dense_alone`, `sparse_alone` for n texts. LoadError without an answer."""
-        self._input.write(json.dumps(list(texts)) + "\n")
-        self._input.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        line = self._output.readline()
-        if not line:
-            self.__exit__()
-            raise LoadError(f"The side {self._name} can't search; the reason is above.")
-        content: dict[str, Any] = json.loads(line)
-        return content
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+    def worker(self) -> Worker:
+        """Search in process, in the interpreter of the side. Facts: documents, dense index and versions. Answers for n
+        texts: seconds (n,) of `in_process`, `dense_alone` and `sparse_alone`. Raises LoadError as `Worker` does."""
+        return Worker(self.name, [str(self.python), "-P", "-c", WORKER, str(self.bundle)])
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The extent of a measurement: turns, questions per turn and side, seconds of a run over HTTP, connections to
-    saturate a server, and its worker processes. `warm_up` turns are not counted; in them Java compiles its hot code."""
+class Plan(Turns):
+    """The extent of a measurement: seconds of a run over HTTP, connections to saturate a server, and its worker
+    processes."""
 
-    turns: int = 10
-    warm_up: int = 10
-    questions: int = 100
     seconds: float = 1.0
     connections: int = 16
     workers: int = 1
-
-    def texts(self, texts: Sequence[str], turn: int) -> list[str]:
-        """Give the questions of a turn: different ones in every turn, the same for all sides."""
-        return list(islice(cycle(texts), turn * self.questions, (turn + 1) * self.questions))
 
 
 def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row]:
@@ -192,8 +152,8 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
         raise LoadError("httpx2 is not installed.", remedy="Run deploy/install/install dev.") from error
     rows: list[Row] = [{"name": side.name, "commit": commit(side.python.parent)} for side in sides]
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(side)) for side in sides]
-        turns = in_turns(len(sides), plan, lambda side, turn: workers[side].search(plan.texts(texts, turn)))
+        workers = [stack.enter_context(side.worker()) for side in sides]
+        turns = in_turns(len(sides), plan, lambda side, turn: workers[side].ask(plan.of(texts, turn)))
         for row, worker, found in zip(rows, workers, turns, strict=True):
             row |= worker.facts | _quantiles(found)
             slower = max(row["dense_alone_p50_ms"], row["sparse_alone_p50_ms"])
@@ -209,21 +169,9 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
     return rows
 
 
-def in_turns(sides: int, plan: Plan, work: Callable[[int, int], Row]) -> list[list[Row]]:
-    """Run the work for every side and turn, with another side first in every turn."""
-    found: list[list[Row]] = [[] for _ in range(sides)]
-    for turn in range(plan.warm_up + plan.turns):
-        for place in range(sides):
-            side = (turn + place) % sides
-            row = work(side, turn)
-            if turn >= plan.warm_up:
-                found[side].append(row)
-    return found
-
-
 def _over_http(server: Server, plan: Plan, httpx: Any, texts: Sequence[str], turn: int) -> Row:
     """Run one turn over HTTP: seconds (n,) of `httpx`, ms of the rest, processor time per request, memory in MiB."""
-    asked = plan.texts(texts, turn)
+    asked = plan.of(texts, turn)
     seconds = []
     with httpx.Client(base_url=server.url) as client:
         for text in asked:

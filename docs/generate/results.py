@@ -7,7 +7,7 @@
 |---|---|---|
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
 | docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
-| docs/speed.md | versions compared, goals, stages, systems under load | versions.json, speed.json, both load.json |
+| docs/speed.md | versions compared, goals, stages, libraries, load | versions.json, speed.json, both load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
+from lightretriever.loadtest.results.library_tables import library_tables
 from lightretriever.loadtest.results.record import GOALS, Goals, goal_table
 from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
@@ -119,6 +120,7 @@ def outputs(root: Path) -> dict[Path, str]:
             "## Figures\n",
             *measured(folder / SPEED, GOALS),
             *speed_tables(folder / SPEED),
+            *library_tables(folder / SPEED),
             *under_load(folder / LOAD, "results/load.md", "Systems under load"),
             *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
         ],

@@ -7,24 +7,25 @@ from pathlib import Path
 import pytest
 from lightretriever.loadtest import versions
 from lightretriever.loadtest.client.connection import LoadError
+from lightretriever.loadtest.comparison.turns import in_turns
 from lightretriever.loadtest.results.tables import FIGURES
-from lightretriever.loadtest.versions import Plan, Side, Worker, compare, ratios
+from lightretriever.loadtest.versions import Plan, Side, compare, ratios
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]
 
 
 def test_a_worker_times_every_question(tiny_path: Path) -> None:
-    with Worker(Side.of("here", sys.executable, str(tiny_path))) as worker:
+    with Side.of("here", sys.executable, str(tiny_path)).worker() as worker:
         assert worker.facts["documents"] == 120
         assert set(worker.facts["versions"]) == {"pyserini", "faiss", "python"}
         for texts in (QUERIES, QUERIES[:1]):
-            found = worker.search(texts)
+            found = worker.ask(texts)
             assert set(found) == {"in_process", "dense_alone", "sparse_alone"}
             for seconds in found.values():
                 assert len(seconds) == len(texts)
                 assert min(seconds) > 0
         with pytest.raises(LoadError, match="The side here can't search"):
-            worker.search([""])  # which has no token
+            worker.ask([""])  # which has no token
 
 
 def test_sides_take_turns(tiny_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_sides_take_turns(tiny_path: Path) -> None:
         turns.append((side, turn))
         return {"side": side, "turn": turn}
 
-    found = versions.in_turns(2, plan, work)
+    found = in_turns(2, plan, work)
     assert turns == [(0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)]
     # The first turn warms up.
     assert found == [[{"side": side, "turn": turn} for turn in (1, 2, 3)] for side in (0, 1)]
@@ -43,7 +44,7 @@ def test_sides_take_turns(tiny_path: Path) -> None:
 def test_every_turn_has_questions_of_its_own() -> None:
     texts = [str(number) for number in range(7)]
     plan = Plan(questions=3)
-    assert [plan.texts(texts, turn) for turn in range(3)] == [["0", "1", "2"], ["3", "4", "5"], ["6", "0", "1"]]
+    assert [plan.of(texts, turn) for turn in range(3)] == [["0", "1", "2"], ["3", "4", "5"], ["6", "0", "1"]]
 
 
 def test_ratios_refer_to_the_first_side() -> None:

@@ -1,0 +1,120 @@
+"""What every library in the comparison is made of, and what it answers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.servers.bundle_documents import built
+from lightretriever.service.errors import NoDirectionError, NoTokensError
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import QueryEncoder
+
+__all__ = ["DEPTH", "Index", "Library", "Query", "Source", "encode"]
+
+Row = dict[str, Any]
+DEPTH: Final = 100
+"""Documents that a search asks for."""
+_CHUNK: Final = 16_384
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query as the service encodes it: terms (t,) int32, weights (t,) float32, dense (D,) float32."""
+
+    text: str
+    terms: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """Read what `row` gave."""
+        weights, dense = (np.array(row[name], np.float32) for name in ("weights", "dense"))
+        return cls(row["text"], np.array(row["terms"], np.int32), weights, dense)
+
+    def row(self) -> Row:
+        """Give it as JSON can hold it; `of` reads the same bits."""
+        return {"text": self.text} | {name: getattr(self, name).tolist() for name in ("terms", "weights", "dense")}
+
+
+def encode(bundle: Bundle, texts: Sequence[str]) -> list[Query]:
+    """Encode texts as the service does, without those that have no token in one of the legs."""
+    task, own = bundle.manifest.default_task, bundle.sparse_tokenizer()
+    encoder = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf(), sparse_tokenizer=own)
+    found = []
+    for text in texts:
+        try:
+            one = encoder.encode(text, task, StageClock())
+        except (NoTokensError, NoDirectionError):
+            continue
+        if one.dense is not None and one.terms.size:
+            found.append(Query(text, one.terms, one.weights, one.dense))
+    return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """The bundle, the folder for other libraries' indexes, and texts of queries to lay out a dense index by."""
+
+    bundle: Bundle
+    work: Path
+    layout: Sequence[str] = ()
+
+    def impacts(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Give the impacts of all documents in parts of n: indptr (n + 1,), terms (nnz,) and impacts (nnz,)."""
+        with self.bundle.sparse() as index:
+            for first in range(0, index.count, _CHUNK):
+                yield index.rows(first, min(first + _CHUNK, index.count))
+
+    def vectors(self) -> npt.NDArray[np.float32]:
+        """Give the documents' vectors, (N, D), memory-mapped: as the bundle's dense index holds them, of length 1."""
+
+        def write(folder: Path) -> None:
+            dense = self.bundle.dense()
+            rows = np.lib.format.open_memmap(folder / "vectors", "w+", np.float32, (dense.count, dense.dimension))
+            for first in range(0, dense.count, _CHUNK):
+                part = np.arange(first, min(first + _CHUNK, dense.count))
+                found = dense.vectors(part)
+                rows[part] = found / np.linalg.norm(found, axis=1, keepdims=True)
+
+        vectors: npt.NDArray[np.float32] = np.load(self.built("vectors", write) / "vectors", mmap_mode="r")
+        return vectors
+
+    def built(self, kind: str, write: Callable[[Path], object]) -> Path:
+        """Give the folder of this kind for this bundle; if it is missing, make it, with what `write` puts into it."""
+
+        def build(folder: Path) -> None:
+            folder.mkdir()
+            write(folder)
+
+        return built(self.work, self.bundle, kind, build)
+
+
+@dataclass(frozen=True)
+class Index:
+    """An open index of the bundle's documents, searched on one thread. A document's number is its ordinal."""
+
+    search: Callable[[Any], Any]
+    """Search for the best 100 documents for a prepared query."""
+    prepare: Callable[[Query], Any] = lambda query: query
+    """Give a query in the library's own form."""
+    numbers: Callable[[Any], list[int]] = lambda answer: np.asarray(answer).tolist()
+    """Give the numbers of what `search` found, best first."""
+    settings: Sequence[Row] = ({},)
+    """Settings of a search to choose from."""
+    set: Callable[[Row], object] = lambda setting: None
+    """Search with one of `settings` from now on."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library: the distribution that has it, what opens its index, and builds it before if it is missing, and the
+    settings of indexes to choose from, for a number of documents."""
+
+    package: str
+    open: Callable[[Source, Row], Index]
+    builds: Callable[[int], Sequence[Row]] = lambda documents: [{}]
