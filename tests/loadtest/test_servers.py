@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 from urllib.error import HTTPError
@@ -17,7 +16,7 @@ from lightretriever.loadtest.client.connection import LoadError, search_requests
 from lightretriever.loadtest.comparison.process import Server, finish, python
 from lightretriever.loadtest.comparison.systems import NAMES, Given, LeftOut, System, systems
 from lightretriever.loadtest.generator import open_loop, run_loop
-from lightretriever.loadtest.servers.bundle_documents import read_postings, stored_documents, word_index
+from lightretriever.loadtest.servers.bundle_documents import read_rows, stored_documents, word_index
 from lightretriever.loadtest.servers.model import open_engine
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -180,18 +179,14 @@ def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, word
         assert words.ids() == index.ids()
         raw = list(stored_documents(index))
         assert [json.loads(one)["_id"] for one in raw] == index.ids()
-        indptr, terms, impacts = read_postings(index, tiny_bundle.manifest.vocab_size)
-        assert indptr.shape == (index.count + 1,)
-        assert indptr[-1] == len(terms) == len(impacts)
-        query = np.array([terms[0], terms[-1], terms[indptr[5]]])
-        ordinals, scores = index.search(query, np.array([1.0, 2.0, 3.0], np.float32), index.count)
-        matrix = np.zeros((index.count, tiny_bundle.manifest.vocab_size), np.float32)
-        matrix[np.repeat(np.arange(index.count), np.diff(indptr)), terms] = impacts
-        expected = matrix[:, query] @ np.array([1.0, 2.0, 3.0], np.float32)
-        np.testing.assert_allclose(expected[ordinals], scores)
-        assert np.count_nonzero(expected) == len(ordinals)
-        for start, end in pairwise(indptr.tolist()):
-            assert (np.diff(terms[start:end]) > 0).all()
+        indptr, terms, impacts = index.rows(0, index.count)
+        vectors = tiny_bundle.dense().vectors(np.arange(index.count))
+        for number, (ordinal, dense, sparse, document) in enumerate(read_rows(tiny_bundle)):
+            own = slice(indptr[number], indptr[number + 1])
+            assert (ordinal, document) == (number, raw[number])
+            assert dense == vectors[number].tolist()
+            assert sparse == dict(zip(terms[own].tolist(), impacts[own].tolist(), strict=True))
+        assert number == index.count - 1
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
