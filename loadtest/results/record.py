@@ -41,7 +41,8 @@ Goals = Mapping[str, tuple[str, str]]
 GOALS: Final[Goals] = {
     "encode_query_us": ("encode one query, tokenisation included", "p50 ≤ 20, p99 ≤ 60"),
     "encode_65536_s": ("tokenise and encode 65,536 queries", "≤ 0.3"),
-    "encode_vs_llm": ("encode against the whole LLM on the same CPU", "≥ 10,000"),
+    "encode_vs_llm": ("encode against the whole LLM on the same CPU, both with tokenising", "≥ 10,000"),
+    "encode_alone_vs_llm": ("the same without tokenising, as in the paper", "≥ 2,500"),
     "dense_qps_per_core": ("dense leg at recall@100 ≥ 0.95 of exact", "≥ 2,300"),
     "sparse_vs_bm25": (
         "sparse leg against BM25 in Lucene on the same documents, exact top 100",

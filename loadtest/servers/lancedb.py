@@ -17,7 +17,7 @@ from typing import Any, Final
 import lancedb
 import orjson
 import pyarrow as pa
-from lancedb.index import HnswSq
+from lancedb.index import FTS, HnswSq
 from lancedb.query import MatchQuery
 from lancedb.rerankers import RRFReranker
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -41,7 +41,7 @@ def build_table(bundle: Bundle, path: Path) -> None:
     while batch := [_record(row) for row in islice(rows, _BATCH)]:
         table.add(batch)
     table.optimize()
-    table.create_fts_index("words")
+    table.create_index("words", config=FTS())
     table.create_index("vector", config=HnswSq(distance_type="dot", m=32, ef_construction=200))
 
 

@@ -24,13 +24,12 @@ from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, con
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.cluster.queries import dense_search, sparse_search
 from lightretriever.loadtest.client.connection import LoadError
+from lightretriever.loadtest.comparison.systems import OPENSEARCH_HOME
 from lightretriever.loadtest.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, built, hit, vectors_of
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
 
-__all__ = ["HOME", "build_index", "main", "opened"]
+__all__ = ["build_index", "main", "opened"]
 
-HOME: Final = "OPENSEARCH_HOME"
-"""Environment variable that names the kit's folder."""
 _NAME: Final = "documents"
 _HEAP_MB: Final = "1024"
 _TIMEOUT_S: Final = 600
@@ -74,8 +73,8 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
 @contextmanager
 def _node(path: Path) -> Iterator[Cluster]:
     """Run a node over the folder `path`, and give a connection. Raises LoadError without the kit, or its output."""
-    if not (home := os.environ.get(HOME)):
-        raise LoadError(f"{HOME} is not set.", remedy="Let it name a folder with bin/cluster.")
+    if not (home := os.environ.get(OPENSEARCH_HOME)):
+        raise LoadError(f"{OPENSEARCH_HOME} is not set.", remedy="Let it name a folder with bin/cluster.")
     program = str(Path(home, "bin", "cluster"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1] % 30_000 + 20_000  # the node takes the one a hundred above, too

@@ -9,7 +9,7 @@ with a primary key; reciprocal rank fusion merges the rankings. The documents co
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -110,7 +110,7 @@ def _instance(path: Path) -> Iterator[Mapping[str, Any]]:
         instance.close()
 
 
-def _literal(vector: list[float] | dict[int, float]) -> str:
+def _literal(vector: Collection[float]) -> str:
     """Write a vector in the engine's SQL: `[0.5,0.25]`, `{7:1.5,9:2.0}`."""
     return orjson.dumps(vector, option=orjson.OPT_NON_STR_KEYS).decode().replace('"', "")
 

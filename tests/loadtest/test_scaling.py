@@ -21,6 +21,7 @@ def made_up(documents: int, dimension: int = 64) -> dict[str, Any]:
         "documents": documents,
         "dimension": dimension,
         "top_k": 128,
+        "accelerated": False,
         "factory": "SQ8",
         "bytes": {"dense": dimension * documents, "lucene": 2**20 + 500 * documents, "other": 7},
         "stages": {**stages, "sparse": {"p50": documents / 1e5, "p99": 9.0}},
