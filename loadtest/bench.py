@@ -52,6 +52,7 @@ def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...])
     described: list[dict[str, Any]] = []
     # Every connection of the generator may wait, so that slow systems are measured, not refused.
     settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{plan.limit_s * 1e3:.0f}", "LIGHTRETRIEVER_MAX_WAITING": "256"}
+    settings["LANCEDB_LOG"] = "error"  # else it writes two warnings a query
     with ExitStack() as stack:
         running = []
         for system in systems(given, only):

@@ -114,7 +114,8 @@ def _all(given: Given) -> Iterator[System]:
     what = "BM25 over the words of the same documents in Lucene, behind a thin route of the same HTTP server"
     yield _other("bm25", "BM25 (Lucene)", what, given)
     what = "one node over the same dense and sparse vectors, its own hybrid search by RRF, queries by our encoder"
-    yield _other("opensearch", "OpenSearch", f"{what}, behind a thin route", given)
+    what += ", behind a thin route, whose memory and processor time alone are counted"
+    yield _other("opensearch", "OpenSearch", what, given)
     what = "seekdb over the same dense and sparse vectors, queries by our encoder, behind a thin route"
     yield _other("seekdb", "seekdb", what, given)
     what = "its own hybrid search by RRF over the same dense and sparse vectors, queries by our encoder"

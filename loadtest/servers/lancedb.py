@@ -62,7 +62,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
     def search(query: str, k: int) -> Hits:
         asked = table.search(query_type="hybrid", vector_column_name="vector", fts_columns="words")
         asked = asked.vector(encode(query)[0]).text(MatchQuery(query, "words")).ef(_EFFORT)
-        found = asked.limit(k).rerank(fusion).select(["raw", "_distance", "_score"]).to_list()
+        found = asked.limit(k).rerank(fusion).select(["raw"]).to_list()
         return [hit(rank, one["_relevance_score"], one["raw"]) for rank, one in enumerate(found, start=1)]
 
     yield search
