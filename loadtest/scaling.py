@@ -79,8 +79,8 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
 
 
 def growth_rows(bundles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Derive rows of `speed.json`: one for each bundle, and for each kind the slope of p50, and of the files' bytes,
-    over the documents, in log-log."""
+    """Derive rows of `speed.json`: one for each bundle, and for each kind the slope of p50, and of the bytes of
+    both libraries' files, over the documents, in log-log."""
     rows: list[dict[str, Any]] = []
     for kind in ("default", "accelerated"):
         own = sorted((one for one in bundles if one["accelerated"] == (kind == "accelerated")), key=_documents)
@@ -109,7 +109,7 @@ def _p50(one: Mapping[str, Any]) -> float:
 
 
 def _bytes(one: Mapping[str, Any]) -> int:
-    return sum(one["bytes"].values())
+    return int(one["bytes"]["dense"] + one["bytes"]["lucene"])
 
 
 def _cut(words: Sequence[str], length: int, count: int) -> list[str]:

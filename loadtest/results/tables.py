@@ -116,7 +116,7 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
         lambda row: (row[name] for name in ("p50", "p99", "ready_s", "private_mb", "second_mb")),
     ),
     (
-        "Growth exponents: of p50 and files with the number of documents, by least squares in log-log",
+        "Growth exponents: of p50 and of Faiss's and Lucene's files with the documents, by least squares in log-log",
         "growth_slope",
         ("p50", "bytes"),
         lambda row: (row[name] for name in ("value", "bytes")),
