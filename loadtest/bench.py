@@ -10,11 +10,11 @@ OUTPUT/speed.json, and from both OUTPUT/load.md. Lists a system that can't be me
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
@@ -22,15 +22,29 @@ from lightretriever.artifacts.evaluation.quality import typed_command
 from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.client.counters import median_of
-from lightretriever.loadtest.comparison.measure import Plan, Running, measure
+from lightretriever.loadtest.comparison.measure import CONCURRENCIES, FRACTIONS, Plan, Running, measure
+from lightretriever.loadtest.comparison.overlap import ExactAnswers
 from lightretriever.loadtest.comparison.process import Server, finish
 from lightretriever.loadtest.comparison.service_costs import processes, start_times
-from lightretriever.loadtest.comparison.systems import LLM, NAMES, OURS, PROCESSES, Given, LeftOut, System, systems
+from lightretriever.loadtest.comparison.systems import (
+    ACCELERATED,
+    LLM,
+    NAMES,
+    OURS,
+    PEERS,
+    PROCESSES,
+    Given,
+    LeftOut,
+    System,
+    systems,
+)
 from lightretriever.loadtest.generator import read_texts
-from lightretriever.loadtest.results.record import origin, record, typed, write_json
+from lightretriever.loadtest.results.record import four_digits, origin, record, typed, write_json
 from lightretriever.loadtest.results.report import write_report
 
 __all__ = ["goal_rows", "main"]
+
+T = TypeVar("T", int, float)
 
 
 def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...]) -> dict[str, Any]:
@@ -38,6 +52,7 @@ def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...])
     described: list[dict[str, Any]] = []
     # Every connection of the generator may wait, so that slow systems are measured, not refused.
     settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{plan.limit_s * 1e3:.0f}", "LIGHTRETRIEVER_MAX_WAITING": "256"}
+    settings["LANCEDB_LOG"] = "error"  # else it writes two warnings a query
     with ExitStack() as stack:
         running = []
         for system in systems(given, only):
@@ -51,7 +66,8 @@ def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...])
             described.append(what | {"command": command, "ready_s": round(started.server.ready_s, 2)})
         if not running:
             raise LoadError("No system could be started.", remedy="; ".join(one["left_out"] for one in described))
-        measured = measure(running, queries, plan)
+        exact = ExactAnswers.of(Bundle.open(given.bundle), queries[: plan.compared], plan.k)
+        measured = measure(running, queries, plan, exact)
     return {"systems": described, **measured}
 
 
@@ -82,12 +98,34 @@ def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
         if highest.get(LLM):
             ratio = {"value": round(ours[best] / highest[LLM], 1), "llm_qps": round(highest[LLM], 2)}
             rows.append({"key": "qps_vs_llm", "unit": "times", **ratio, "model": load["model"], **qps})
+    rows += peer_rows(load, facts)
     own = load.get("own")
     if own:
         times = [{"s": seconds} for seconds in own["ready_s"]]
         rows.append({"key": "ready_s", "unit": "s", "value": median_of(times, "s"), "runs": own["ready_s"], **facts})
         second = own["processes"][1]
         rows.append({"key": "second_process_mb", "unit": "MiB", "value": second["added_pss"], **second, **facts})
+    return rows
+
+
+def peer_rows(load: dict[str, Any], facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Derive a row for each peer: requests/s of the service, and of the accelerated one, divided by the peer's, p99 at
+    half load of the peer divided by theirs, and each one's overlap with exact answers."""
+    highest, rows = load["saturated"], []
+    half = {
+        name: median_of([row for row in load["open"] if (row["system"], row["of"]) == (name, 0.5)], "p99_ms")
+        for name in highest
+    }
+    for name in (name for name in PEERS if highest.get(name) and OURS in highest):
+        label = next(one["label"] for one in load["systems"] if one["name"] == name)
+        row: dict[str, Any] = {"key": "peers", "setting": label, "unit": "times"}
+        for ours, ratio, latency in ((OURS, "value", "p99"), (ACCELERATED, "accelerated", "accelerated_p99")):
+            if ours in highest:
+                row[ratio] = four_digits(highest[ours] / highest[name])
+                if (own := half[ours]) and (theirs := half[name]):
+                    row[latency] = four_digits(theirs / own)
+        overlaps = {"overlap": load["overlap"][name], "our_overlap": load["overlap"][OURS]}
+        rows.append({**row, **overlaps, "peer_qps": four_digits(highest[name]), **facts})
     return rows
 
 
@@ -111,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
     queries = read_texts(given.queries, given.seed)
     manifest = Bundle.open(given.bundle).manifest
-    plan = Plan(given.seconds, given.rounds, given.limit_s)
+    loads = (_numbers(given.concurrencies, int), _numbers(given.fractions, float))
+    plan = Plan(given.seconds, given.rounds, given.limit_s, 10, *loads, given.compared)
     compared = Given(**{field.name: getattr(given, field.name) for field in fields(Given)})
     about = origin() | {
         "command": command,
@@ -127,6 +166,10 @@ def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
     return load
 
 
+def _numbers(text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    return tuple(map(kind, text.split(",")))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Compare the service with other systems under load.")
     parser.add_argument("bundle", type=Path)
@@ -140,9 +183,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--biencoder", help="a folder of sentence-transformers")
     parser.add_argument("--biencoder-bundle", type=Path, help="the bundle that it read the documents of")
     parser.add_argument("--static-bundle", type=Path, help="a bundle of static embeddings with BM25 impacts")
+    parser.add_argument("--accelerated-bundle", type=Path, help="a bundle of the same documents with index.accelerate")
     parser.add_argument("--systems", default=",".join(NAMES), help="which systems, separated by commas (all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of every run (10)")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")
+    many, parts = (",".join(map(str, values)) for values in (CONCURRENCIES, FRACTIONS))
+    parser.add_argument("--concurrencies", default=many, help=f"requests under way in closed loops ({many})")
+    parser.add_argument("--fractions", default=parts, help=f"rates of open loops, of the highest throughput ({parts})")
+    parser.add_argument("--compared", type=int, default=100, help="queries whose answers are compared (100)")
     parser.add_argument("--limit-s", type=float, default=30.0, help="longest wait for an answer (30)")
     parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
     return parser

@@ -4,7 +4,8 @@
 
 RECIPE is the recipe of an existing bundle. The program fits a model to its encoded documents, in the work directory.
 Tokenizer, token tables and IDF of the new bundle are those of the real one. A thousand of `--queries`, spread over
-them, lay out the dense index, as a recipe's queries would.
+them, lay out the dense index, as a recipe's queries would. `--accelerated FOLDER` writes the same bundle with posting
+lists of the compiled backend, too; both share their other files by hard links.
 
 The model consists of neighbourhoods: every fitted document with its nearest ones, k in total. A synthetic document is
 drawn near a fitted one, from one of the neighbourhoods that contain it. Within a neighbourhood, a document's share p_j
@@ -31,14 +32,16 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import CorpusInfo
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
-__all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
+__all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample", "without_accelerator"]
 
 _NEIGHBOURS: Final = 30  # with fewer, samples lie in too few directions; with more, between subjects
 _BATCH: Final = 1024
@@ -166,7 +169,14 @@ def read_sample(recipe: Recipe) -> Sample:
 
 
 def make_bundle(
-    source: Bundle, corpus: SyntheticCorpus, documents: int, output: Path, factory: str | None, queries: Sequence[str]
+    source: Bundle,
+    corpus: SyntheticCorpus,
+    documents: int,
+    output: Path,
+    factory: str | None,
+    queries: Sequence[str],
+    *,
+    accelerate: bool = False,
 ) -> Bundle:
     """Write `documents` synthetic documents as a bundle, all else as in `source`. Errors as in `write_bundle`."""
     manifest = source.manifest
@@ -193,8 +203,23 @@ def make_bundle(
         if manifest.sparse.tokenizer is None
         else source.path / manifest.sparse.tokenizer.file,
         weights=manifest.fusion,
+        words=manifest.sparse.words,
+        accelerate=accelerate,
         queries=queries,
     )
+
+
+def without_accelerator(bundle: Bundle, output: Path) -> Bundle:
+    """Write a bundle again, by hard links, as one whose sparse leg Lucene searches: the posting lists of the compiled
+    backend, which the Lucene index asks for, stay in it unused."""
+    manifest = bundle.manifest
+    sparse = manifest.sparse.model_copy(update={"accelerate": False})
+    with new_folder(output, overwrite=False, marker=MANIFEST_FILE) as folder:
+        for name in manifest.files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).hardlink_to(bundle.path / name)
+        (folder / MANIFEST_FILE).write_bytes(manifest.model_copy(update={"sparse": sparse}).to_bytes())
+    return Bundle.open(output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,7 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         corpus = SyntheticCorpus(sample, seed=given.seed)
         print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
         texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
-        bundle = make_bundle(source, corpus, given.documents, given.output, given.factory, texts)
+        first = given.accelerated or given.output
+        accelerate = given.accelerated is not None
+        bundle = make_bundle(source, corpus, given.documents, first, given.factory, texts, accelerate=accelerate)
+        if accelerate:
+            bundle = without_accelerator(bundle, given.output)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -220,6 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="the bundle to write")
     parser.add_argument("--documents", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--accelerated", type=Path, help="write it with lists of the compiled backend here, too")
     parser.add_argument("--factory", help="Faiss factory string (by size)")
     parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lays out the dense index")
     return parser

@@ -5,27 +5,30 @@
 
 The bundles are those of `loadtest.make_corpus` at several sizes, and real ones cut to other dimensions and terms. Each
 is measured in process, one query after the other, and as a service: start with its files out of the page cache, first
-queries, memory of one and of two processes. `--docs` writes the tables, extrapolated to 10 and 100 million documents,
-between two marks of that page.
+queries, memory of one and of two processes. `--speed` records the growth of a series of bundles that differ only in
+size, and in whether they have posting lists of the compiled backend. `--docs` writes the tables, extrapolated to 10 and
+100 million documents, between two marks of that page.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
+import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import stoppable
+from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.loadtest.comparison.process import Server
 from lightretriever.loadtest.comparison.service_costs import processes, serve_command
 from lightretriever.loadtest.generator import read_texts
-from lightretriever.loadtest.results.record import latency, origin, typed, write_json
+from lightretriever.loadtest.results.record import four_digits, latency, origin, record, typed, write_json
 from lightretriever.loadtest.results.scaling_tables import write_tables
 from lightretriever.loadtest.stages import measure
 from lightretriever.service.execution.memory import freeze_gc
@@ -33,7 +36,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-__all__ = ["LENGTHS", "SIZES", "cold_start", "main", "measure_bundle"]
+__all__ = ["LENGTHS", "SIZES", "cold_start", "growth_rows", "main", "measure_bundle"]
 
 SIZES: Final = ((1, 100), (10, 100), (100, 100), (10, 10), (10, 1000), (1000, 1000))
 """k and candidates of a search."""
@@ -46,6 +49,8 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
     """Measure one bundle; times in milliseconds, sizes in bytes, memory in MiB."""
     manifest, asked = bundle.manifest, queries[:count]
     sizes = {name: info.bytes for name, info in manifest.files.items()}
+    lists = sizes.pop(f"{manifest.sparse.directory}/{IMPACTS_FILE}", 0)
+    sizes["lists"] = lists if manifest.sparse.accelerate else 0  # else they lie there unused
     lucene = sum(size for name, size in sizes.items() if name.startswith(f"{manifest.sparse.directory}/"))
     dense = sizes[manifest.dense.file]
     cold, memory = cold_start(bundle, queries), processes(bundle.path, queries, seconds)
@@ -63,6 +68,7 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
         "dimension": manifest.dimension,
         "top_k": manifest.sparse.top_k,
         "factory": manifest.dense.factory,
+        "accelerated": manifest.sparse.accelerate,
         "bytes": {"dense": dense, "lucene": lucene, "other": sum(sizes.values()) - dense - lucene},
         "cold": cold,
         "processes": memory,
@@ -70,6 +76,40 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
         "sizes": by_size,
         "lengths": by_length,
     }
+
+
+def growth_rows(bundles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Derive rows of `speed.json`: one for each bundle, and for each kind the slope of p50, and of the bytes of
+    both libraries' files, over the documents, in log-log."""
+    rows: list[dict[str, Any]] = []
+    for kind in ("default", "accelerated"):
+        own = sorted((one for one in bundles if one["accelerated"] == (kind == "accelerated")), key=_documents)
+        for one in own:
+            memory = {"private_mb": one["processes"][-1]["private"], "second_mb": one["processes"][-1]["added_pss"]}
+            facts = {"setting": f"{one['documents']:,} documents, {kind}", "unit": "ms", "documents": one["documents"]}
+            times = {**one["stages"]["search"], "ready_s": one["cold"]["ready_s"], **memory}
+            rows.append({"key": "growth", **facts, **times, "factory": one["factory"]})
+        if len(own) > 1:
+            slopes = [_slope(own, value) for value in (_p50, _bytes)]
+            rows.append({"key": "growth_slope", "setting": kind, "unit": "", "value": slopes[0], "bytes": slopes[1]})
+    return rows
+
+
+def _slope(bundles: Sequence[Mapping[str, Any]], value: Callable[[Mapping[str, Any]], float]) -> float:
+    sizes, values = ([of(one) for one in bundles] for of in (_documents, value))
+    return four_digits(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def _documents(one: Mapping[str, Any]) -> int:
+    return int(one["documents"])
+
+
+def _p50(one: Mapping[str, Any]) -> float:
+    return float(one["stages"]["search"]["p50"])
+
+
+def _bytes(one: Mapping[str, Any]) -> int:
+    return int(one["bytes"]["dense"] + one["bytes"]["lucene"])
 
 
 def _cut(words: Sequence[str], length: int, count: int) -> list[str]:
@@ -115,6 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.bundles:
             _measure_all(given, typed("scaling", arguments))
+        if given.speed is not None:
+            content = json.loads(given.results.read_text(encoding="utf-8"))
+            record(given.speed, growth_rows(content["bundles"]), content["command"], whole=("growth", "growth_slope"))
         if given.docs is not None:
             write_tables(given.results, given.docs)
     except LightRetrieverError as error:
@@ -125,12 +168,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure_all(given: argparse.Namespace, command: str) -> None:
     queries = read_texts(given.queries, given.seed)
-    results = []
+    asked = {"name": given.queries.name, "count": min(given.count, len(queries))}
+    before = json.loads(given.results.read_text(encoding="utf-8"))["bundles"] if given.further else []
+    found = {(one["name"], one.get("accelerated", False)): one for one in before}
     for bundle in [Bundle.open(path) for path in given.bundles]:
         print(f"measuring {bundle.path}", file=sys.stderr)
-        results.append(measure_bundle(bundle, queries, given.count, given.seconds))
-    asked = {"name": given.queries.name, "count": min(given.count, len(queries))}
-    write_json(given.results, origin() | {"command": command, "queries": asked, "bundles": results})
+        one = measure_bundle(bundle, queries, given.count, given.seconds)
+        found[one["name"], one["accelerated"]] = one
+    content = {"command": command, "queries": asked, "bundles": list(found.values())}
+    write_json(given.results, origin() | content)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,6 +184,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("bundles", type=Path, nargs="*", help="bundles to measure; none: only write the tables")
     parser.add_argument("--queries", type=Path, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--results", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--further", action="store_true", help="keep the file's other bundles")
+    parser.add_argument("--speed", type=Path, help="JSON file to record the growth in, such as docs/results/speed.json")
     parser.add_argument("--docs", type=Path, help="Markdown page to write the tables into")
     parser.add_argument("--count", type=int, default=1000, help="queries per measurement (1000)")
     parser.add_argument("--seconds", type=float, default=5.0, help="searches before memory is read (5)")

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from lightretriever.loadtest.client.connection import search_requests
 from lightretriever.loadtest.client.counters import median_of
+from lightretriever.loadtest.comparison.overlap import ExactAnswers, overlap
 from lightretriever.loadtest.comparison.process import Server
-from lightretriever.loadtest.comparison.systems import System
+from lightretriever.loadtest.comparison.systems import PEERS, System
 from lightretriever.loadtest.generator import closed_loop, open_loop, run_loop
+from lightretriever.loadtest.results.record import four_digits
 
 __all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated"]
 
@@ -24,7 +26,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """The extent of a measurement: seconds of a run, rounds, the time limit of a request in seconds, hits."""
+    """The extent of a measurement: seconds of a run, rounds, the time limit of a request in seconds, hits, loads, and
+    queries whose answers are compared."""
 
     seconds: float = 10.0
     rounds: int = 3
@@ -32,6 +35,7 @@ class Plan:
     k: int = 10
     concurrencies: tuple[int, ...] = CONCURRENCIES
     fractions: tuple[float, ...] = FRACTIONS
+    compared: int = 100
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,18 @@ class Running:
     server: Server
 
 
-def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan) -> dict[str, Any]:
+def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, exact: ExactAnswers) -> dict[str, Any]:
     """Closed loops, and open loops up to beyond each system's saturation, in rounds over all systems.
 
-    Gives `closed` and `open` rows, each with `system` and `round`, `saturated` (answers a second by system) and
-    `memory_mb` at the end.
+    Gives `closed` and `open` rows, each with `system` and `round`, `saturated` (answers a second by system),
+    `memory_mb` at the end, and `overlap` of each system's answers with the exact ones.
     """
+    shares = {
+        one.system.name: four_digits(
+            overlap(one.server.url, exact.queries, exact.rrf if one.system.name in PEERS else exact.default)
+        )
+        for one in running
+    }
     asked = {one.system.name: search_requests(one.server.url, queries, plan.k) for one in running}
     closed = [
         _closed(one, _from(asked[one.system.name], turn, number, plan), plan, connections) | {"round": turn}
@@ -65,7 +75,7 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan) -> d
         if highest[one.system.name]
     ]
     memory = {one.system.name: one.server.memory_mb() for one in running}
-    return {"closed": closed, "open": opened, "saturated": highest, "memory_mb": memory}
+    return {"closed": closed, "open": opened, "saturated": highest, "memory_mb": memory, "overlap": shares}
 
 
 def _from(requests: list[bytes], turn: int, number: int, plan: Plan) -> list[bytes]:

@@ -1,5 +1,6 @@
 """The compared systems: their descriptions, start commands and requirements."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -11,12 +12,38 @@ from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.comparison.process import python
 
-__all__ = ["LLM", "NAMES", "OURS", "PROCESSES", "Given", "LeftOut", "System", "systems"]
+__all__ = [
+    "ACCELERATED",
+    "LLM",
+    "NAMES",
+    "OPENSEARCH_HOME",
+    "OURS",
+    "PEERS",
+    "PROCESSES",
+    "Given",
+    "LeftOut",
+    "System",
+    "systems",
+]
 
+OPENSEARCH_HOME: Final = "OPENSEARCH_HOME"
+"""Environment variable that names the folder of an OpenSearch with `bin/cluster`, which starts and stops a node."""
 OURS: Final = "lightretriever"
 PROCESSES: Final = "processes"
+ACCELERATED: Final = "accelerated"
 LLM: Final = "llm"
-NAMES: Final = (OURS, PROCESSES, LLM, "biencoder", "bm25", "static", "seekdb")
+PEERS: Final = ("bm25", "opensearch", "seekdb", "milvus", "lancedb")
+"""Ready-made systems over the same documents."""
+NAMES: Final = (OURS, PROCESSES, ACCELERATED, LLM, "biencoder", "static", *PEERS)
+_PACKAGES: Final = {
+    LLM: "torch",
+    "biencoder": "torch",
+    "opensearch": "opensearchpy",
+    "seekdb": "pylibseekdb",
+    "milvus": "milvus_lite",
+    "lancedb": "lancedb",
+}
+_EXTRAS: Final = {"torch": "pipeline", "opensearchpy": "cluster"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +79,7 @@ class Given:
     biencoder: str | None = None
     biencoder_bundle: Path | None = None
     static_bundle: Path | None = None
+    accelerated_bundle: Path | None = None
 
 
 def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | LeftOut]:
@@ -70,6 +98,8 @@ def _all(given: Given) -> Iterator[System]:
     yield System(OURS, "LightRetriever", what, _serve(here))
     what = "this service in two processes, which share files and port"
     yield System(PROCESSES, "LightRetriever, two processes", what, [*_serve(here), "--workers", "2"])
+    what = "this service over a bundle of the same documents with posting lists for the compiled backend"
+    yield System(ACCELERATED, "LightRetriever, accelerated", what, _serve(given.accelerated_bundle or Path()))
     what = "the same service and indexes, both query vectors by the whole model, waiting queries batched"
     command = python(model, str(here), "--model", str(given.model), "--device", given.device)
     for option, value in (("--adapter", given.adapter), ("--bos-token", given.bos_token)):
@@ -79,29 +109,42 @@ def _all(given: Given) -> Iterator[System]:
     what = f"the same service over the bundle of {encoder.name}, dense query vectors by that encoder"
     command = python(model, str(given.biencoder_bundle), "--model", str(encoder), "--device", given.device)
     yield System("biencoder", "Bi-encoder in the query path", what, command)
-    what = "BM25 over the words of the same documents in Lucene, behind a thin route of the same HTTP server"
-    yield _other("bm25", "BM25 (Lucene)", what, given)
     what = "this service over a bundle of static embeddings with BM25 impacts: the same code, other numbers"
     yield System("static", "Static embeddings + BM25", what, _serve(given.static_bundle or Path()))
+    what = "BM25 over the words of the same documents in Lucene, behind a thin route of the same HTTP server"
+    yield _other("bm25", "BM25 (Lucene)", what, given)
+    what = "one node over the same dense and sparse vectors, its own hybrid search by RRF, queries by our encoder"
+    what += ", behind a thin route, whose memory and processor time alone are counted"
+    yield _other("opensearch", "OpenSearch", what, given)
     what = "seekdb over the same dense and sparse vectors, queries by our encoder, behind a thin route"
     yield _other("seekdb", "seekdb", what, given)
+    what = "its own hybrid search by RRF over the same dense and sparse vectors, queries by our encoder"
+    yield _other("milvus", "Milvus Lite", f"{what}, behind a thin route", given)
+    what = "its own hybrid search by RRF over the same dense vectors, queries by our encoder, and over the words"
+    yield _other("lancedb", "LanceDB", f"{what}, behind a thin route", given)
 
 
 def _missing(name: str, given: Given) -> str | None:
     """Give the missing requirement of a system, None if there is none."""
-    package = {LLM: "torch", "biencoder": "torch", "seekdb": "pylibseekdb"}.get(name)
+    package = _PACKAGES.get(name)
     if name == LLM and given.model is None:
         return "no --model was given"
     if name == "biencoder" and (given.biencoder is None or given.biencoder_bundle is None):
         return "no --biencoder with its --biencoder-bundle was given"
-    if name == "static" and given.static_bundle is None:
-        return "no --static-bundle was given"
+    bundles = {
+        "biencoder": given.biencoder_bundle,
+        "static": given.static_bundle,
+        ACCELERATED: given.accelerated_bundle,
+    }
+    bundle = bundles.get(name)
+    if name in bundles and bundle is None:
+        return f"no --{name}-bundle was given"
+    if name == "opensearch" and not os.environ.get(OPENSEARCH_HOME):
+        return f"{OPENSEARCH_HOME} names no folder with bin/cluster"
     if package is not None and find_spec(package) is None:
-        extra = "pipeline" if package == "torch" else "loadtest"
-        return f"the package {package} is not installed (deploy/install/install {extra})"
+        return f"the package {package} is not installed (deploy/install/install {_EXTRAS.get(package, 'loadtest')})"
     if name == LLM and given.model is not None and QueryModel(given.model).is_biencoder:
         return f"{given.model} is a bi-encoder (give it as --biencoder)"
-    bundle = {"biencoder": given.biencoder_bundle, "static": given.static_bundle}.get(name)
     if bundle is None:
         return None
     ours, theirs = (Bundle.open(path).manifest.documents for path in (given.bundle, bundle))

@@ -94,6 +94,7 @@ def _times(row: Row) -> Iterable[float]:
     return (row[name] for name in ("p50", "p95", "p99"))
 
 
+_PEER: Final = ("value", "p99", "accelerated", "accelerated_p99", "overlap", "our_overlap")
 _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[float]]]]] = (
     ("The stages of a search, one query after the other", "stage", ("p50 µs", "p95 µs", "p99 µs"), _times),
     (
@@ -101,5 +102,23 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
         "paper_table",
         ("tokenise and encode s", "search s", "total s", "queries/s"),
         lambda row: (row[name] for name in ("both_s", "search_s", "value", "qps")),
+    ),
+    (
+        "Requests/s, ours ÷ a peer's, and p99 at half load, the peer's ÷ ours (goal 3; BM25 0.7, accelerated 1)",
+        "peers",
+        ("requests/s", "p99", "requests/s, accelerated", "p99, accelerated", "the peer's overlap@10", "our overlap@10"),
+        lambda row: (row.get(name, "–") for name in _PEER),
+    ),
+    (
+        "How costs grow with the corpus, one query after the other",
+        "growth",
+        ("p50 ms", "p99 ms", "ready s", "private MiB of a process", "MiB that a second adds"),
+        lambda row: (row[name] for name in ("p50", "p99", "ready_s", "private_mb", "second_mb")),
+    ),
+    (
+        "Growth exponents: of p50 and of Faiss's and Lucene's files with the documents, by least squares in log-log",
+        "growth_slope",
+        ("p50", "bytes"),
+        lambda row: (row[name] for name in ("value", "bytes")),
     ),
 )

@@ -1,4 +1,4 @@
-"""Reads a bundle's content for other systems to index: texts, JSON, dense vectors, sparse vectors."""
+"""What other systems take of a bundle: its documents and vectors to index, the vectors of queries, the form of hits."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -6,20 +6,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.documents import Documents
+from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = ["Postings", "Row", "built", "document_texts", "folder_of", "probes", "read_postings", "read_rows"]
-__all__ += ["stored_documents", "word_index"]
+__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "document_texts", "folder_of", "hit", "probes"]
+__all__ += ["read_rows", "stored_documents", "vectors_of", "word_index"]
+
+CANDIDATES: Final = 100
+"""Least candidates of a leg, as in the service."""
+RANK_CONSTANT: Final = 60
+"""Constant of reciprocal rank fusion, as in the service."""
 
 _CHUNK: Final = 1024
-Postings = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]
-"""Documents' sparse vectors as a CSR matrix: indptr (N + 1,), terms (nnz,) ascending per document, impacts (nnz,)."""
+_READ: Final = 8192  # documents whose terms are read together, since each time asks Lucene every term
 Row = tuple[int, list[float], dict[int, float], bytes]
 """A document: its ordinal, dense vector of length D, impacts by term, and JSON."""
 
@@ -37,26 +42,39 @@ def document_texts(index: ImpactIndex) -> Iterator[str]:
         yield document_text(document.get("title") or "", document.get("text") or "")
 
 
-def read_postings(index: ImpactIndex, vocab_size: int) -> Postings:
-    """Read the impacts of all documents, term by term: the scores of a search for that term alone."""
-    one = np.ones(1, np.float32)
-    found = [index.search(np.array([term]), one, max(1, index.count)) for term in range(vocab_size)]
-    terms = np.repeat(np.arange(vocab_size, dtype=np.int32), [len(ordinals) for ordinals, _ in found])
-    rows = np.concatenate([ordinals for ordinals, _ in found])
-    order = np.argsort(rows, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=index.count))]).astype(np.int64)
-    return indptr, terms[order], np.concatenate([impacts for _, impacts in found])[order]
-
-
 def read_rows(bundle: Bundle) -> Iterator[Row]:
     """Read all documents of a bundle, in ordinal order."""
     dense = bundle.dense()
     with bundle.sparse() as index:
-        indptr, terms, impacts = read_postings(index, bundle.manifest.sparse_vocab_size)
-        for number, raw in enumerate(stored_documents(index)):
-            own = slice(indptr[number], indptr[number + 1])
-            sparse = dict(zip(terms[own].tolist(), impacts[own].tolist(), strict=True))
-            yield number, dense.vectors(np.array([number]))[0].tolist(), sparse, raw
+        for first in range(0, index.count, _READ):
+            ordinals = np.arange(first, min(first + _READ, index.count))
+            indptr, terms, impacts = index.rows(first, first + ordinals.size)
+            vectors, raws = dense.vectors(ordinals), index.documents(ordinals)
+            for place, number in enumerate(ordinals.tolist()):
+                own = slice(indptr[place], indptr[place + 1])
+                sparse = dict(zip(terms[own].tolist(), impacts[own].astype(np.float64).tolist(), strict=True))
+                yield number, vectors[place].tolist(), sparse, raws[place]
+
+
+def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[int, float]]]:
+    """Give what encodes a query as the service does: its dense vector of length D, and its weights by term."""
+    task, own = bundle.manifest.default_task, bundle.sparse_tokenizer()
+    tables = {task: bundle.table(task)}
+    encoder = QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), sparse_tokenizer=own)
+
+    def encode(query: str) -> tuple[list[float], dict[int, float]]:
+        encoded = encoder.encode(query, task, StageClock())
+        if encoded.dense is None:
+            raise ValueError("the query was encoded without its dense vector")
+        return encoded.dense.tolist(), dict(zip(encoded.terms.tolist(), encoded.weights.tolist(), strict=True))
+
+    return encode
+
+
+def hit(rank: int, score: float, raw: str | bytes) -> dict[str, Any]:
+    """Give a hit of the answer, from a document's JSON."""
+    fields = orjson.loads(raw)
+    return {"id": fields.pop("_id"), "rank": rank, "score": score, "fields": fields}
 
 
 def probes(bundle: Bundle, count: int) -> list[str]:

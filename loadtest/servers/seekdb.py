@@ -9,7 +9,7 @@ with a primary key; reciprocal rank fusion merges the rankings. The documents co
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,15 +20,18 @@ import orjson
 import pylibseekdb
 import pymysql
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.servers.bundle_documents import built, read_rows
+from lightretriever.loadtest.servers.bundle_documents import (
+    CANDIDATES,
+    RANK_CONSTANT,
+    built,
+    hit,
+    read_rows,
+    vectors_of,
+)
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
-from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = ["Seekdb", "build_table", "main", "opened"]
 
-CANDIDATES: Final = 100
-_RANK_CONSTANT: Final = 60
 _BATCH: Final = 500
 _NAME: Final = "documents"
 _TABLE: Final = "create table documents (number int primary key, dense vector({}), sparse sparsevector, raw longtext)"
@@ -66,27 +69,20 @@ class Seekdb:
     """Searches the table of `build_table`, with a connection per thread."""
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any]) -> None:
-        task = bundle.manifest.default_task
-        tables, own = {task: bundle.table(task)}, bundle.sparse_tokenizer()
-        self._encoder = QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), sparse_tokenizer=own)
-        self._task = task
+        self._encode = vectors_of(bundle)
         self._options = options
         self._own = local()
 
     def search(self, query: str, k: int) -> Hits:
         """Find the best `k` documents."""
-        encoded = self._encoder.encode(query, self._task, StageClock())
-        if encoded.dense is None:
-            raise ValueError("the query was encoded without its dense vector")
-        sparse = dict(zip(encoded.terms.tolist(), encoded.weights.tolist(), strict=True))
         scores: dict[int, float] = {}
-        for field, vector in (("dense", encoded.dense.tolist()), ("sparse", sparse)):
+        for field, vector in zip(("dense", "sparse"), self._encode(query), strict=True):
             ranked = self._asked(_RANKED.format(field, max(CANDIDATES, k)), _literal(vector))
             for rank, (number,) in enumerate(ranked, start=1):
-                scores[number] = scores.get(number, 0.0) + 1 / (_RANK_CONSTANT + rank)
+                scores[number] = scores.get(number, 0.0) + 1 / (RANK_CONSTANT + rank)
         best = sorted(scores, key=lambda number: (-scores[number], number))[:k]
         documents = dict(self._asked("select number, raw from documents where number in %s", best)) if best else {}
-        return [_hit(rank, scores[number], documents[number]) for rank, number in enumerate(best, start=1)]
+        return [hit(rank, scores[number], documents[number]) for rank, number in enumerate(best, start=1)]
 
     def _asked(self, statement: str, values: Any) -> Iterable[tuple[Any, ...]]:
         if not hasattr(self._own, "connection"):
@@ -95,11 +91,6 @@ class Seekdb:
             cursor.execute(statement, (values,))
             rows: Iterable[tuple[Any, ...]] = cursor.fetchall()
         return rows
-
-
-def _hit(rank: int, score: float, raw: str) -> dict[str, Any]:
-    fields = orjson.loads(raw)
-    return {"id": fields.pop("_id"), "rank": rank, "score": score, "fields": fields}
 
 
 @contextmanager
@@ -119,7 +110,7 @@ def _instance(path: Path) -> Iterator[Mapping[str, Any]]:
         instance.close()
 
 
-def _literal(vector: list[float] | dict[int, float]) -> str:
+def _literal(vector: Collection[float]) -> str:
     """Write a vector in the engine's SQL: `[0.5,0.25]`, `{7:1.5,9:2.0}`."""
     return orjson.dumps(vector, option=orjson.OPT_NON_STR_KEYS).decode().replace('"', "")
 

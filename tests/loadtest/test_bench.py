@@ -52,7 +52,8 @@ def test_one_command_measures_records_and_reports(results: Path, capsys: pytest.
     assert str(results.parent) not in json.dumps(load)
 
     speed = {row["key"]: row for row in json.loads((results / "speed.json").read_text())["rows"]}
-    assert set(speed) == {"qps_http_hybrid", "ready_s", "second_process_mb"}
+    assert set(speed) == {"peers", "qps_http_hybrid", "ready_s", "second_process_mb"}
+    assert load["overlap"]["lightretriever"] == 1.0
     assert speed["qps_http_hybrid"]["value"] == round(load["saturated"]["lightretriever"], 1)
     assert speed["second_process_mb"]["value"] == own["processes"][1]["added_pss"]
 
@@ -110,7 +111,13 @@ def test_rows_for_the_goals() -> None:
         "bundle": {"documents": 9},
         "queries": {"count": 3},
         "model": "smol",
-        "saturated": {"lightretriever": 1000.0, "llm": 4.0},
+        "systems": [{"name": "bm25", "label": "BM25 (Lucene)"}],
+        "saturated": {"lightretriever": 1000.0, "accelerated": 2000.0, "llm": 4.0, "bm25": 500.0},
+        "open": [
+            {"system": name, "of": 0.5, "p99_ms": p99}
+            for name, p99 in (("lightretriever", 10.0), ("bm25", 30.0), ("accelerated", None), ("llm", None))
+        ],
+        "overlap": {"lightretriever": 0.99, "bm25": 0.4},
         "own": {
             "ready_s": [3.0, 1.0, 2.0],
             "processes": [{"added_pss": 300.0}, {"added_pss": 120.5, "private": 110.0}],
@@ -119,6 +126,10 @@ def test_rows_for_the_goals() -> None:
     rows = {row["key"]: row for row in bench.goal_rows(load)}
     assert rows["qps_vs_llm"]["value"] == 250
     assert rows["qps_vs_llm"]["llm_qps"] == 4
+    peer = rows["peers"]
+    assert (peer["setting"], peer["value"], peer["p99"], peer["accelerated"]) == ("BM25 (Lucene)", 2.0, 3.0, 4.0)
+    assert (peer["overlap"], peer["our_overlap"]) == (0.4, 0.99)
+    assert "accelerated_p99" not in peer  # too few answers
     assert rows["ready_s"]["value"] == 2
     assert rows["second_process_mb"]["value"] == 120.5
 

@@ -41,9 +41,13 @@ def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
     queries.mkdir()
     (queries / "queries.jsonl").write_text('{"_id":"q","text":"plays music from the terminal"}\n')
     command = [str(recipe), str(tmp_path / "large"), "--documents", "700", "--seed", "3"]
-    command += ["--queries", str(queries)]
+    command += ["--queries", str(queries), "--accelerated", str(tmp_path / "accelerated")]
     assert main(command) == 0
-    assert verify_bundle(tmp_path / "large") == []
+    assert verify_bundle(tmp_path / "large") == verify_bundle(tmp_path / "accelerated") == []
+    kinds = [Bundle.open(tmp_path / name).accelerator() for name in ("large", "accelerated")]
+    assert kinds[0] is None
+    assert kinds[1] is not None
+    kinds[1].close()
     real, large = Bundle.open(recipe.parent / "bundle"), Bundle.open(tmp_path / "large")
     assert (large.manifest.documents, large.manifest.dimension) == (700, 8)
     assert large.manifest.sparse.top_k == real.manifest.sparse.top_k == 25

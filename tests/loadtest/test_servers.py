@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 from urllib.error import HTTPError
@@ -14,10 +13,12 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.sparse.bm25 import WordIndex
 from lightretriever.loadtest.client.connection import LoadError, search_requests
+from lightretriever.loadtest.comparison.overlap import ExactAnswers, overlap
 from lightretriever.loadtest.comparison.process import Server, finish, python
+from lightretriever.loadtest.comparison.service_costs import serve_command
 from lightretriever.loadtest.comparison.systems import NAMES, Given, LeftOut, System, systems
 from lightretriever.loadtest.generator import open_loop, run_loop
-from lightretriever.loadtest.servers.bundle_documents import read_postings, stored_documents, word_index
+from lightretriever.loadtest.servers.bundle_documents import read_rows, stored_documents, word_index
 from lightretriever.loadtest.servers.model import open_engine
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -50,23 +51,29 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
         biencoder=str(save_biencoder(folder / "encoder")),
         biencoder_bundle=same,
         static_bundle=same,
+        accelerated_bundle=same,
     )
-    ready = {one.name: one for one in systems(given) if isinstance(one, System)}
-    assert tuple(ready) == NAMES
-    return ready
+    return {one.name: one for one in systems(given) if isinstance(one, System)}
 
 
-SLOW = ("processes", "llm", "biencoder", "static", "seekdb")
+def needed(name: str, found: dict[str, System]) -> System:
+    """The system; the test is skipped without its package or, for OpenSearch, its folder."""
+    if name not in found:
+        assert name in ("opensearch", "seekdb", "milvus", "lancedb")
+        pytest.skip(f"{name} is not installed, or OPENSEARCH_HOME not set")
+    if found[name].prepare:
+        finish(found[name].prepare)
+    return found[name]
+
+
+SLOW = ("processes", "accelerated", "llm", "biencoder", "static", "opensearch", "seekdb", "milvus", "lancedb")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
 )
 def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
-    system = found[name]
-    if system.prepare:
-        finish(system.prepare)
-    with Server([*system.command, "--port", "0"], environment=FAST) as server:
+    with Server([*needed(name, found).command, "--port", "0"], environment=FAST) as server:
         assert server.ready_s > 0
         requests = search_requests(server.url, ["music player", "terminal"], 5)
         before = server.cpu_s()
@@ -100,10 +107,10 @@ def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_fuses_the_same_rankings(found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
-    finish(found["seekdb"].prepare)
+@pytest.mark.parametrize("name", ["opensearch", "seekdb", "milvus"])
+def test_an_engine_fuses_the_same_rankings(name: str, found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
     with (
-        Server([*found["seekdb"].command, "--port", "0"]) as server,
+        Server([*needed(name, found).command, "--port", "0"]) as server,
         SearchEngine.open(Bundle.open(real_bundle[0]), SETTINGS) as engine,
     ):
         for text in ("music player", "text editor with plugins", "terminal"):
@@ -113,6 +120,15 @@ def test_an_engine_fuses_the_same_rankings(found: dict[str, System], real_bundle
             theirs = {hit["id"]: hit["score"] for hit in hits}
             # Documents that tie in a leg may change places there, and nothing else may differ.
             assert theirs == pytest.approx({hit.id: hit.score for hit in ours}, abs=2e-3)
+
+
+def test_overlap_is_the_share_of_exact_answers_found(tiny_bundle: Bundle) -> None:
+    texts = ["music player", "terminal"]
+    exact = ExactAnswers.of(tiny_bundle, texts, 5)
+    assert [len(ids) for ids in (*exact.default, *exact.rrf)] == [5] * 4
+    with Server(serve_command(tiny_bundle.path), environment=FAST) as server:
+        assert overlap(server.url, texts, exact.default) == 1.0
+        assert overlap(server.url, texts, [[*ids[:4], "none"] for ids in exact.default]) == pytest.approx(0.8)
 
 
 def test_words_of_the_query_are_in_what_bm25_finds(found: dict[str, System]) -> None:
@@ -141,9 +157,11 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
         Server([str(tmp_path / "no-program")])
 
 
-def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
     left = {one.name: one.reason for one in systems(Given(tiny_path, tmp_path)) if isinstance(one, LeftOut)}
-    assert set(left) == {"llm", "biencoder", "static"}
+    assert set(left) - {"seekdb", "milvus", "lancedb"} == {"llm", "accelerated", "biencoder", "static", "opensearch"}
+    assert left["opensearch"] == "OPENSEARCH_HOME names no folder with bin/cluster"
     assert left["llm"] == "no --model was given"
     assert "--biencoder" in left["biencoder"]
     assert "--static-bundle" in left["static"]
@@ -180,18 +198,14 @@ def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, word
         assert words.ids() == index.ids()
         raw = list(stored_documents(index))
         assert [json.loads(one)["_id"] for one in raw] == index.ids()
-        indptr, terms, impacts = read_postings(index, tiny_bundle.manifest.vocab_size)
-        assert indptr.shape == (index.count + 1,)
-        assert indptr[-1] == len(terms) == len(impacts)
-        query = np.array([terms[0], terms[-1], terms[indptr[5]]])
-        ordinals, scores = index.search(query, np.array([1.0, 2.0, 3.0], np.float32), index.count)
-        matrix = np.zeros((index.count, tiny_bundle.manifest.vocab_size), np.float32)
-        matrix[np.repeat(np.arange(index.count), np.diff(indptr)), terms] = impacts
-        expected = matrix[:, query] @ np.array([1.0, 2.0, 3.0], np.float32)
-        np.testing.assert_allclose(expected[ordinals], scores)
-        assert np.count_nonzero(expected) == len(ordinals)
-        for start, end in pairwise(indptr.tolist()):
-            assert (np.diff(terms[start:end]) > 0).all()
+        indptr, terms, impacts = index.rows(0, index.count)
+        vectors = tiny_bundle.dense().vectors(np.arange(index.count))
+        for number, (ordinal, dense, sparse, document) in enumerate(read_rows(tiny_bundle)):
+            own = slice(indptr[number], indptr[number + 1])
+            assert (ordinal, document) == (number, raw[number])
+            assert dense == vectors[number].tolist()
+            assert sparse == dict(zip(terms[own].tolist(), impacts[own].tolist(), strict=True))
+        assert number == index.count - 1
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
