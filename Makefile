@@ -2,6 +2,7 @@
 PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
+MEASURE = $(PYTHON_IN_VENV) -m lightretriever.loadtest
 # One process more than there are cores: some tests wait.
 PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
@@ -72,11 +73,13 @@ docs: ## Make a site of the documentation in build/docs
 	$(PYTHON_IN_VENV) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -c docs . build/docs
 	@echo "The site begins at build/docs/index.html"
 
-bench: ## Load test against other systems: BUNDLE=… QUERIES=… [MODEL=… ADAPTER=… OPTIONS=…], see docs/speed.md
-	$(if $(and $(BUNDLE),$(QUERIES)),,$(error Give BUNDLE=path/to/bundle and QUERIES=path/to/queries, see docs/speed.md))
+bench: ## Measure speed: BUNDLE=… ACCELERATED=… QUERIES=… LAYOUT=… [MODEL=… ADAPTER=… OPTIONS=…], see docs/speed.md
+	$(if $(and $(BUNDLE),$(ACCELERATED),$(QUERIES),$(LAYOUT)),,$(error Give BUNDLE, ACCELERATED, QUERIES and LAYOUT, see docs/speed.md))
 	@deploy/install/install pipeline
 	@deploy/install/install loadtest
-	$(PYTHON_IN_VENV) -m lightretriever.loadtest.bench $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
+	$(MEASURE).stages $(BUNDLE) --queries $(QUERIES) --results $(RESULTS)/speed.json
+	$(MEASURE).libraries $(ACCELERATED) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
+	$(MEASURE).bench $(BUNDLE) --accelerated-bundle $(ACCELERATED) --queries $(QUERIES) --output $(RESULTS) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
 
 lock: ## Pin the newest versions that pyproject.toml allows, in deploy/requirements/

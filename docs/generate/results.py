@@ -7,7 +7,8 @@
 |---|---|---|
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
 | docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
-| docs/speed.md | versions compared, goals, stages, libraries, load | versions.json, speed.json, both load.json |
+| docs/speed.md | every ratio with a goal | speed.json |
+| docs/measuring.md | versions compared, stages, libraries, load | versions.json, speed.json, both load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
@@ -25,9 +26,10 @@ from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 from lightretriever.loadtest.results.library_tables import library_tables
-from lightretriever.loadtest.results.record import GOALS, Goals, goal_table
+from lightretriever.loadtest.results.record import Goals, goal_table
 from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
+from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
 from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
 
@@ -115,14 +117,13 @@ def outputs(root: Path) -> dict[Path, str]:
             *significance_table(tests, names),
             *matched_table(folder / MATCHED),
         ],
-        root / "docs" / "speed.md": [
-            *versions(folder / VERSIONS),
-            "## Figures\n",
-            *measured(folder / SPEED, GOALS),
+        root / "docs" / "speed.md": speed_table(folder / SPEED),
+        root / "docs" / "measuring.md": [
             *speed_tables(folder / SPEED),
             *library_tables(folder / SPEED),
             *under_load(folder / LOAD, "results/load.md", "Systems under load"),
             *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
+            *versions(folder / VERSIONS),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
         root / "docs" / "howto" / "two-phase.md": two_phase_tables(folder / TWO_PHASE),
@@ -137,10 +138,10 @@ def outputs(root: Path) -> dict[Path, str]:
 
 
 def versions(file: Path) -> list[str]:
-    """The section of docs/speed.md that compares versions of the service."""
+    """The section of docs/measuring.md that compares versions of the service."""
     tables = versions_tables(file) or ["Nothing is recorded.", ""]
     source = f"[{file.name}](results/{file.name}), written by `loadtest.versions`." if file.is_file() else ""
-    return ["## The house, before and after\n", *tables, *([source, ""] if source else [])]
+    return ["### The house, before and after\n", *tables, *([source, ""] if source else [])]
 
 
 def measured(file: Path, goals: Goals) -> list[str]:
@@ -190,9 +191,7 @@ def speed_lines(folder: Path) -> list[str]:
     if not (folder / SPEED).is_file() or not (folder / LOAD).is_file():
         return []
     load = json.loads((folder / LOAD).read_text(encoding="utf-8"))
-    rows = {
-        row["key"]: row for row in json.loads((folder / SPEED).read_text(encoding="utf-8"))["rows"] if "goal" in row
-    }
+    rows = {row["key"]: row for row in json.loads((folder / SPEED).read_text(encoding="utf-8"))["rows"]}
     ours, found = load["saturated"].get("processes"), rows.get("encode_vs_llm")
     if not ours or found is None:
         return []

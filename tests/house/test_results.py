@@ -50,7 +50,7 @@ def test_a_missing_marker_is_an_error() -> None:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but the pages."""
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    for page in ("README.md", "docs/evaluation.md", "docs/speed.md", "docs/reliability.md", "docs/scale.md"):
+    for page in ("README.md", "docs/evaluation.md", "docs/speed.md", "docs/measuring.md", "docs/reliability.md", "docs/scale.md"):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path
@@ -158,7 +158,7 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     assert results.main(["--check"]) == 0
 
 
-def test_further_engines_under_load_stand_in_the_page_of_speed(root: Path) -> None:
+def test_further_engines_under_load_stand_in_the_page_of_measuring(root: Path) -> None:
     load = {
         "machine": "Some CPU",
         "date": "2026-11-21T03:00:00+00:00",
@@ -170,7 +170,7 @@ def test_further_engines_under_load_stand_in_the_page_of_speed(root: Path) -> No
     (root / "docs" / "results" / "engines").mkdir()
     (root / "docs" / "results" / "engines" / "load.json").write_text(json.dumps(load))
     assert results.main([]) == 0
-    page = (root / "docs" / "speed.md").read_text()
+    page = (root / "docs" / "measuring.md").read_text()
     assert "100,000 documents, Some CPU, 2026-11-21; [all figures](results/engines/load.md). A dash" in page
     assert "| Some engine | 12.5 | 3 | 9 | 6.25 |" in page
     assert "Some engine" not in (root / "README.md").read_text()

@@ -1,0 +1,76 @@
+"""The table of docs/speed.md: every ratio with a goal, from `speed.json`."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightretriever.loadtest.results.library_tables import RATIOS
+from lightretriever.loadtest.results.record import GOALS
+from lightretriever.loadtest.results.tables import markdown_table
+
+__all__ = ["reached", "speed_table"]
+
+Row = Mapping[str, Any]
+_BM25 = "BM25 (Lucene)"
+
+
+class _Line(NamedTuple):
+    """What is divided, the ratio's values, and its goal."""
+
+    what: str
+    values: Sequence[float]
+    goal: str
+
+
+def speed_table(file: Path) -> list[str]:
+    """Give the table, with the machines, dates and commits of its rows; none if nothing is recorded."""
+    rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
+    lines, used = [], list[Row]()
+    for row in rows:
+        if found := list(_lines(row)):
+            used.append(row)
+            lines += found
+    if not lines:
+        return ["Nothing is recorded.\n"]
+    cells = [
+        (line.what, " / ".join(f"{value:,.4g}" for value in line.values), line.goal, _word(line)) for line in lines
+    ]
+    origins = dict.fromkeys(f"{row['machine']}, {row['date'][:10]}, commit {row['commit']}" for row in used)
+    source = f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name}) has settings and versions."
+    return ["\n".join([*markdown_table(["", "measured", "goal", "reached"], cells), "", source, ""])]
+
+
+def reached(values: Sequence[float], goal: str) -> bool:
+    """Say whether all values are within a goal such as "≤ 1.2" or "≥ 2,500"."""
+    relation, bound = goal.split()
+    limit = float(bound.replace(",", ""))
+    return all(value <= limit if relation == "≤" else value >= limit for value in values)
+
+
+def _word(line: _Line) -> str:
+    return "yes" if reached(line.values, line.goal) else "no"
+
+
+def _lines(row: Row) -> Iterator[_Line]:
+    key = row["key"]
+    if key in GOALS and "setting" not in row:
+        yield _Line(GOALS[key][0], [row["value"]], GOALS[key][1])
+    elif key in RATIOS and "against" in row:
+        goal = RATIOS[key]
+        figures = "" if "qps" in goal.figures else f", {' / '.join(goal.figures)}"
+        what = f"{goal.what}{figures} ({row['setting']}{'' if row['equal'] else ', not as good'})"
+        yield _Line(what, [row[figure] for figure in goal.figures], goal.goal)
+    elif key == "peers":
+        yield from _peer(row)
+    elif key == "growth_slope":
+        yield _Line(f"exponent of p50 over documents, {row['setting']}", [row["value"]], "≤ 1")
+
+
+def _peer(row: Row) -> Iterator[_Line]:
+    name, least = row["setting"], "≥ 0.7" if row["setting"] == _BM25 else "≥ 3"
+    what = f"hybrid requests/s ÷ {name}, and its p99 ÷ ours"
+    yield _Line(what, [row[figure] for figure in ("value", "p99") if figure in row], least)
+    if name == _BM25 and "accelerated" in row:
+        values = [row[figure] for figure in ("accelerated", "accelerated_p99") if figure in row]
+        yield _Line(f"{what}, accelerated", values, "≥ 1.0")
