@@ -1,0 +1,1 @@
+"""Counts the instructions of each stage of a search, by valgrind."""
