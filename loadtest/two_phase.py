@@ -69,10 +69,11 @@ _MODES: Final = ("sparse", "hybrid")
 
 
 def _hits(engine: SearchEngine, text: str, mode: str, cut: Phases | None) -> list[tuple[str, float]]:
-    asked = {"query": text, "mode": mode, "k": _TOP, "candidates": _TOP, "fields": [], "fusion": _FUSION}
+    k = _TOP if mode == "sparse" else 10
+    asked = {"query": text, "mode": mode, "k": k, "candidates": _TOP, "fields": [], "fusion": _FUSION}
     phases = {} if cut is None else {"sparse_two_phase": cut._asdict()}
-    hits = engine.search(SearchRequest.model_validate({**asked, **phases, "allow_partial": False})).hits
-    return ranking([(hit.id, hit.score) for hit in hits])
+    hits = engine.answer(SearchRequest.model_validate({**asked, **phases, "allow_partial": False}))["hits"]
+    return ranking([(hit["id"], hit["score"]) for hit in hits])
 
 
 def timed_rows(engine: SearchEngine, texts: Sequence[str]) -> Iterator[Row]:

@@ -11,7 +11,7 @@ class TwoPhase(Model):
     tokens score them. Scores are exact, but documents may be missing."""
 
     share: float = Field(
-        default=0.9,
+        default=0.95,
         gt=0,
         le=1,
         description="Share of the highest possible score that the first phase's tokens can make together: the fewest "

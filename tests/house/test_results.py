@@ -50,14 +50,9 @@ def test_a_missing_marker_is_an_error() -> None:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but the pages."""
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    for page in (
-        "README.md",
-        "docs/evaluation.md",
-        "docs/speed.md",
-        "docs/measuring.md",
-        "docs/reliability.md",
-        "docs/scale.md",
-    ):
+    (tmp_path / "docs" / "howto").mkdir()
+    pages = ("evaluation.md", "speed.md", "measuring.md", "reliability.md", "scale.md", "howto/two-phase.md")
+    for page in ("README.md", *(f"docs/{name}" for name in pages)):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path

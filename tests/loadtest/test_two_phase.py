@@ -40,7 +40,7 @@ def test_one_command_measures_and_records(tiny_path: Path, dataset: Path, capsys
     tables = "\n".join(two_phase_tables(file))
     assert "| exact | " in tables
     assert "| 0.5, 100 | " in tables
-    assert "| share, depth | lucene p50 | p99 |" in tables
+    assert "| share, depth | lucene p50 | lucene p99 | of top 10 |" in tables
     assert two_phase_tables(dataset / "none.json") == []
 
 
