@@ -21,7 +21,8 @@ WORDS = ["music", "player", "text", "editor", "library", "numbers", "terminal", 
 QUERIES = [" ".join(WORDS[start : start + 3]) for start in range(len(WORDS) - 2)]
 MODULES = {"seismic": "seismic", "bmp": "bmp", "usearch": "usearch", "scalable-vs": "svs"}
 """Of the libraries that may be missing."""
-APPROXIMATE = {"ivf-pq", "rabitq", "seismic", "bm25", "query-aware"}
+WIDE = {"compiled", "lucene", "hnsw", "usearch", "scalable-vs"}
+"""Those whose last setting finds nearly all of the exact best; BM25 ranks by something else."""
 PAIRS = [(leg, name) for leg, kinds in LIBRARIES.items() for name in kinds]
 
 
@@ -57,7 +58,7 @@ def test_every_library_finds_documents_and_its_index_again(source: Source, leg: 
     assert len(first["seconds"]) == len(first["found"]) == len(queries)
     for number, found in enumerate(first["found"]):
         assert len(set(found)) == len(found) <= DEPTH
-        assert exact.recall(number, found) >= (0.1 if name in APPROXIMATE else 0.9)
+        assert exact.recall(number, found) >= (0.9 if name in WIDE else 0.01)
     again = library.open(source, build)
     assert answer(again, again.settings[-1], queries)["found"] == first["found"]
 
