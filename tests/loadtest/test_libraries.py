@@ -52,7 +52,7 @@ def test_every_library_finds_documents_and_its_index_again(source: Source, leg: 
         pytest.skip(f"{name} is not installed")
     library, queries = LIBRARIES[leg][name], encode(source.bundle, QUERIES)
     exact = getattr(Exact, leg)(source, queries)
-    build = library.builds(source.bundle.manifest.documents)[0]
+    build = library.builds(source.bundle.manifest.documents, source.bundle.manifest.dimension)[0]
     index = library.open(source, build)
     first = answer(index, index.settings[-1], queries)
     assert len(first["seconds"]) == len(first["found"]) == len(queries)
@@ -161,7 +161,7 @@ def test_what_cannot_run_is_recorded_with_its_reason(
     # 120 documents are too few for the centroids of inverted lists.
     assert main(command(tiny_bundle, folder, "--only", "ivf-pq", "--turns", "0")) == 0
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert "needs at least" in row["reasons"]["IVF8,PQ128x4fsr,Refine(SQ8)"]
+    assert "needs at least" in row["reasons"]["IVF8,PQ8x4fsr,Refine(SQ8)"]
     assert main(command(tiny_bundle, folder, "--only", "compiled")) == 2  # it was built without
     assert "index.accelerate" in capsys.readouterr().err
 
