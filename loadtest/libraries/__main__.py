@@ -55,6 +55,11 @@ class Comparison:
         """What is to be equal."""
         return "recall@100" if self.judged is None else "ndcg@10"
 
+    def builds(self, name: str) -> Sequence[Row]:
+        """Give the settings of a library's indexes."""
+        manifest = self.source.bundle.manifest
+        return LIBRARIES[self.leg][name].builds(manifest.documents, manifest.dimension)
+
     def start(self, name: str, build: Row) -> Worker:
         """Start the process of a library. Raises LoadError if it can't open its index."""
         paths = {"bundle": self.source.bundle.path.resolve(), "work": self.source.work.resolve(), "layout": self.layout}
@@ -78,7 +83,7 @@ class Comparison:
             if kept["queries"] == asked:
                 return kept
         found: Row = {"version": None, "curve": [], "reasons": {}, "queries": asked}
-        for build in LIBRARIES[self.leg][name].builds(self.source.bundle.manifest.documents):
+        for build in self.builds(name):
             try:
                 with self.start(name, build) as worker:
                     found["version"] = worker.facts["version"]
@@ -208,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build(one: Comparison, names: Sequence[str]) -> None:
     """Build all indexes, and say which can't be built."""
     for name in names:
-        for settings in LIBRARIES[one.leg][name].builds(one.source.bundle.manifest.documents):
+        for settings in one.builds(name):
             try:
                 one.start(name, settings).close()
                 print(f"{name} {settings}: built", flush=True)

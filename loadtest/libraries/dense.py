@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import faiss
 import numpy as np
-from lightretriever.artifacts.dense.build import build_dense_index, lists_by_size, write_dense_index
+from lightretriever.artifacts.dense.build import build_dense_index, lists_by_size, product_parts, write_dense_index
 from lightretriever.artifacts.dense.index import innermost
 from lightretriever.artifacts.dense.query_aware import query_aware_factory
 from lightretriever.loadtest.libraries.library import DEPTH, Index, Library, Row, Source, encode
@@ -107,23 +107,25 @@ def _scalable_vs(source: Source, build: Row) -> Index:
     )
 
 
-def _products(documents: int) -> list[Row]:
+def _products(documents: int, dimension: int) -> list[Row]:
     lists = lists_by_size(documents)
-    return [{"factory": f"IVF{n},PQ128x4fsr,Refine(SQ8)"} for n in (lists, 2 * lists)]
+    return [{"factory": f"IVF{n},PQ{product_parts(dimension)}x4fsr,Refine(SQ8)"} for n in (lists, 2 * lists)]
 
 
-def _rabitq(documents: int) -> list[Row]:
+def _rabitq(documents: int, dimension: int) -> list[Row]:
     """1, 2 and 4 bits a dimension, after a random rotation."""
-    head = f"RR256,IVF{lists_by_size(documents)},RaBitQfs"
+    head = f"RR{dimension},IVF{lists_by_size(documents)},RaBitQfs"
     return [{"factory": f"{head}{bits},Refine(SQ8)"} for bits in ("", 2, 4)]
 
 
 DENSE: Final = {
     "query-aware": Library("faiss-cpu", _faiss),
     "ivf-pq": Library("faiss-cpu", _faiss, _products),
-    "hnsw": Library("faiss-cpu", _faiss, lambda documents: [{"factory": f"HNSW{_DEGREE},SQ8"}]),
+    "hnsw": Library("faiss-cpu", _faiss, lambda documents, dimension: [{"factory": f"HNSW{_DEGREE},SQ8"}]),
     "rabitq": Library("faiss-cpu", _faiss, _rabitq),
-    "usearch": Library("usearch", _usearch, lambda documents: [{"dtype": "f16"}, {"dtype": "i8"}]),
-    "scalable-vs": Library("scalable-vs", _scalable_vs, lambda documents: [{"data": "float16"}, {"data": "LVQ4x8"}]),
+    "usearch": Library("usearch", _usearch, lambda documents, dimension: [{"dtype": "f16"}, {"dtype": "i8"}]),
+    "scalable-vs": Library(
+        "scalable-vs", _scalable_vs, lambda documents, dimension: [{"data": "float16"}, {"data": "LVQ4x8"}]
+    ),
 }
 """Libraries by name."""

@@ -113,8 +113,8 @@ class Index:
 @dataclass(frozen=True)
 class Library:
     """A library: the distribution that has it, what opens its index, and builds it before if it is missing, and the
-    settings of indexes to choose from, for a number of documents."""
+    settings of indexes to choose from, for numbers of documents and of dimensions."""
 
     package: str
     open: Callable[[Source, Row], Index]
-    builds: Callable[[int], Sequence[Row]] = lambda documents: [{}]
+    builds: Callable[[int, int], Sequence[Row]] = lambda documents, dimension: [{}]

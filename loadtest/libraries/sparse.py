@@ -104,7 +104,7 @@ def _bmp(source: Source, build: Row) -> Index:
     )
 
 
-def _seismic_builds(documents: int) -> list[Row]:
+def _seismic_builds(documents: int, dimension: int) -> list[Row]:
     """The library's own defaults, and lists that are not cut, with longer summaries."""
     return [{"n_postings": 3500, "summary_energy": 0.4}, {"n_postings": documents, "summary_energy": 0.6}]
 
@@ -114,6 +114,6 @@ SPARSE: Final = {
     "lucene": Library("pyserini", _lucene),
     "bm25": Library("pyserini", _bm25),
     "seismic": Library("pyseismic-lsr", _seismic, _seismic_builds),
-    "bmp": Library("bmp", _bmp, lambda documents: [{"bsize": 16}, {"bsize": 64}]),
+    "bmp": Library("bmp", _bmp, lambda documents, dimension: [{"bsize": 16}, {"bsize": 64}]),
 }
 """Libraries by name."""
