@@ -13,6 +13,8 @@ __all__ = ["reached", "speed_table"]
 
 Row = Mapping[str, Any]
 _BM25 = "BM25 (Lucene)"
+_LAST = ("ready_s", "second_process_mb")
+_ORDER = (*(key for key in GOALS if key not in _LAST), *RATIOS, "peers", "growth_slope", *_LAST)
 
 
 class _Line(NamedTuple):
@@ -27,7 +29,7 @@ def speed_table(file: Path) -> list[str]:
     """Give the table, with the machines, dates and commits of its rows; none if nothing is recorded."""
     rows: list[Row] = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.is_file() else []
     lines, used = [], list[Row]()
-    for row in rows:
+    for row in sorted(rows, key=lambda row: _ORDER.index(row["key"]) if row["key"] in _ORDER else len(_ORDER)):
         if found := list(_lines(row)):
             used.append(row)
             lines += found

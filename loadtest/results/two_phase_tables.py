@@ -1,4 +1,4 @@
-"""The tables of docs/howto/two-phase.md, from the results of `loadtest.two_phase`."""
+"""The tables of docs/howto/two-phase.md, from the results of `loadtest.comparison.two_phase`."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from lightretriever.loadtest import two_phase
+from lightretriever.loadtest.comparison import two_phase
 from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
 
 

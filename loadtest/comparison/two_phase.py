@@ -1,8 +1,8 @@
 """Two-phase search of the sparse leg against the exact search: what it loses, and what it saves.
 
-    python -m lightretriever.loadtest.two_phase --results docs/results/two-phase.json \\
+    python -m lightretriever.loadtest.comparison.two_phase --results docs/results/two-phase.json \\
         --judged BUNDLE DATASET [--judged BUNDLE DATASET …]
-    python -m lightretriever.loadtest.two_phase --results docs/results/two-phase.json \\
+    python -m lightretriever.loadtest.comparison.two_phase --results docs/results/two-phase.json \\
         --timed BUNDLE [--timed BUNDLE …] --queries FOLDER
 
 For every cut (a share and a depth) each judged dataset gives the nDCG@10 of modes sparse and hybrid (0.7 dense, 0.3
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     for row in [*judged, *timed]:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
-    made = {**origin(), "command": typed("two_phase", arguments)}
+    made = {**origin(), "command": typed("comparison.two_phase", arguments)}
     content = json.loads(given.results.read_bytes()) if given.results.is_file() else {}
     parts = {"judged": judged, "timed": timed}
     write_json(given.results, content | {name: {**made, "rows": rows} for name, rows in parts.items() if rows})
