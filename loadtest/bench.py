@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         load = _measured(given, command)
         given.output.mkdir(parents=True, exist_ok=True)
-        file, speed = given.output / "load.json", given.output / "speed.json"
+        file, speed = given.output / "load.json", given.speed or given.output / "speed.json"
         write_json(file, load)
         record(speed, goal_rows(load), command)
         print(write_report(file, speed))
@@ -175,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results, such as docs/results")
+    parser.add_argument("--speed", type=Path, help="file of the service's rows (OUTPUT/speed.json)")
     parser.add_argument("--work", type=Path, default=Path("runs/loadtest"), help="indexes of other systems")
     parser.add_argument("--model", help="the language model that read the documents")
     parser.add_argument("--adapter", help="its adapter")

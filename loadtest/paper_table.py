@@ -110,12 +110,14 @@ def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
         backends.close()
 
 
-def measure_light(bundle: Bundle, texts: Sequence[str], processes: int) -> Times:
-    """Measure the service: `tokenize_s`, `encode_s` and `both_s` of the median of several turns, and `search_s`."""
+def measure_light(bundle: Bundle, texts: Sequence[str], processes: int, searches: int) -> Times:
+    """Measure the service: `tokenize_s`, `encode_s` and `both_s` of the median of several turns, and `search_s`, scaled
+    from the first `searches` texts."""
     turns = [encode_light(bundle.path, texts, processes) for _ in range(_TURNS)]
     times = sorted(turns, key=lambda turn: turn["both_s"])[_TURNS // 2]
-    queries = list(light_encoder(bundle).encode_batch(texts, bundle.manifest.default_task, StageClock()))
-    return {**times, "search_s": search_s(bundle, queries)}
+    few = texts[:searches]
+    queries = list(light_encoder(bundle).encode_batch(few, bundle.manifest.default_task, StageClock()))
+    return {**times, "search_s": search_s(bundle, queries) * len(texts) / len(few)}
 
 
 def measure_model(bundle: Bundle, encode: Encode, texts: Sequence[str], count: int) -> Times:
@@ -187,8 +189,9 @@ def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     bundle = Bundle.open(given.bundle)
     bundle.check_hashes()  # into the page cache, as in the service
     texts = list(islice(cycle(read_texts(given.queries, given.seed)), given.count))
-    light = measure_light(bundle, texts, given.processes)
+    light = measure_light(bundle, texts, given.processes, given.searches)
     facts: dict[str, Any] = {"documents": bundle.manifest.documents, "queries": given.count}
+    facts |= {"searches": given.searches} if given.searches < given.count else {}
     facts |= {"different_queries": len(set(texts)), "processes": given.processes, "threads": os.cpu_count()}
     if given.model is None:
         return rows_of(light, None, given.count, facts)
@@ -209,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=COUNT, help=f"queries ({COUNT})")
     parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
     parser.add_argument("--processes", type=int, default=2, help="processes that encode without the LLM (2)")
+    parser.add_argument("--searches", type=int, default=COUNT, help="queries searched without the LLM (all)")
     parser.add_argument("--model", help="the language model that read the documents")
     parser.add_argument("--adapter", help="its adapter")
     parser.add_argument("--bos-token", help="its first token, as in the bundle's recipe")

@@ -37,7 +37,7 @@ LISTS = {
     "loadtest": ("runtime", "tracing"),
     "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
 }
-"""By list, those it adds to. A pin may be both in pipeline.txt and in loadtest.txt: neither adds to the other."""
+"""By list, those it adds to. A pin may be in several of cluster, pipeline and loadtest: none adds to another."""
 
 # What service/client, service/mcp and their commands import of the direct dependencies, beside the extras.
 CLIENT = ("pydantic", "rich", "typer")

@@ -1,6 +1,7 @@
 """How far the answers of a system are those of exact legs, so that speeds can be compared at equal quality."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +14,8 @@ from lightretriever.service.settings import Settings
 
 __all__ = ["ExactAnswers", "overlap"]
 
-_EXHAUSTIVE: Final = {"nprobe": 1 << 16, "k_factor_rf": 100.0, "efSearch": 4096.0}
+_EFFORT: Final = {"k_factor_rf": 20.0, "efSearch": 4096.0}
+_LISTS: Final = re.compile(r"IVF(\d+)")
 _PATIENCE_MS: Final = 600_000.0
 
 
@@ -30,7 +32,9 @@ class ExactAnswers:
     def of(cls, bundle: Bundle, queries: Sequence[str], k: int) -> "ExactAnswers":
         """Search a bundle. LightRetrieverError."""
         manifest, dense = bundle.manifest, bundle.manifest.dense
-        parameters = {name: _EXHAUSTIVE.get(name, value) for name, value in dense.parameters.items()}
+        lists = _LISTS.search(dense.factory)
+        most = _EFFORT if lists is None else {**_EFFORT, "nprobe": float(lists[1])}
+        parameters = {name: most.get(name, value) for name, value in dense.parameters.items()}
         exact = manifest.model_copy(update={"dense": dense.model_copy(update={"parameters": parameters})})
         with SearchEngine.open(Bundle(bundle.path, exact), Settings(deadline_ms=_PATIENCE_MS)) as engine:
 

@@ -23,6 +23,7 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.cluster.queries import dense_search, sparse_search
+from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.comparison.systems import OPENSEARCH_HOME
 from lightretriever.loadtest.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, built, hit, vectors_of
@@ -103,4 +104,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with stoppable():  # its node ends with it
+        sys.exit(main())
