@@ -94,7 +94,9 @@ def over_http(engine: SearchEngine, queries: Sequence[str]) -> dict[str, Any]:
     """Measure what HTTP adds to a search: the row `http_overhead`, of median times in ms over turns of each."""
     texts, rows = list(queries), list[dict[str, float]]()
     with (
-        Server([*python("lightretriever.service.cli", "serve", str(engine.bundle.path.resolve())), "--port", "0"]) as ours,
+        Server(
+            [*python("lightretriever.service.cli", "serve", str(engine.bundle.path.resolve())), "--port", "0"]
+        ) as ours,
         Server([*python("lightretriever.loadtest.servers.empty"), "--port", "0"]) as empty,
     ):
         for turn in range(_TURNS + 1):

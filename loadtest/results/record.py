@@ -43,8 +43,11 @@ GOALS: Final[Goals] = {
     "parallel_gain": ("Faiss and Lucene one after the other ÷ hybrid search in process, p50", "≥ 1.3"),
     "http_overhead": ("what HTTP adds to a search ÷ an empty route, p50", "≤ 2.0"),
     "encode_overhead": ("a query to both vectors ÷ `tokenizers` alone, p50", "≤ 1.3"),
-    "encode_alone_vs_llm": ("encoding by the language model ÷ by the table, without tokenising", "≥ 2,500"),
-    "encode_vs_llm": ("the same, both with tokenising", "≥ 10,000"),
+    "encode_alone_vs_llm": (
+        "encoding by the language model ÷ by the table, without tokenising, as the paper counts",
+        "≥ 10,000",
+    ),
+    "encode_vs_llm": ("encoding by the language model ÷ by the table, both with tokenising", "≥ 2,500"),
     "qps_vs_llm": ("saturated requests/s ÷ those of the language model per query", "≥ 100"),
     "ready_s": ("start to ready, seconds", "≤ 3"),
     "second_process_mb": ("memory that a second process adds, MiB", "≤ 250"),
