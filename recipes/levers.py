@@ -138,7 +138,7 @@ def levers(
         yield f"RM3: {count} documents, {most} words, share {share}", replace(legs, bm25=bm25).ndcg()
     if other is not None:
         for share in _SHARES:
-            dense = (1 - share) * legs.dense + share * other
+            dense = ((1 - share) * legs.dense + share * other).astype(np.float32)
             yield f"other bundle, share {share}", replace(legs, dense=dense).ndcg()
 
 
