@@ -129,7 +129,8 @@ def levers(
         means = np.stack([vectors[places[:count]].mean(axis=0) for places in ranked])
         moved = queries + weight * means
         moved /= np.linalg.norm(moved, axis=1, keepdims=True)
-        yield f"Rocchio: {count} documents, weight {weight}", replace(legs, dense=moved @ vectors.T).ndcg()
+        dense = (moved @ vectors.T).astype(np.float32)
+        yield f"Rocchio: {count} documents, weight {weight}", replace(legs, dense=dense).ndcg()
     weights = words.weights()
     for count, most, share in _EXPANSIONS:
         more = csr_array([_expanded(weights[places[:count]], most) for places in ranked])
@@ -138,7 +139,7 @@ def levers(
         yield f"RM3: {count} documents, {most} words, share {share}", replace(legs, bm25=bm25).ndcg()
     if other is not None:
         for share in _SHARES:
-            dense = ((1 - share) * legs.dense + share * other).astype(np.float32)
+            dense = (1 - share) * legs.dense + share * other
             yield f"other bundle, share {share}", replace(legs, dense=dense).ndcg()
 
 
