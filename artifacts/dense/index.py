@@ -5,7 +5,7 @@ Document vectors are L2-normalised, so the inner product with a normalised query
 """
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -66,7 +66,13 @@ class DenseIndex:
                 f"{path}: Faiss metric {index.metric_type}, expected {faiss.METRIC_INNER_PRODUCT} (inner product).",
                 remedy="Build the index again.",
             )
-        for name, value in (parameters or {}).items():
+        parameters, lists = parameters or {}, getattr(innermost(index), "nlist", inf)
+        if (searched := parameters.get("nprobe", 0)) > lists:  # Faiss would answer anything
+            raise BundleError(
+                f'{path}: the search parameter "nprobe" is {searched:g}, but the index has {lists} lists.',
+                remedy="Mend dense.parameters in manifest.json.",
+            )
+        for name, value in parameters.items():
             try:
                 faiss.ParameterSpace().set_index_parameter(index, name, value)
             except RuntimeError as error:

@@ -278,6 +278,13 @@ def test_an_unknown_parameter_is_an_error(vectors: Vectors, tmp_path: Path) -> N
         DenseIndex.open(tmp_path / "i", {"efSearch": 64})
 
 
+def test_more_lists_than_there_are_is_an_error(vectors: Vectors, tmp_path: Path) -> None:
+    write_dense_index(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)"), tmp_path / "i")
+    with pytest.raises(BundleError, match='"nprobe" is 17, but the index has 16 lists'):
+        DenseIndex.open(tmp_path / "i", {"nprobe": 17})
+    assert DenseIndex.open(tmp_path / "i", {"nprobe": 16}).search(vectors[0], 1)[0].size == 1
+
+
 @pytest.mark.parametrize("factory", ["Bogus", "HNSW32,,SQ8", "IVF8,PQ7x4fs", "LSH", "IDMap,Flat", "HNSW32,PQ4x4"])
 def test_a_factory_that_does_not_work_is_named(vectors: Vectors, factory: str) -> None:
     with pytest.raises(RecipeError) as caught:
