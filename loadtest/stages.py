@@ -84,6 +84,8 @@ def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 1
         Tokenizer.from_file(str(engine.bundle.path / engine.bundle.manifest.tokenizer.file)).encode,
         add_special_tokens=False,
     )
+    for text in queries:  # the library remembers the words that it has split
+        alone(text)
     for text in queries:  # within a search, encoding takes longer, because the legs fill the processor's caches
         timed("fresh", parts.encoder.encode, text, task, StageClock())
         timed("tokenizers", alone, text)
