@@ -47,6 +47,7 @@ _PAGE: Final = 10
 _WEIGHTS: Final = (0.7, 0.3)
 _WARM_UP: Final = 200
 _TURNS: Final = 7  # over HTTP
+_WARM_UP_TURNS: Final = 7
 _TURN_S: Final = 1.5
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def over_http(engine: SearchEngine, queries: Sequence[str]) -> dict[str, Any]:
         ) as ours,
         Server([*python("lightretriever.loadtest.servers.empty"), "--port", "0"]) as empty,
     ):
-        for turn in range(_TURNS + 1):
+        for turn in range(_WARM_UP_TURNS + _TURNS):
             texts = texts[len(texts) // _TURNS :] + texts[: len(texts) // _TURNS]
             http, nothing = (_one_by_one(server.url, texts) for server in (ours, empty))
             seconds, until = [], perf_counter() + _TURN_S
@@ -111,7 +112,7 @@ def over_http(engine: SearchEngine, queries: Sequence[str]) -> dict[str, Any]:
                 seconds.append(perf_counter() - begun)
                 if perf_counter() > until:
                     break
-            if turn:  # the first one warms up
+            if turn >= _WARM_UP_TURNS:
                 rows.append({"http": http, "in_process": latency(seconds, 1e3)["p50"], "empty": nothing})
     ratios = [(row["http"] - row["in_process"]) / row["empty"] for row in rows]
     times = {f"{name}_ms": four_digits(float(np.median([row[name] for row in rows]))) for name in rows[0]}

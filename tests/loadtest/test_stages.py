@@ -35,6 +35,7 @@ def test_one_command_measures_and_records(
 ) -> None:
     file = queries / "speed.json"
     monkeypatch.setattr(stages, "_TURNS", 2)
+    monkeypatch.setattr(stages, "_WARM_UP_TURNS", 1)
     monkeypatch.setattr(stages, "_TURN_S", 0.2)
     command = [str(tiny_path), "--queries", str(queries), "--results", str(file)]
     assert stages.main(command) == 0
