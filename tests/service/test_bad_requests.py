@@ -272,11 +272,11 @@ def test_ten_thousand_tokens_are_too_many_characters(client: TestClient) -> None
     assert "50000 characters, at most 10000" in problem["detail"]
 
 
-def test_a_body_of_nothing_but_brackets_is_not_read(client: TestClient) -> None:
+def test_a_body_of_too_many_values_is_not_read(client: TestClient) -> None:
     hostile = {"query": "a", "filter": {"field": "section", "in": [{}] * 60_000}}
     problem = assert_problem(client.post("/search", json=hostile), 422, "invalid_request")
     assert problem["errors"][0]["field"] == "body"
-    assert "more than 50,000 commas and opening brackets" in problem["detail"]
+    assert "more than 50,000 commas" in problem["detail"]
     assert client.post("/search", json={"query": "music" + ",[{" * 3_000}).status_code == 200
 
 
