@@ -226,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("bundle", type=Path, help="a bundle built with index.accelerate")
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--judged", action="store_true", help="choose by nDCG@10: the folder has judgments")
-    parser.add_argument("--split", default="test", help="split of the judgments (test)")
+    parser.add_argument("--split", default="dev", help="split of the judgments, which choose settings (dev)")
     parser.add_argument("--layout", type=Path, help="folder with other queries, to lay out the dense index by")
     parser.add_argument("--work", type=Path, required=True, help="folder for the libraries' indexes")
     parser.add_argument("--only", default="sparse,dense", help="legs and names of libraries, with commas (all)")
