@@ -148,7 +148,7 @@ def test_judged_queries_choose_by_ndcg(bundle: Bundle, folder: Path) -> None:
         names = index.ids()
     (folder / "qrels").mkdir()
     judgments = [f"{number}\t{names[number]}\t1" for number in range(len(QUERIES))]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgments]) + "\n")
+    (folder / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgments]) + "\n")
     assert main(command(bundle, folder, "--judged", "--only", "compiled,lucene")) == 0
     found = json.loads((folder / "speed.json").read_text())["rows"]
     one, other = (row["ndcg@10"] for row in found if row["key"] == "library")
