@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "document_texts", "folder_of", "hit", "probes"]
+__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "document_texts", "folder_of", "hit", "index_of", "probes"]
 __all__ += ["read_rows", "stored_documents", "vectors_of", "word_index"]
 
 CANDIDATES: Final = 100
@@ -97,6 +98,11 @@ def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]
             build(Path(scratch) / "new")
             (Path(scratch) / "new").rename(folder)
     return folder
+
+
+def index_of(kind: str, write: Callable[[Bundle, Path], object]) -> Callable[[Bundle, Path], Path]:
+    """Give a function that does `built` for this kind by `write`, which gets the bundle and the folder to make."""
+    return lambda bundle, work: built(work, bundle, kind, partial(write, bundle))
 
 
 def word_index(bundle: Bundle, work: Path) -> Path:

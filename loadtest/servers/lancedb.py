@@ -22,7 +22,7 @@ from lancedb.query import MatchQuery
 from lancedb.rerankers import RRFReranker
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.loadtest.servers.bundle_documents import RANK_CONSTANT, Row, built, hit, read_rows, vectors_of
+from lightretriever.loadtest.servers.bundle_documents import RANK_CONSTANT, Row, hit, index_of, read_rows, vectors_of
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
 
 __all__ = ["build_table", "main", "opened"]
@@ -70,11 +70,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; returns the exit status."""
-
-    def build(bundle: Bundle, work: Path) -> Path:
-        return built(work, bundle, "lancedb", lambda folder: build_table(bundle, folder))
-
-    return serve_system("LanceDB", build, opened, arguments)
+    return serve_system("LanceDB", index_of("lancedb", build_table), opened, arguments)
 
 
 if __name__ == "__main__":

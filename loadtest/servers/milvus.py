@@ -17,8 +17,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.servers.bundle_documents import (
     CANDIDATES,
     RANK_CONSTANT,
-    built,
     hit,
+    index_of,
     read_rows,
     vectors_of,
 )
@@ -93,11 +93,7 @@ def _client(path: Path) -> Iterator[MilvusClient]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; returns the exit status."""
-
-    def build(bundle: Bundle, work: Path) -> Path:
-        return built(work, bundle, "milvus", lambda folder: build_collection(bundle, folder))
-
-    return serve_system("Milvus Lite", build, opened, arguments)
+    return serve_system("Milvus Lite", index_of("milvus", build_collection), opened, arguments)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from lightretriever.artifacts.cluster.queries import dense_search, sparse_search
 from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.comparison.systems import OPENSEARCH_HOME
-from lightretriever.loadtest.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, built, hit, vectors_of
+from lightretriever.loadtest.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, hit, index_of, vectors_of
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
 
 __all__ = ["build_index", "main", "opened"]
@@ -96,11 +96,7 @@ def _node(path: Path) -> Iterator[Cluster]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; returns the exit status."""
-
-    def build(bundle: Bundle, work: Path) -> Path:
-        return built(work, bundle, "opensearch", lambda folder: build_index(bundle, folder))
-
-    return serve_system("OpenSearch", build, opened, arguments)
+    return serve_system("OpenSearch", index_of("opensearch", build_index), opened, arguments)
 
 
 if __name__ == "__main__":

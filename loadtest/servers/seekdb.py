@@ -23,8 +23,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.servers.bundle_documents import (
     CANDIDATES,
     RANK_CONSTANT,
-    built,
     hit,
+    index_of,
     read_rows,
     vectors_of,
 )
@@ -117,11 +117,7 @@ def _literal(vector: Collection[float]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; returns the exit status."""
-
-    def build(bundle: Bundle, work: Path) -> Path:
-        return built(work, bundle, "seekdb", lambda folder: build_table(bundle, folder))
-
-    return serve_system("seekdb", build, opened, arguments)
+    return serve_system("seekdb", index_of("seekdb", build_table), opened, arguments)
 
 
 if __name__ == "__main__":
