@@ -197,8 +197,9 @@ class SearchResponse(Model):
         default=None,
         exclude_if=_absent,
         description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
-        "words drawn at random score as high, or if it is not strong and BM25 finds no word of the query. Present if "
-        "the task has thresholds and the dense leg was searched, but not for head queries, nor with `terms`.",
+        "words drawn at random score as high, or if BM25 finds no word of the query and either it is not strong or "
+        "the tokenizer knows none of them. Present if the task has thresholds and the dense leg was searched, but not "
+        "for head queries, nor with `terms`.",
     )
     searched: str | None = Field(
         default=None,

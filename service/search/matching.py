@@ -5,24 +5,42 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.parts import MatchThresholds
-from lightretriever.service.backends.base import CorpusWords, Ordinals
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.backends.base import CorpusWords, EncodedQuery, Ordinals
 from lightretriever.service.schemas import LegName, Matched
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.word_pattern import STOP_WORDS, WORD
 
-__all__ = ["add_matched", "add_words", "best_match", "stricter_without_words"]
+__all__ = ["add_matched", "add_words", "best_match", "thresholds_of"]
 
 
-def stricter_without_words(
-    thresholds: MatchThresholds | None, table: CandidateTable, legs: Sequence[LegName]
+def thresholds_of(
+    thresholds: MatchThresholds | None,
+    query: EncodedQuery,
+    table: CandidateTable,
+    legs: Sequence[LegName],
+    tokenizer: TextTokenizer,
 ) -> MatchThresholds | None:
-    """The thresholds for these candidates: where BM25 was searched and none has a word of the query, a weak match is
-    none. Letters typed at random have pieces that are near to something, too."""
-    if thresholds is None or "bm25" not in legs:
+    """The thresholds for these candidates of a query; None for head queries, whose vector is another model's.
+
+    They are stricter where BM25 was searched and no candidate has a word of the query: a weak match is none then, and
+    if the tokenizer of the tables knows no word of it either, every match is. Letters typed at random have pieces that
+    are near to something, too.
+    """
+    if thresholds is None or query.head or "bm25" not in legs:
+        return None if query.head else thresholds
+    if np.nanmax(table.scores[legs.index("bm25")], initial=0.0) > 0:
         return thresholds
-    found = np.nanmax(table.scores[legs.index("bm25")], initial=0.0) > 0
-    return thresholds if found else thresholds.model_copy(update={"weak": thresholds.strong})
+    strong = thresholds.strong if _knows_a_word(query.text, tokenizer) else np.inf
+    return thresholds.model_copy(update={"weak": strong, "strong": strong})
+
+
+def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
+    """Whether a word of a text, stop words apart, is one token."""
+    words = [word for word in WORD.findall(text) if word.lower() not in STOP_WORDS]
+    return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
 
 
 def best_match(table: CandidateTable, legs: Sequence[LegName], thresholds: MatchThresholds | None) -> Plain:

@@ -25,7 +25,7 @@ from lightretriever.service.search.explain import check_explained, explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
 from lightretriever.service.search.legs import give_up, score_legs, search_legs
-from lightretriever.service.search.matching import add_matched, add_words, best_match, stricter_without_words
+from lightretriever.service.search.matching import add_matched, add_words, best_match, thresholds_of
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
@@ -98,8 +98,7 @@ class Search:
         if request.spelling is None and not request.prefix:
             return Typed(request.query, request.query)
         with self.clock.measure("spelling"), reading():
-            encoder = self._parts.encoder
-            typed = read_typed(request, self._parts.words, encoder.dense_tokenizer or encoder.tokenizer)
+            typed = read_typed(request, self._parts.words, self._parts.encoder.words_tokenizer)
         self._plan = replace(self._plan, request=request.model_copy(update={"query": typed.searched}))
         return typed
 
@@ -226,7 +225,7 @@ class Search:
         self._require_time("read the documents")
         with self.clock.measure("fetch"):
             documents = parts.documents.fetch(ordinals, self._fields())
-        thresholds = None if query.head or request.terms else stricter_without_words(self._plan.thresholds, table, legs)
+        thresholds = thresholds_of(self._plan.thresholds, query, table, legs, parts.encoder.words_tokenizer)
         hits = list_hits(table, legs, ranking.scores, page, documents, request.offset)
         hits = add_matched(hits, thresholds)
         if request.snippets is not None and hits:

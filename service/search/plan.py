@@ -167,7 +167,7 @@ class Plan:
             max_explained=max_explained,
             kinds=manifest.fields,
             rerank=rerank and reranks(request),
-            thresholds=manifest.tasks[task].match,
+            thresholds=None if request.terms else manifest.tasks[task].match,
             phases=phases_of(request, settings),
         )
 

@@ -56,6 +56,12 @@ def test_it_can_be_filtered_and_compared_with_bm25(bundle: Path) -> None:
         assert {one.value for one in answer.facets["section"]} <= {"sound", "video"}
 
 
+def test_letters_typed_at_random_match_nothing(bundle: Path) -> None:
+    queries = {"asdkjh sdkjfhk": "none", "qqqq": "none", "the qqqq": "none", "play music": "strong", "git": "strong"}
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+        assert {query: engine.search(SearchRequest(query=query)).matched for query in queries} == queries
+
+
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """The values of nested JSON by their path; an empty list or object is a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable
-from lightretriever.service.search.matching import best_match, stricter_without_words
+from lightretriever.service.search.matching import best_match, thresholds_of
 
 from tests.service.conftest import SETTINGS
 from tests.support.meaning import make_meaningful_bundle
@@ -63,14 +65,27 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
         assert answer["matched"] == best["matched"]
 
 
-def test_without_a_word_of_the_query_in_any_document_only_a_strong_match_counts(bundle: Bundle) -> None:
+@pytest.mark.parametrize(
+    ("query", "share", "words", "level"),
+    [
+        ("bababa", 0.5, 1.5, "weak"),
+        ("bababa", 0.5, 0.0, "none"),  # the tokenizer knows the word, and no document has it
+        ("the bababa", 1.1, 0.0, "strong"),
+        ("xkjdh", 1.1, 0.0, "none"),  # nor does the tokenizer
+        ("the xkjdh", 1.1, 0.0, "none"),
+        ("xkjdh", 1.1, 1.5, "strong"),
+    ],
+)
+def test_without_a_word_of_the_query_in_any_document_less_matches(
+    bundle: Bundle, query: str, share: float, words: float, level: str
+) -> None:
     match = bundle.manifest.tasks["search"].match
     assert match is not None
-    for words, level in ((0.0, "none"), (1.5, "weak")):
-        scores = np.array([[(match.weak + match.strong) / 2, 0.0], [0.0, words]])
-        table = CandidateTable(np.array([4, 7]), scores, np.zeros((2, 2), np.int64))
-        limits = stricter_without_words(match, table, ["dense", "bm25"])
-        assert best_match(table, ["dense", "bm25"], limits) == {"matched": level}
+    scores = np.array([[match.weak + share * (match.strong - match.weak), 0.0], [0.0, words]])
+    table = CandidateTable(np.array([4, 7]), scores, np.zeros((2, 2), np.int64))
+    legs: list[LegName] = ["dense", "bm25"]
+    limits = thresholds_of(match, EncodedQuery.of_text(query), table, legs, bundle.tokenizer())
+    assert best_match(table, legs, limits) == {"matched": level}
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
