@@ -120,7 +120,9 @@ def _guarded(path: Path, rows: Iterator[Placed]) -> Iterator[Placed]:
 
 def _unreadable(path: Path, error: Exception) -> CorpusError:
     what = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
-    return CorpusError(f"{readable(path)}: can't be read: {what[:300]}.", remedy="Mend it, or fetch it again.")
+    return CorpusError(
+        f"{readable(path)}: can't be read: {what[:300].rstrip('.')}.", remedy="Mend it, or fetch it again."
+    )
 
 
 def _packing(file: io.BufferedReader) -> str:

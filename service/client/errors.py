@@ -50,7 +50,7 @@ class UnreachableError(ClientError):
     @classmethod
     def broken(cls, address: str, error: Exception) -> Self:
         """No server listens, or the connection broke."""
-        reason = str(error) or type(error).__name__
+        reason = str(error).rstrip(".") or type(error).__name__
         return cls(f"{address} can't be reached: {reason}.", remedy="Does the service run there?")
 
 

@@ -45,6 +45,7 @@ def bundle_facts(engine: SearchEngine) -> BundleFacts:
         dense_index=manifest.dense.factory,
         query_weights=manifest.sparse.query_weights,
         fusion_weights=engine.fusion_weights,
+        mapped_bytes=_mapped_bytes(engine),
     )
 
 
@@ -55,15 +56,19 @@ def list_collections(collections: Collections) -> CollectionList:
 
 def _collection(name: str, engine: SearchEngine) -> CollectionFacts:
     manifest = engine.bundle.manifest
-    mapped = None if engine.parts.group is not None else sum(file.bytes for file in manifest.files.values())
     return CollectionFacts(
         name=name,
         bundle=manifest.name,
         version=manifest.digest,
         documents=manifest.documents,
         ready=engine.ready,
-        mapped_bytes=mapped,
+        mapped_bytes=_mapped_bytes(engine),
     )
+
+
+def _mapped_bytes(engine: SearchEngine) -> int | None:
+    on_cluster = engine.parts.group is not None
+    return None if on_cluster else sum(file.bytes for file in engine.bundle.manifest.files.values())
 
 
 def info_of(engine: SearchEngine, collections: list[str]) -> Info:

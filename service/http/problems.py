@@ -1,5 +1,6 @@
 """Converts our errors to RFC 9457 problems, and pydantic's errors to ours."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -14,6 +15,8 @@ PROBLEM_JSON: Final = "application/problem+json"
 
 _LONGEST_MESSAGE: Final = 300
 
+_OF_OPENAI: Final = re.compile(r"(/collections/[^/]+)?/v1/")
+
 # Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
 _UNION: Final = "fusion"
 
@@ -21,7 +24,7 @@ _UNION: Final = "fusion"
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
     """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server.
 
-    Below `/v1`, `error` has its text for clients of OpenAI's API.
+    Below `/v1`, also that of a collection, `error` has its text for clients of OpenAI's API.
     """
     fields = [asdict(item) for item in error.errors]
     return {
@@ -33,7 +36,7 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
         "kind": error.kind,
         "request_id": request_id,
         "errors": [{name: value for name, value in field.items() if value is not None} for field in fields],
-        **({"error": {"message": error.detail, "type": error.kind}} if instance.startswith("/v1/") else {}),
+        **({"error": {"message": error.detail, "type": error.kind}} if _OF_OPENAI.match(instance) else {}),
     }
 
 
@@ -53,6 +56,8 @@ def _field_error(item: Mapping[str, Any]) -> FieldError:
     message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
     if kind == "extra_forbidden":
         message = "there is no such field"
+    elif kind == "model_type":
+        message = "must be an object"  # pydantic's own message names a class of Python
     elif kind in ("missing", "union_tag_not_found"):
         message, value = "the field is required", None
     elif kind == "union_tag_invalid":

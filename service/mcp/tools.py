@@ -1,6 +1,6 @@
 """The tools, and the two ways to serve them: stdio, and streamable HTTP."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket
 from typing import Annotated, Any, Final
@@ -13,8 +13,9 @@ from lightretriever.service.client.errors import ClientError
 from lightretriever.service.schemas import CollectionList, Document, Info, Mode, SearchResponse
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import BaseModel, Field, create_model
 
 __all__ = ["make_server", "serve_http", "serve_stdio"]
 
@@ -43,11 +44,18 @@ SearchMode = Annotated[Mode, Field(description="All legs fused, or one of those 
 def make_server(client: AsyncSearchClient) -> MCPServer:
     """A server of tools that ask the client's service. Its errors become errors of the tool, for the model to read."""
     version = package_version("lightretriever-search") or "not installed"
-    server = MCPServer("lightretriever", version=version, instructions=_INSTRUCTIONS, log_level="WARNING")
-    tools = _Tools(client)
-    for tool in (tools.search, tools.document, tools.explain, tools.info, tools.collections):
-        server.add_tool(tool, annotations=_READS)
-    return server
+    given = _Tools(client)
+    tools = [_strict(tool) for tool in (given.search, given.document, given.explain, given.info, given.collections)]
+    return MCPServer("lightretriever", version=version, instructions=_INSTRUCTIONS, tools=tools, log_level="WARNING")
+
+
+def _strict(function: Callable[..., Any]) -> Tool:
+    """Make a tool that refuses arguments it does not have. The library's own would ignore them."""
+    tool = Tool.from_function(function, annotations=_READS)
+    arguments = create_model(tool.fn_metadata.arg_model.__name__, __base__=(_Strict, tool.fn_metadata.arg_model))
+    tool.fn_metadata.arg_model = arguments
+    tool.parameters = arguments.model_json_schema(by_alias=True)
+    return tool
 
 
 async def serve_stdio(client: AsyncSearchClient) -> None:
@@ -62,6 +70,10 @@ async def serve_http(client: AsyncSearchClient, listener: socket) -> None:
         host = listener.getsockname()[0]
         app = make_server(client).streamable_http_app(host=host, stateless_http=True)
         await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
+
+
+class _Strict(BaseModel, extra="forbid"):
+    pass
 
 
 class _Tools:

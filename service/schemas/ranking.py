@@ -3,7 +3,7 @@
 from typing import Literal, Self
 
 from lightretriever.service.schemas.base import Model
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 __all__ = ["Boost", "Sort"]
 
@@ -33,6 +33,14 @@ class Boost(Model):
     scale: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Number from which on the whole weight is added."
     )
+
+    @field_validator("origin", mode="before")
+    @classmethod
+    def _number_or_date(cls, origin: object) -> object:
+        """Give one error where a union would give one for each of its members."""
+        if origin is not None and (isinstance(origin, bool) or not isinstance(origin, int | float | str)):
+            raise ValueError("expected a number or a date")
+        return origin
 
     @model_validator(mode="after")
     def _one_shape(self) -> Self:

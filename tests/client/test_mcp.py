@@ -124,6 +124,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"query": "music", "k": 0}, "k: Input should be greater than or equal to 1 (422 invalid_request)"),
     ("search", {"query": " "}, "query: the text is empty or white space only (422 invalid_request)"),
     ("search", {}, "query"),
+    ("search", {"query": "music", "limit": 3}, "limit"),
     ("document", {"id": "nope"}, "(404 document_not_found)"),
     ("explain", {"query": "music", "document": "nope"}, "(404 document_not_found)"),
 ]

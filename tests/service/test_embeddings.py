@@ -8,6 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 
+from tests.service.process import serving
+
 TEXTS = ["play music", "edit text"]
 
 
@@ -64,3 +66,11 @@ def test_what_is_wrong_is_named(client: TestClient, change: dict[str, object], f
 def test_openais_client_shows_the_reason(openai_client: openai.OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match="there is no such model"):
         openai_client.embeddings.create(model="ada", input="music")
+
+
+def test_openais_client_shows_the_reason_of_a_collection_too(tiny_bundle: Bundle) -> None:
+    with serving({"notes": tiny_bundle.path, "shop": tiny_bundle.path}) as url:
+        client = openai.OpenAI(base_url=f"{url}/collections/shop/v1", api_key="none", max_retries=0)
+        assert client.embeddings.create(model="default", input="music").data
+        with pytest.raises(openai.UnprocessableEntityError, match="there is no such model"):
+            client.embeddings.create(model="ada", input="music")

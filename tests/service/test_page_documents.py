@@ -8,11 +8,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.service.http.api_keys import new_key
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.service.browsing import search_for
 from tests.service.process import serving
+from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 pytestmark = pytest.mark.slow
@@ -76,9 +78,27 @@ def test_each_file_is_one_hit_with_names_and_units(page: Page) -> None:
 def test_the_first_hit_is_in_the_upper_third_of_a_phone(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 780})
     search_for(page, QUERY)
+    assert top_of_the_first_hit(page) <= 260
+
+
+def top_of_the_first_hit(page: Page) -> float:
     box = page.locator("li.hit").first.bounding_box()
     assert box is not None
-    assert box["y"] <= 260
+    return box["y"]
+
+
+def test_the_same_with_collections_three_legs_and_a_better_spelling(browser: Browser, tmp_path: Path) -> None:
+    weights = LegWeights(dense=0.5, sparse=0.25, bm25=0.25)
+    meaning = make_meaningful_bundle(tmp_path / "meaning", weights=weights).path
+    with serving({"notes": meaning, "shop": meaning}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        page = browser.new_page(base_url=f"{url}/collections/shop/", viewport={"width": 360, "height": 780})
+        page.goto("")
+        search_for(page, "repairing bicycels")
+        expect(page.locator("#meant")).to_have_text("Did you mean repairing bicycles?")
+        assert top_of_the_first_hit(page) <= 260
+        page.set_viewport_size({"width": 320, "height": 568})
+        assert page.evaluate("document.documentElement.scrollWidth") == 320
+        page.close()
 
 
 def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tmp_path: Path) -> None:

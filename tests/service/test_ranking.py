@@ -239,6 +239,8 @@ def boosted(field: str, **how: Any) -> dict[str, Any]:
         (boosted("stars", half_life=1), "boosts.0.origin", "the field is a number"),
         (boosted("stars", half_life=1, origin="2024-01-01"), "boosts.0.origin", "expected a number"),
         (boosted("added", half_life=1, origin=5), "boosts.0.origin", "expected a date"),
+        (boosted("stars", half_life=1, origin=True), "boosts.0.origin", "expected a number or a date"),
+        (boosted("stars", half_life=1, origin=[1]), "boosts.0.origin", "expected a number or a date"),
         (boosted("added", half_life=1, origin="soon"), "boosts.0.origin", "expected a date"),
         (boosted("added", scale=1), "boosts.0.scale", "give half_life, in days"),
         (boosted("stars", scale=0), "boosts.0.scale", "greater than 0"),

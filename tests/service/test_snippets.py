@@ -266,7 +266,7 @@ def test_no_field_is_begun_after_the_deadline(engine: SearchEngine, monkeypatch:
         ({"fields": ["body"]}, "snippets.fields", "documents have no such field; they have: "),
         ({"length": 5}, "snippets.length", "greater than or equal to 20"),
         ({"fields": []}, "snippets.fields", "at least 1 item"),
-        (True, "snippets", "valid dictionary"),
+        (True, "snippets", "must be an object"),
     ],
 )
 def test_wrong_snippet_requests_are_refused(client: TestClient, asked: object, field: str, message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -39,7 +39,14 @@ _SYLLABLES: Final = ("ba", "ce", "di", "fo", "gu", "ka", "le", "mi", "no", "ru",
 _WIDTH: Final = 256
 
 
-def make_meaningful_bundle(path: Path, *, words: bool = True, invented: int = 1500, overwrite: bool = False) -> Bundle:
+def make_meaningful_bundle(
+    path: Path,
+    *,
+    words: bool = True,
+    invented: int = 1500,
+    overwrite: bool = False,
+    weights: LegWeights | None = None,
+) -> Bundle:
     """Write a bundle of `TEXTS` and open it. The tokenizer has a token for each of their words, for other forms of
     a few, and for as many `invented` words, which no document has."""
     file = path.with_name(f"{path.name}.tokenizer.json")
@@ -59,6 +66,7 @@ def make_meaningful_bundle(path: Path, *, words: bool = True, invented: int = 15
         documents=[_batch(tokenizer, rows)],
         dimension=_WIDTH,
         words=words,
+        weights=weights,
         overwrite=overwrite,
     )
     file.unlink()
