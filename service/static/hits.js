@@ -79,7 +79,7 @@ function why(hit) {
   const legs = Object.keys(fusion).filter((leg) => fusion[leg] !== null);
   details.append(make("summary", "", "Why this hit?"));
   if (legs.length > 1) {
-    const shares = legs.map((leg) => `${number(fusion[leg])} of the ${leg} leg`);
+    const shares = legs.map((leg) => `${number(fusion[leg])} of ${leg === "bm25" ? LEGS.bm25 : `the ${leg} leg`}`);
     details.append(make("p", "", `Score ${number(hit.score)} = ${shares.join(" + ")}`));
   }
   const { words } = hit.explanation;
@@ -127,7 +127,7 @@ function hitElement(hit, best) {
   const item = make("li", "hit"), left = make("div"), heading = make("h2");
   const { title: _, text: __, ...others } = hit.fields;
   const title = excerpt(hit, "title"), text = excerpt(hit, "text");
-  heading.append(make("span", "rank", String(hit.rank)));
+  heading.append(make("span", "rank", `${hit.rank} `));
   if (title) shorten(heading, title); else heading.append(hit.id);
   left.append(heading);
   const facts = Object.entries(others).map(([name, value]) => named(name, value));

@@ -96,6 +96,7 @@ def test_the_same_with_collections_three_legs_and_a_better_spelling(browser: Bro
         search_for(page, "repairing bicycels")
         expect(page.locator("#meant")).to_have_text("Did you mean repairing bicycles?")
         assert top_of_the_first_hit(page) <= 260
+        expect(page.get_by_role("heading", name="1 Repairing bicycles")).to_be_visible()
         page.set_viewport_size({"width": 320, "height": 568})
         assert page.evaluate("document.documentElement.scrollWidth") == 320
         page.close()
