@@ -14,8 +14,9 @@ from lightretriever.service.schemas import CollectionList, Document, Info, Mode,
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, create_model
+from pydantic import Field, create_model
 
 __all__ = ["make_server", "serve_http", "serve_stdio"]
 
@@ -72,7 +73,7 @@ async def serve_http(client: AsyncSearchClient, listener: socket) -> None:
         await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
 
 
-class _Strict(BaseModel, extra="forbid"):
+class _Strict(ArgModelBase, extra="forbid"):
     pass
 
 

@@ -119,7 +119,8 @@ def test_documents_that_have_no_word_of_the_query_show_their_beginning(page: Pag
     found = answer_of(site, query="zzzz", mode="dense")["hits"]
     cut = []
     for shown, fields in zip(page.locator("li.hit").all(), (hit["fields"] for hit in found), strict=True):
-        for name, place, rank in (("title", "h2", shown.locator(".rank").text_content() or ""), ("text", ".text p", "")):
+        number = shown.locator(".rank").text_content() or ""
+        for name, place, rank in (("title", "h2", number), ("text", ".text p", "")):
             if not fields[name]:
                 continue
             text = (shown.locator(place).text_content() or "").removeprefix(rank)
