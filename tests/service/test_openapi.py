@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,14 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
+from lightretriever.service.http.app import create_app
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
+from lightretriever.service.search.engine import SearchEngine
 from pydantic import BaseModel
+
+from tests.service.conftest import SETTINGS
+from tests.support.tiny import make_tiny_bundle
 
 # A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
 CONFIG = {
@@ -77,7 +83,8 @@ def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> No
     assert description["components"]["schemas"]["BatchRequest"]["properties"]["searches"]["maxItems"] == 64
 
 
-def test_examples_of_requests_are_answered(client: TestClient) -> None:
+def test_examples_of_requests_are_answered(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "years", words=True, fields={"year": "number"})
     paths = {
         "SearchRequest": "/search",
         "BatchRequest": "/search/batch",
@@ -87,10 +94,11 @@ def test_examples_of_requests_are_answered(client: TestClient) -> None:
     assert EXAMPLES["requests"].keys() - paths == {"DocumentWrite"}  # which only a cluster takes
     for example in EXAMPLES["requests"]["DocumentWrite"].values():
         schemas.DocumentWrite.model_validate(example["value"])
-    for model in paths:
-        for example in EXAMPLES["requests"][model].values():
-            answer = client.post(paths[model], json=example["value"])
-            assert answer.status_code == 200, answer.text
+    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        for model, path in paths.items():
+            for example in EXAMPLES["requests"][model].values():
+                answer = client.post(path, json=example["value"])
+                assert answer.status_code == 200, answer.text
 
 
 def test_examples_of_answers_are_valid() -> None:
