@@ -21,7 +21,7 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
     expect(hits).to_have_count(10)
     expect(hits.first).to_contain_text("Dense")
     expect(hits.first).to_contain_text("rank")
-    assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [str(n) for n in range(1, 11)]
+    assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [f"{n} " for n in range(1, 11)]
     page.get_by_text("Time of each stage").click()
     stages = page.locator("#timings dt").all_inner_texts()
     assert stages == [
