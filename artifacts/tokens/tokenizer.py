@@ -24,6 +24,8 @@ _MOST_BYTES = 128 << 20
 _MOST_ENTRIES = 1_000_000
 """In one list; the largest vocabularies have a quarter of it."""
 _MOST_GROWTH = 1_000
+_UNKNOWN = "\U0010fffd"
+"""For private use, so that no vocabulary has it."""
 _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
 
 
@@ -58,6 +60,7 @@ class TextTokenizer:
         long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._space = self._found_space()
+        self._before_unknown = self._found_before_unknown()
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":
@@ -88,7 +91,7 @@ class TextTokenizer:
         return np.array(self._encoding(self._prepare(text)).ids, dtype=np.int32)
 
     def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
-        """Token ids of a query as Python integers, `unknown_id` left out.
+        """Token ids of a query as Python integers, those that are `known`.
 
         Byte-level BPEs have another token for a word behind a space than for one at the start of a text. The first word
         of a query has the ids that it has inside a text; a text that is `appended` to a query keeps a space that is a
@@ -100,7 +103,7 @@ class TextTokenizer:
             ids = self._encoding(self._prepare(f" {text.lstrip()}")).ids
             if ids[:1] == [self._space] and not appended:  # a space that is no part of the word
                 del ids[0]
-        return [token_id for token_id in ids if token_id != self.unknown_id] if self.unknown_id in ids else ids
+        return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
 
     def query_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
@@ -120,8 +123,12 @@ class TextTokenizer:
             yield self.known(ids[1:] if ids[:1].tolist() == [self._space] else ids)
 
     def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Token ids (n,) without `unknown_id`."""
-        return ids if self.unknown_id is None else ids[ids != self.unknown_id]
+        """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""
+        if self.unknown_id is None:
+            return ids
+        unknown = ids == self.unknown_id
+        unknown[:-1] |= unknown[1:] & (ids[:-1] == self._before_unknown)
+        return ids[~unknown]
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each int32 (n_i,); uses all cores."""
@@ -184,6 +191,15 @@ class TextTokenizer:
         except TokenizerError:
             return None
         return space[0] if len(space) == 1 and twice[-len(once) :] != once else None
+
+    def _found_before_unknown(self) -> int | None:
+        """The token of the space before a word that the vocabulary lacks, as SentencePiece has one; else None."""
+        try:
+            alone, with_unknown = (self._encoding(text).ids for text in ("a", f"a {_UNKNOWN}"))
+        except TokenizerError:
+            return None
+        *before, mark, last = [None, None, *with_unknown]
+        return mark if last == self.unknown_id and before == [None, None, *alone] else None
 
     def _try(self) -> None:
         """Read a text of many kinds. Raises what `tokenizers` panics with; other failures are those of a text."""
