@@ -148,7 +148,8 @@ def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
 
 
 # Chinese, Japanese and other signs of words or syllables, such as Yi and Tangut: each counts as a word. Other scripts
-# without spaces, Thai to Javanese: each six characters, with the marks that belong to them. A word of more than a hundred letters, such as an address, counts as several.
+# without spaces, Thai to Javanese: each six characters, with the marks that belong to them. A word of more than a
+# hundred letters, such as an address, counts as several.
 _HAN: Final = (
     r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u9fff\uf900-\ufaff"
     r"\uff66-\uff9f\ua000-\ua48f\U00016fe0-\U00018d8f\U0001aff0-\U0001b2ff\U00020000-\U0003ffff"
