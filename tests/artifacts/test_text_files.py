@@ -305,7 +305,10 @@ def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
         write_text_corpus(folder / "a.md", tmp_path / "corpus.jsonl", words=5)
     with pytest.raises(DiskError, match="can't be written: File exists"):
         write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", words=5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "texts"]
+    os.mkfifo(tmp_path / "pipe.jsonl")  # or a device, which a new file would replace
+    with pytest.raises(DiskError, match=r"pipe\.jsonl can't be written: it is no regular file"):
+        write_text_corpus(folder, tmp_path / "pipe.jsonl", words=5, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "pipe.jsonl", "texts"]
 
 
 def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
