@@ -14,6 +14,7 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import BPE
 
 __all__ = ["TextTokenizer", "document_text", "is_of_library", "sentences_of"]
 
@@ -24,6 +25,9 @@ _MOST_BYTES = 128 << 20
 _MOST_ENTRIES = 1_000_000
 """In one list; the largest vocabularies have a quarter of it."""
 _MOST_GROWTH = 1_000
+_MOST_PARTS = 100
+_LONGEST_WORD = 1_000
+"""Characters; WordPiece takes the square of them to find that it knows none."""
 _UNKNOWN = "\U0010fffd"
 """For private use, so that no vocabulary has it."""
 _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
@@ -52,6 +56,8 @@ class TextTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
+        if isinstance(tokenizer.model, BPE):
+            tokenizer.model.dropout = None  # is for training: a text would have other tokens each time
         self._tokenizer = tokenizer
         self.lowercase = lowercase
         self.sha256 = hashlib.sha256(content).hexdigest()
@@ -240,7 +246,13 @@ def _check_bounds(content: bytes) -> None:
     ):
         if len(entries or ()) > _MOST_ENTRIES:
             raise ValueError(f"{name} has {len(entries):,} entries, at most {_MOST_ENTRIES:,} are possible")
-    growth = math.prod(_replacements(parsed.get("normalizer"))) * math.prod(_replacements(parsed.get("pre_tokenizer")))
+    if (longest := model.get("max_input_chars_per_word") or 0) > _LONGEST_WORD:
+        raise ValueError(f"max_input_chars_per_word is {longest:,}, at most {_LONGEST_WORD:,} is possible")
+    replacements = [*_replacements(parsed.get("normalizer")), *_replacements(parsed.get("pre_tokenizer"))]
+    if len(replacements) > _MOST_PARTS:
+        found = f"its normalizer and pre-tokenizer have {len(replacements):,} parts"
+        raise ValueError(f"{found}, at most {_MOST_PARTS} are possible")
+    growth = math.prod(replacements)
     if growth > _MOST_GROWTH:
         raise ValueError(f"its replacements make a text {growth:,} times as long, at most {_MOST_GROWTH:,} is possible")
 
@@ -251,7 +263,10 @@ def _replacements(part: object) -> Iterator[int]:
         for inner in part:
             yield from _replacements(inner)
     elif isinstance(part, dict):
-        yield max([1, *(len(part[name]) for name in ("content", "prepend") if isinstance(part.get(name), str))])
+        bytes_as_letters = 4 if part.get("type") == "ByteLevel" else 1
+        yield max(
+            [bytes_as_letters, *(len(part[name]) for name in ("content", "prepend") if isinstance(part.get(name), str))]
+        )
         yield from _replacements(list(part.values()))
 
 
