@@ -132,7 +132,7 @@ class TextTokenizer:
         """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""
         if self.unknown_id is None:
             return ids
-        unknown = ids == self.unknown_id
+        unknown: npt.NDArray[np.bool_] = ids == self.unknown_id
         unknown[:-1] |= unknown[1:] & (ids[:-1] == self._before_unknown)
         return ids[~unknown]
 
