@@ -83,12 +83,16 @@ def leg_weights(text: str) -> "LegWeights":
     from pydantic import ValidationError
 
     try:
-        pairs = (part.strip().split("=", 1) for part in text.split(","))
-        return LegWeights.model_validate({leg: float(weight) for leg, weight in pairs})
+        pairs = [part.strip().split("=", 1) for part in text.split(",")]
+        weights = {leg: float(weight) for leg, weight in pairs}
+        if len(weights) < len(pairs):
+            raise ValueError("a leg stands twice")
+        return LegWeights.model_validate(weights)
     except (ValueError, ValidationError) as error:
         raise RecipeError(
             f"--weights is {text!r}.",
-            remedy="Name legs and numbers from 0 to 1000, one of them above 0, as in dense=0.5,sparse=0.3,bm25=0.2.",
+            remedy="Name legs, each once, and numbers from 0 to 1000, one of them above 0, as in "
+            "dense=0.5,sparse=0.3,bm25=0.2.",
         ) from error
 
 

@@ -16,7 +16,17 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
-__all__ = ["Corpus", "Document", "Skipped", "file_sha256", "find_file", "read_document", "read_qrels", "read_queries"]
+__all__ = [
+    "Corpus",
+    "Document",
+    "Skipped",
+    "document_of",
+    "file_sha256",
+    "find_file",
+    "read_document",
+    "read_qrels",
+    "read_queries",
+]
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
@@ -181,8 +191,13 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 
 def read_document(line: bytes, fields: Mapping[str, FieldKind], names: set[str]) -> Document:
-    """A document of a corpus whose fields have `names`, which grow. Raises ValueError for a bad line."""
-    record = read_object(line)
+    """The document of a line, as `document_of` makes it. Raises ValueError for a bad line."""
+    return document_of(read_object(line), fields, names)
+
+
+def document_of(record: dict[str, Any], fields: Mapping[str, FieldKind], names: set[str]) -> Document:
+    """A document of a corpus whose fields have `names`, which grow. Raises ValueError for one that is out of bounds, or
+    has no text."""
     document_id = _required_id(record)
     title, text = _string(record, "title", default=""), _string(record, "text")
     if not document_text(title, text):

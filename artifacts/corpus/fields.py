@@ -8,6 +8,7 @@ A document that lacks a field, or has null there, has no value in it.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Literal
@@ -18,6 +19,8 @@ from pydantic import Field
 __all__ = ["FieldKind", "FieldName", "indexed_values", "keyword", "last_millisecond", "milliseconds", "number"]
 
 FieldKind = Literal["keyword", "number", "date"]
+# Python takes any sign before the time, so that 2024-05-31+02:00 is two in the morning, and a week for its first day.
+_DATE: Final = re.compile(r"[0-9]{4}-?([0-9]{2}-?[0-9]{2}|W[0-9]{2}-?[0-9])([T ].+)?")
 FieldName = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS, pattern=r"^[^\x00-\x1f]+$")]
 
 
@@ -67,9 +70,9 @@ def number(value: object) -> float:
 
 def milliseconds(value: object) -> int:
     """Milliseconds since 1970 of an ISO 8601 date or time. Raises ValueError for what is none."""
-    if not isinstance(value, str):
-        raise ValueError(f"expected a date such as 2024-05-31 or 2024-05-31T12:00:00Z, found {value!r:.80}")
     try:
+        if not isinstance(value, str) or not _DATE.fullmatch(value):
+            raise ValueError
         moment = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError(f"expected a date such as 2024-05-31 or 2024-05-31T12:00:00Z, found {value!r:.80}") from None

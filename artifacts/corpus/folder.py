@@ -9,7 +9,6 @@ A file is a document; a longer one is a document for each of its passages (`arti
     folder   the path of the folder that the file lies in, "." for the uppermost one
 """
 
-import json
 import os
 import re
 import stat
@@ -19,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from lightretriever.artifacts.corpus.beir import Document, document_of
 from lightretriever.artifacts.corpus.markdown import markdown_title
 from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
 from lightretriever.artifacts.errors import CorpusError, readable
@@ -29,6 +29,8 @@ __all__ = ["passages", "text_documents", "title_and_text", "write_text_corpus"]
 _ENDINGS: Final = (".md", ".txt")
 _LONGEST_PATH: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
+_LARGEST: Final = 1 << 30
+"""Bytes of a file, which is cut up in memory."""
 _LONGEST_WORD: Final = 100  # letters
 _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
 
@@ -40,8 +42,8 @@ def write_text_corpus(
 
     Hidden files and folders are passed over. Raises CorpusError for an output that is there already or has another
     ending, for a folder without a text file, and, naming all of them, for bad files: empty, unreadable, not UTF-8, no
-    regular file, links to folders and links that lead out of `folder`. With `skip_bad` bad files are counted instead.
-    Raises DiskError when the output can't be written.
+    regular file, too large, links to folders and links that lead out of `folder`. With `skip_bad` bad files are counted
+    instead. Raises DiskError when the output can't be written.
     """
     check_output(output, overwrite=overwrite)
     written = Written()
@@ -53,7 +55,7 @@ def write_text_corpus(
             except ValueError as error:
                 written.skipped.add(f"{readable(folder / name)}: {error}")
             else:
-                file.writelines(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in documents)
+                file.writelines(one.raw + b"\n" for one in documents)
                 written.documents += len(documents)
                 written.files += 1
             progress.advance(1)
@@ -61,7 +63,7 @@ def write_text_corpus(
     return written
 
 
-def text_documents(folder: Path, name: str, words: int) -> list[dict[str, str]]:
+def text_documents(folder: Path, name: str, words: int) -> list[Document]:
     """The documents of one file, `name` below `folder`. Raises ValueError that says why there are none."""
     try:
         name.encode()
@@ -73,7 +75,8 @@ def text_documents(folder: Path, name: str, words: int) -> list[dict[str, str]]:
     parts = passages(text, words) or [""]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
     about = {"path": name, "folder": str(PurePosixPath(name).parent)}
-    return [{"_id": one, "title": title, "text": part, **about} for one, part in zip(ids, parts, strict=True)]
+    pairs = zip(ids, parts, strict=True)
+    return [document_of({"_id": one, "title": title, "text": part, **about}, {}, set()) for one, part in pairs]
 
 
 def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
@@ -86,16 +89,19 @@ def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
 def _content(folder: Path, name: str) -> str:
     """The text of a file. ValueError that says why it has none, or why it is not read."""
     try:
-        real = (folder / name).resolve(strict=True)
-        within = PurePosixPath(os.path.relpath(real, folder.resolve()))
+        real = os.path.realpath(folder / name, strict=True)  # unlike resolve(), OSError for a link to itself
+        within = PurePosixPath(os.path.relpath(real, os.path.realpath(folder)))
         if any(part.startswith(".") for part in within.parts):
             where = "out of the folder" if within.parts[0] == ".." else "to a hidden file"
             raise ValueError(f"a link {where}; it is not followed")
         # Nobody may put a link or a pipe there between the check and the reading.
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
                 raise ValueError("no regular file")
+            if about.st_size > _LARGEST:
+                raise ValueError(f"at most {_LARGEST:,} bytes are possible, it has {about.st_size:,}; cut it up")
             content = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -141,14 +147,15 @@ def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
         raise CorpusError(f"{folder}: no {endings} file with a text in it or below.", remedy="Give another folder.")
 
 
-# Chinese and Japanese: each character counts as a word. Other scripts without spaces: each six characters, with the
-# marks that belong to them. A word of more than a hundred letters, such as an address, counts as several.
+# Chinese, Japanese and other signs of words or syllables, such as Yi and Tangut: each counts as a word. Other scripts
+# without spaces, Thai to Javanese: each six characters, with the marks that belong to them. A word of more than a
+# hundred letters, such as an address, counts as several.
 _HAN: Final = (
     r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u9fff\uf900-\ufaff"
-    r"\uff66-\uff9f\U00020000-\U0003ffff"
+    r"\uff66-\uff9f\ua000-\ua48f\U00016fe0-\U00018d8f\U0001aff0-\U0001b2ff\U00020000-\U0003ffff"
 )
 _SIGNS: Final = r"\u3001-\u3004\u3008-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
-_UNSPACED: Final = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf"
+_UNSPACED: Final = r"\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a00-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaadf"
 _MARKS: Final = "".join(chr(code) for code in range(0xE00, 0xAAE0) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
 _WORD: Final = re.compile(
     rf"[{_HAN}][{_SIGNS}]*|[{_UNSPACED}]{{1,6}}[{_MARKS}]*|[^\s{_HAN}{_UNSPACED}]{{1,{_LONGEST_WORD}}}"

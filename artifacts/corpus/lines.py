@@ -1,7 +1,7 @@
 """The one reader of files of lines: corpus, queries, qrels and ids.
 
 A line ends at "\\n" or "\\r\\n" and nowhere else, so that an id may hold any other sign of a line's end. A file is
-UTF-8, with or without a byte order mark, and may be gzipped; a file of another kind is named with a way to convert it.
+UTF-8, with or without byte order marks, and may be gzipped; a file of another kind is named with a way to convert it.
 """
 
 import gzip
@@ -89,8 +89,7 @@ def lines_of(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
         rest = line
         while rest and not rest.endswith(b"\n"):
             rest = file.readline(MAX_DOCUMENT_BYTES)
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        line = line.removeprefix(_BOM) if number == 1 else line
+        line = line.removeprefix(_BOM).removesuffix(b"\n").removesuffix(b"\r")  # the mark of a file joined to another
         if line.strip():
             yield number, line
 

@@ -31,6 +31,7 @@ from lightretriever.artifacts.evaluation.runs import (
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
 from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Searches, run_systems
+from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import commit_point
 
@@ -93,7 +94,8 @@ def evaluate_bundle(
         full, warnings = encode_fully(query_model, bundle, task, queries)
     searches = Searches(task, depth, candidates, fusion, only, full)
     searches.wanted()  # an impossible choice is an error before anything is searched
-    output.mkdir(parents=True, exist_ok=True)
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
     with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:

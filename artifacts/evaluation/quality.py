@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.report import machine_name
+from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 
 __all__ = [
@@ -168,7 +169,8 @@ def record(file: Path, rows: Sequence[Row], values: Mapping[str, Mapping[str, fl
     """
     if not rows:
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file.parent):
         kept = {(row["dataset"], row["system"]): row for row in [*read_rows(file), *rows]}
         queries = read_queries_file(file)

@@ -34,6 +34,8 @@ def new_file(path: Path, *, last: bool = False, partial: str | None = None) -> I
     """
     written = path.with_name(partial or f"{path.name}.partial")
     with writing(path):
+        if path.exists() and not path.is_file():  # a folder, or a device, which would be replaced
+            raise OSError(0, "it is no regular file")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with written.open("wb") as file:

@@ -25,18 +25,21 @@ __all__ = [
     "Recipe",
     "RefineRecipe",
     "Section",
+    "Seed",
     "TableTraining",
     "load_recipe",
     "read_recipe",
 ]
 
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_MOST_NAMED = 20
 
 
 class Section(BaseModel):
-    """A part of a recipe: unknown keys are refused."""
+    """A part of a recipe: unknown keys are refused, and numbers that are not finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelRecipe(Section):
@@ -92,7 +95,7 @@ class EncodeRecipe(Section):
     """
 
     impacts: Literal["learned", "bm25", "both"] | None = None
-    bm25_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    bm25_factor: float | None = Field(default=None, gt=0)
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
     batch_tokens: int | None = Field(default=None, ge=1)
@@ -146,7 +149,7 @@ class TableTraining(Section):
     contrast: float = Field(default=0.2, ge=0)
     kl: float = Field(default=0.1, ge=0)
     held_out: int = Field(default=500, ge=1)
-    seed: int = 0
+    seed: Seed = 0
 
 
 class DistilTableRecipe(TableTraining):
@@ -269,10 +272,12 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        problems = "; ".join(
+        named = [
             f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']} (found {item['input']!r:.80})"
             for item in error.errors()
-        )
+        ]
+        more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+        problems = "; ".join([*named[:_MOST_NAMED], *more])
         raise RecipeError(f"{path}: {problems}.", remedy="See docs/pipeline.md for every key.") from error
 
 

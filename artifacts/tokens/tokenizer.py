@@ -14,6 +14,7 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import BPE
 
 __all__ = ["TextTokenizer", "document_text", "is_of_library", "sentences_of"]
 
@@ -24,6 +25,11 @@ _MOST_BYTES = 128 << 20
 _MOST_ENTRIES = 1_000_000
 """In one list; the largest vocabularies have a quarter of it."""
 _MOST_GROWTH = 1_000
+_MOST_PARTS = 100
+_LONGEST_WORD = 1_000
+"""Characters; WordPiece takes the square of them to find that it knows none."""
+_UNKNOWN = "\U0010fffd"
+"""For private use, so that no vocabulary has it."""
 _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
 
 
@@ -50,6 +56,8 @@ class TextTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
+        if isinstance(tokenizer.model, BPE):
+            tokenizer.model.dropout = None  # is for training: a text would have other tokens each time
         self._tokenizer = tokenizer
         self.lowercase = lowercase
         self.sha256 = hashlib.sha256(content).hexdigest()
@@ -58,6 +66,7 @@ class TextTokenizer:
         long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._space = self._found_space()
+        self._before_unknown = self._found_before_unknown()
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":
@@ -88,7 +97,7 @@ class TextTokenizer:
         return np.array(self._encoding(self._prepare(text)).ids, dtype=np.int32)
 
     def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
-        """Token ids of a query as Python integers, `unknown_id` left out.
+        """Token ids of a query as Python integers, those that are `known`.
 
         Byte-level BPEs have another token for a word behind a space than for one at the start of a text. The first word
         of a query has the ids that it has inside a text; a text that is `appended` to a query keeps a space that is a
@@ -100,7 +109,7 @@ class TextTokenizer:
             ids = self._encoding(self._prepare(f" {text.lstrip()}")).ids
             if ids[:1] == [self._space] and not appended:  # a space that is no part of the word
                 del ids[0]
-        return [token_id for token_id in ids if token_id != self.unknown_id] if self.unknown_id in ids else ids
+        return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
 
     def query_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
@@ -120,8 +129,12 @@ class TextTokenizer:
             yield self.known(ids[1:] if ids[:1].tolist() == [self._space] else ids)
 
     def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Token ids (n,) without `unknown_id`."""
-        return ids if self.unknown_id is None else ids[ids != self.unknown_id]
+        """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""
+        if self.unknown_id is None:
+            return ids
+        unknown: npt.NDArray[np.bool_] = ids == self.unknown_id
+        unknown[:-1] |= unknown[1:] & (ids[:-1] == self._before_unknown)
+        return ids[~unknown]
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each int32 (n_i,); uses all cores."""
@@ -185,6 +198,15 @@ class TextTokenizer:
             return None
         return space[0] if len(space) == 1 and twice[-len(once) :] != once else None
 
+    def _found_before_unknown(self) -> int | None:
+        """The token of the space before a word that the vocabulary lacks, as SentencePiece has one; else None."""
+        try:
+            alone, with_unknown = (self._encoding(text).ids for text in ("a", f"a {_UNKNOWN}"))
+        except TokenizerError:
+            return None
+        *before, mark, last = [None, None, *with_unknown]
+        return mark if last == self.unknown_id and before == [None, None, *alone] else None
+
     def _try(self) -> None:
         """Read a text of many kinds. Raises what `tokenizers` panics with; other failures are those of a text."""
         try:
@@ -224,7 +246,13 @@ def _check_bounds(content: bytes) -> None:
     ):
         if len(entries or ()) > _MOST_ENTRIES:
             raise ValueError(f"{name} has {len(entries):,} entries, at most {_MOST_ENTRIES:,} are possible")
-    growth = math.prod(_replacements(parsed.get("normalizer"))) * math.prod(_replacements(parsed.get("pre_tokenizer")))
+    if (longest := model.get("max_input_chars_per_word") or 0) > _LONGEST_WORD:
+        raise ValueError(f"max_input_chars_per_word is {longest:,}, at most {_LONGEST_WORD:,} is possible")
+    replacements = [*_replacements(parsed.get("normalizer")), *_replacements(parsed.get("pre_tokenizer"))]
+    if len(replacements) > _MOST_PARTS:
+        found = f"its normalizer and pre-tokenizer have {len(replacements):,} parts"
+        raise ValueError(f"{found}, at most {_MOST_PARTS} are possible")
+    growth = math.prod(replacements)
     if growth > _MOST_GROWTH:
         raise ValueError(f"its replacements make a text {growth:,} times as long, at most {_MOST_GROWTH:,} is possible")
 
@@ -235,7 +263,10 @@ def _replacements(part: object) -> Iterator[int]:
         for inner in part:
             yield from _replacements(inner)
     elif isinstance(part, dict):
-        yield max([1, *(len(part[name]) for name in ("content", "prepend") if isinstance(part.get(name), str))])
+        bytes_as_letters = 4 if part.get("type") == "ByteLevel" else 1
+        yield max(
+            [bytes_as_letters, *(len(part[name]) for name in ("content", "prepend") if isinstance(part.get(name), str))]
+        )
         yield from _replacements(list(part.values()))
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, TableTraining, read_recipe
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, Seed, TableTraining, read_recipe
 from pydantic import Field, model_validator
 
 __all__ = [
@@ -223,7 +223,7 @@ class TrainRecipe(Section):
     name: str = Field(min_length=1)
     model: ModelRecipe
     lora: LoraRecipe = LoraRecipe()
-    seed: int = 0
+    seed: Seed = 0
     lowercase: bool = True
     idf_rows: bool = False
     layers: int | None = Field(default=None, ge=1)

@@ -9,6 +9,7 @@ candidates' scores onto 0 to 1. All steps look at all candidates, so pages have 
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import time
 from typing import Any, Final
@@ -121,7 +122,8 @@ def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float
 
 def _values(kind: FieldKind, value: object) -> Iterator[Any]:
     for one in value if isinstance(value, list) else [] if value is None else [value]:
-        yield _READ[kind](one)
+        with suppress(ValueError):  # an older version of the writer let it pass
+            yield _READ[kind](one)
 
 
 def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

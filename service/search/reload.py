@@ -78,7 +78,7 @@ class EngineHolder:
         Hashes every file before it opens an index: otherwise damage that keeps the file's size would give wrong answers
         or crash Faiss.
         """
-        engine = _open(folder.resolve(), settings or Settings(), metrics or Metrics(), verified=False)
+        engine = _open(_resolved(folder), settings or Settings(), metrics or Metrics(), verified=False)
         engine.publish(name)
         return cls(engine, folder, name)
 
@@ -202,7 +202,7 @@ class EngineHolder:
         """Verify the folder's bundle and give a warm engine over it, and over the index that the cluster's alias stands
         for; None if they are served already."""
         self._handled = _, index = self._source(folder)
-        path = folder.resolve()
+        path = _resolved(folder)
         if read_manifest(path).digest == self.engine.bundle.manifest.digest and index == self.engine.parts.index:
             return None
         engine = _open(path, self.settings, self.metrics, verified=True)
@@ -242,10 +242,14 @@ def _open(path: Path, settings: Settings, metrics: Metrics, *, verified: bool) -
     return engine
 
 
+def _resolved(folder: Path) -> Path:
+    return Path(os.path.realpath(folder))  # unlike resolve(), it raises nothing for a link to itself
+
+
 def _signature(folder: Path) -> _Signature:
     """Give every file's name, inode, size and time, which change with the folder's content. Empty without a folder."""
     found = []
-    for root, _, names in os.walk(folder.resolve()):
+    for root, _, names in os.walk(_resolved(folder)):
         for name in names:
             file = Path(root, name)
             try:

@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
@@ -33,6 +34,8 @@ BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
 _KEEP_ALIVE_S: Final = 5
 _REFRESH_S: Final = 1
+_CHUNK: Final = re.compile(rb"\r\n[0-9A-Fa-f]+(?:[ \t;][^\r\n]*)?\r\n")
+_MOST_CHUNKS: Final = 1000
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
 
 _log = logging.getLogger(__name__)
@@ -78,9 +81,20 @@ def serve(collections: Collections, listener: socket.socket, on_ready: Callable[
 
 
 class _Protocol(H11Protocol):
-    """Answers a client that has closed its own side of the connection after its request, as HTTP allows."""
+    """Refuses a body of very many chunks, before they are parsed in the event loop one by one. Answers a client that
+    has closed its own side of the connection after its request, as HTTP allows."""
 
     _ended = False
+    _chunks = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._chunks += len(_CHUNK.findall(data))
+        if self._chunks <= _MOST_CHUNKS:
+            super().data_received(data)
+        elif self.cycle is not None and not self.cycle.response_started:
+            self.send_400_response(f"A body has at most {_MOST_CHUNKS} chunks; send fewer and larger ones.")
+        else:
+            self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to keep the connection open
         if self.transport.get_extra_info("sslcontext") is not None:
@@ -90,6 +104,7 @@ class _Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._chunks = 0
         if self._ended:
             self.transport.close()
 

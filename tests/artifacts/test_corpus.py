@@ -136,6 +136,7 @@ def test_bad_qrels_are_named(tmp_path: Path, line: str, message: str) -> None:
         ("q1  em   1.0 \n2 rfc -1\n", {"q1": {"em": 1}, "2": {"rfc": -1}}),
         ("q1\tem\t1\r\n\r\n2\trfc\t2\r\n", {"q1": {"em": 1}, "2": {"rfc": 2}}),
         ("q1\tem\t1\nq1\tem\t1\n", {"q1": {"em": 1}}),
+        ("\ufeffq1\tem\t1\n\ufeffq2\tem\t1\n", {"q1": {"em": 1}, "q2": {"em": 1}}),
         *((f"q1\te{sign}m\t1\n", {"q1": {f"e{sign}m": 1}}) for sign in "\u2028\u2029\x85\x0b\x0c\x1c\r"),
     ],
 )
@@ -191,5 +192,7 @@ def test_a_table_is_told_how_it_becomes_a_corpus(tmp_path: Path) -> None:
 def test_a_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "a", "text": "x"}\r\n\r\n{"_id": "b", "text": "y"}')
     assert [document.id for document in Corpus(tmp_path)] == ["a", "b"]
-    (tmp_path / "queries.jsonl").write_text('\ufeff{"_id": "q\u2028\x85", "text": "x"}')
-    assert read_queries(tmp_path) == {"q\u2028\x85": "x"}
+    (tmp_path / "queries.jsonl").write_text(
+        '\ufeff{"_id": "q\u2028\x85", "text": "x"}\n\ufeff{"_id": "2", "text": "y"}'
+    )
+    assert read_queries(tmp_path) == {"q\u2028\x85": "x", "2": "y"}

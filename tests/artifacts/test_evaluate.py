@@ -18,7 +18,7 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import leg_weights
 from lightretriever.artifacts.cli.summary import EvaluateSummary
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, DiskError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import Evaluation, fusion_of
 from lightretriever.artifacts.evaluation.quality import queries_file, read_rows
 from lightretriever.artifacts.evaluation.report import print_report
@@ -241,10 +241,14 @@ def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "sparse=inf", "dense=1001", "words=1"]
+    "text",
+    [
+        *("", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "sparse=inf", "dense=1001", "words=1"),
+        "dense=1,dense=2",
+    ],
 )
 def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
-    with pytest.raises(RecipeError, match=r"--weights is '.*'\. Name legs and numbers from 0 to 1000"):
+    with pytest.raises(RecipeError, match=r"--weights is '.*'\. Name legs, each once, and numbers from 0 to 1000"):
         leg_weights(text)
 
 
@@ -336,6 +340,13 @@ def test_queries_that_can_not_be_encoded_count_as_zero(tiny_path: Path, tmp_path
 def test_qrels_of_another_corpus_are_an_error(tiny_bundle: Bundle, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", {"q1": {"elsewhere": 1}})
     with pytest.raises(CorpusError, match="None of the 1 relevant documents is in the bundle"):
+        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
+
+
+def test_an_output_that_is_no_folder_is_an_error(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(DiskError, match=r"out can't be written: File exists\. Look at"):
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
 
 

@@ -38,6 +38,10 @@ def test_values(document: dict[str, object], values: list[tuple[int, str]]) -> N
         ({"published": 2020}, "expected a date such as 2024-05-31"),
         ({"published": "last year"}, "found 'last year'"),
         ({"published": "2020-13-01"}, "expected a date"),
+        ({"published": "2024-05-31+02:00"}, "found '2024-05-31+02:00'"),
+        ({"published": "2024-05-31-05:00"}, "expected a date"),
+        ({"published": "2024-05-31_12:00"}, "expected a date"),
+        ({"published": "2024-W22"}, "expected a date"),
     ],
 )
 def test_a_value_of_another_kind_is_refused(document: dict[str, object], message: str) -> None:
@@ -55,6 +59,8 @@ def test_a_value_of_another_kind_is_refused(document: dict[str, object], message
         ("9999-12-31T23:59:59Z", 253_402_300_799_000),
         ("2024-02-29", 1_709_164_800_000),
         ("20240229", 1_709_164_800_000),
+        ("2024-W09-4", 1_709_164_800_000),
+        ("2024-02-29 00:00+00:00", 1_709_164_800_000),
     ],
 )
 def test_dates_are_milliseconds_since_1970(text: str, expected: int) -> None:

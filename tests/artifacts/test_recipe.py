@@ -1,3 +1,4 @@
+import math
 import os
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
         ("default_task", "other", r"default_task 'other' is not one of the tasks \['web'\]"),
         ("tasks", {"Bad Name!": "x"}, r"tasks\.Bad Name!"),
         ("tasks", {}, r"tasks: .*at least 1"),
+        ("distil.learning_rate", math.inf, r"distil\.learning_rate: Input should be a finite number \(found inf\)"),
+        ("refine.temperature", math.inf, r"refine\.temperature: Input should be a finite number"),
+        ("refine.seed", -1, r"refine\.seed: .*greater than or equal to 0"),
+        ("refine.seed", 2**63, r"refine\.seed: .*less than 9223372036854775808"),
+        ("encode", {f"key{n}": n for n in range(1000)}, r"encode\.key19: .*; and 980 more\. See"),
     ],
 )
 def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object, message: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tests.support.tiny import tiny_documents, train_tokenizer
 
@@ -72,6 +72,40 @@ def test_the_unknown_token_is_left_out(model: Any, unknown: int | None, known: l
     assert tokenizer.query_ids("a 🎉 b") == known
     assert tokenizer.query_ids_of(["🎉 b", "a"])[0].tolist() == [*known[1:], known[0]]
     assert tokenizer.query_ids("a " + "x" * 150)[:1] == known[:1]
+
+
+MARKED = [("<unk>", -9.0), ("\u2581", -2.0), ("\u2581a", -1.0), ("\u2581b", -1.5), ("b", -3.0)]
+REPLACED = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+
+
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [
+        (models.Unigram(MARKED, 0), {"pre_tokenizer": pre_tokenizers.Metaspace()}),
+        (models.Unigram(MARKED, 0), {"pre_tokenizer": pre_tokenizers.Metaspace(prepend_scheme="never")}),
+        (
+            models.BPE(
+                {token: place for place, token in enumerate(("<unk>", "\u2581", "\u2581a", "\u2581b", "b", "a"))},
+                [("\u2581", "a"), ("\u2581", "b")],
+                unk_token="<unk>",
+                fuse_unk=True,
+            ),
+            {"normalizer": REPLACED},
+        ),
+    ],
+)
+def test_the_space_before_an_unknown_word_is_left_out_with_it(model: Any, parts: dict[str, Any]) -> None:
+    raw = Tokenizer(model)
+    for name, part in parts.items():
+        setattr(raw, name, part)
+    tokenizer = TextTokenizer.from_bytes(raw.to_str().encode(), name="here")
+    for text in ("a b", "a 🎉 b", "🎉 a 漢字 ภาษา b", "a b 🎉 🎉🎉"):
+        assert tokenizer.query_ids(text) == [2, 3], text
+        assert next(iter(tokenizer.as_queries([text]))).tolist() == [2, 3], text
+    assert tokenizer.query_ids("a🎉b") == [2, 4]
+    for text in ("🎉", "🎉 漢字"):
+        assert tokenizer.query_ids(text) == []
+        assert tokenizer.query_ids(text, appended=True) == []
 
 
 def test_batches_equal_single_texts_and_nothing_is_padded_or_cut(file: Path) -> None:

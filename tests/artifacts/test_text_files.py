@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.cli.corpus import CorpusSummary
 from lightretriever.artifacts.cli.summary import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable
 
@@ -157,6 +158,11 @@ def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_p
     (folder / "latin.txt").write_bytes("für".encode("latin-1"))
     (folder / "nothing.md").write_text(" \n\n")
     (folder / "gone.txt").symlink_to("nowhere")
+    (folder / "itself.txt").symlink_to("itself.txt")
+    (folder / "half.md").write_text('---\ntitle: "\\ud800"\n---\ntext')
+    (folder / "title.md").write_text(f"# {'t' * MAX_DOCUMENT_BYTES}\n\ntext")
+    with (folder / "huge.txt").open("wb") as huge:
+        huge.truncate((1 << 30) + 1)
     os.mkfifo(folder / "pipe.md")
     (folder / "sub" / "round").symlink_to("..")
     (folder / ".git" / "round").symlink_to("..")
@@ -167,6 +173,10 @@ def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_p
         f"{folder}/latin.txt: not UTF-8 (byte 1 is 0xfc); convert it, as with iconv",
         f"{folder}/nothing.md: empty",
         f"{folder}/gone.txt: can't be read (No such file or directory)",
+        f"{folder}/itself.txt: can't be read (Too many levels of symbolic links)",
+        f"{folder}/half.md: a lone surrogate ('\\ud800') is no valid text",
+        f"{folder}/title.md: a document has at most 67,108,864 bytes, this one has 67,108,9",
+        f"{folder}/huge.txt: at most 1,073,741,824 bytes are possible, it has 1,073,741,825; cut it up",
         f"{folder}/pipe.md: no regular file",
         f"{folder}/sub/round: a link to a folder; it is not followed",
         "--skip-bad",
@@ -295,7 +305,10 @@ def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
         write_text_corpus(folder / "a.md", tmp_path / "corpus.jsonl", words=5)
     with pytest.raises(DiskError, match="can't be written: File exists"):
         write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", words=5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "texts"]
+    os.mkfifo(tmp_path / "pipe.jsonl")  # or a device, which a new file would replace
+    with pytest.raises(DiskError, match=r"pipe\.jsonl can't be written: it is no regular file"):
+        write_text_corpus(folder, tmp_path / "pipe.jsonl", words=5, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "pipe.jsonl", "texts"]
 
 
 def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:

@@ -62,8 +62,26 @@ def test_replacements_that_multiply_are_refused() -> None:
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("a", "a" * 100) for _ in range(9)])
     with pytest.raises(BundleError, match="its replacements make a text 1,000,000,000,000,000,000 times as long"):
         opened(tokenizer)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.ByteLevel() for _ in range(12)])
+    with pytest.raises(BundleError, match="its replacements make a text 16,777,216 times as long"):
+        opened(tokenizer)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD() for _ in range(1_000)])
+    with pytest.raises(BundleError, match=r"have 1,00\d parts, at most 100 are possible"):
+        opened(tokenizer)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("w0", "w1"), normalizers.Prepend("▁")])
     assert opened(tokenizer).vocab_size == 4
+
+
+def test_words_whose_pieces_take_long_to_find_are_refused() -> None:
+    tokenizer = Tokenizer(models.WordPiece({"?": 0}, unk_token="?", max_input_chars_per_word=1_001))
+    with pytest.raises(BundleError, match="max_input_chars_per_word is 1,001, at most 1,000 is possible"):
+        opened(tokenizer)
+
+
+def test_a_text_has_the_same_tokens_each_time() -> None:
+    merges = [("a", "b"), ("ab", "ab")]
+    tokenizer = opened(Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "abab": 3}, merges, dropout=0.9)))
+    assert {tuple(tokenizer.query_ids("abab")) for _ in range(50)} == {(3,)}
 
 
 def test_what_is_no_tokenizer_is_refused() -> None:

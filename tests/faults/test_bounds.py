@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -96,6 +97,21 @@ def test_an_endless_head_is_cut_off(url: str, server: Server, piece: bytes) -> N
         connection.sendall(head)
     assert peak_mb(server) - before < 64
     assert httpx2.get(f"{url}/livez").status_code == 200
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"1;a=b\r\n \r\n", b"0001 \r\n \r\n"])
+def test_a_body_of_a_great_many_chunks_is_cut_off(url: str, chunk: bytes) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    head = b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = b""
+    with socket.create_connection((host, int(port)), 60) as connection, suppress(ConnectionError):
+        connection.sendall(head + chunk * 50_000)
+        while piece := connection.recv(65_536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 400 ") or not answer, answer  # it would be 408, after all have been parsed
+    pieces = iter([*[b" "] * 900, b'{"query":"music"}'])
+    fewer = httpx2.post(f"{url}/search", content=pieces, headers={"content-type": "application/json"}, timeout=60)
+    assert fewer.status_code == 200
 
 
 def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:

@@ -5,17 +5,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Hit, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.support.tampering import copy_of, edit_manifest
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 COUNT = 300
@@ -143,6 +146,13 @@ def test_hits_are_sorted_and_ties_keep_their_order(engine: SearchEngine, name: s
     expected = sorted(known, key=key, reverse=order == "desc")
     assert found == expected + [one for one in scores if key(one) is None]
     assert 0 < len(known) <= 100
+
+
+def test_a_value_that_an_older_version_let_pass_is_none(engine: SearchEngine, tmp_path: Path) -> None:
+    path = copy_of(engine.bundle.path, tmp_path)
+    edit_manifest(path, lambda record: record["fields"].update(stars="date"))
+    with SearchEngine.open(Bundle.open(path), SETTINGS) as other:
+        assert [hit.id for hit in hits(other, sort={"field": "stars"})] == [hit.id for hit in hits(other)]
 
 
 @pytest.mark.parametrize("size", [1, 3])

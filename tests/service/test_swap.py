@@ -223,6 +223,9 @@ def damaged(versions: dict[str, Path], tmp_path: Path, what: str) -> Path:
     path = tmp_path / what
     if what == "missing":
         return path
+    if what == "itself":
+        path.symlink_to(path)
+        return path
     shutil.copytree(versions["two"], path)
     if what == "flipped":
         file = path / "dense.faiss"
@@ -243,6 +246,7 @@ def damaged(versions: dict[str, Path], tmp_path: Path, what: str) -> Path:
         ("newer", "version"),
         ("cut", "tokenizer.json"),
         ("missing", "there is no such folder"),
+        ("itself", "there is no such folder"),
     ],
 )
 def test_a_bad_bundle_is_refused_and_the_old_one_serves(
