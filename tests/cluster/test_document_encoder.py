@@ -95,7 +95,7 @@ def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEng
     vector = [1.0] * place.bundle.manifest.dimension
     for given in ({"vector": vector}, {"impacts": {300: 5}}):
         with pytest.raises(AnswerError, match=r"is missing, but the document is new\. Send both, or neither\."):
-            client.put_document("part", FIELDS, **given)  # type: ignore[arg-type]
+            client.put_document("part", FIELDS, **given)
     written = client.put_document("part", FIELDS, vector=vector, impacts={300: 5})
     assert not written.encoded
     client.delete_document("part", wait=True)
