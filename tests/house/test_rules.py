@@ -209,6 +209,7 @@ def test_imported_distributions_are_declared() -> None:
         "artifacts/corpus/arrow.py": ["import"],
         "artifacts/kernels/build.py": ["build"],
         "artifacts/cluster/": ["cluster"],
+        "artifacts/pipeline/on_ray.py": ["ray"],
         "artifacts/pipeline/": ["pipeline"],
         "artifacts/training/": ["pipeline"],
         "artifacts/evaluation/": ["pipeline"],

@@ -60,14 +60,25 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 def needed(name: str, found: dict[str, System]) -> System:
     """The system; the test is skipped without its package or, for OpenSearch, its folder."""
     if name not in found:
-        assert name in ("opensearch", "seekdb", "milvus", "lancedb")
+        assert name in ("cluster", "opensearch", "seekdb", "milvus", "lancedb")
         pytest.skip(f"{name} is not installed, or OPENSEARCH_HOME not set")
     if found[name].prepare:
         finish(found[name].prepare)
     return found[name]
 
 
-SLOW = ("processes", "accelerated", "llm", "biencoder", "static", "opensearch", "seekdb", "milvus", "lancedb")
+SLOW = (
+    "processes",
+    "accelerated",
+    "cluster",
+    "llm",
+    "biencoder",
+    "static",
+    "opensearch",
+    "seekdb",
+    "milvus",
+    "lancedb",
+)
 
 
 @pytest.mark.parametrize(
