@@ -14,10 +14,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck java pytest slow faults docs bench lock clean
+.PHONY: help install demo test lint format typecheck java pytest slow faults docs bench bench-cluster lock clean
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 install: ## Install what the service needs into .venv
 	@deploy/install/install runtime
@@ -58,8 +58,8 @@ java: ## Check that the committed Java classes are those of the committed source
 pytest: ## Run the tests only
 	$(PYTEST)
 
-slow: ## Run the tests that `make test` leaves out: the image, the chart, framework adapters, the wheel, the site, the page in full, the how-tos, long faults and builds
-	@deploy/install/install dev
+slow: ## Run the tests that `make test` leaves out: the image, the chart, framework adapters, the wheel, the site, the page in full, the how-tos, Ray, long faults and builds
+	@deploy/install/install slow
 	@deploy/install/install-system slow
 	$(PYTEST) --slow -m slow
 
@@ -81,6 +81,13 @@ bench: ## Measure speed: BUNDLE=… ACCELERATED=… QUERIES=… LAYOUT=… [MODE
 	$(MEASURE).libraries $(ACCELERATED) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
 	$(MEASURE).bench $(BUNDLE) --accelerated-bundle $(ACCELERATED) --queries $(QUERIES) --output $(RESULTS) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
+
+bench-cluster: ## Measure the service on three OpenSearch nodes beside its own indexes: BUNDLE=… QUERIES=… OPENSEARCH_HOME=… [OPTIONS=…]
+	$(if $(and $(BUNDLE),$(QUERIES),$(OPENSEARCH_HOME)),,$(error Give BUNDLE, QUERIES and OPENSEARCH_HOME, see docs/measuring.md))
+	@deploy/install/install dev
+	OPENSEARCH_HOME=$(OPENSEARCH_HOME) $(MEASURE).bench $(BUNDLE) --queries $(QUERIES) --systems lightretriever,cluster \
+		--output $(RESULTS)/cluster --speed runs/cluster/speed.json $(OPTIONS)
+	$(PYTHON_IN_VENV) -m docs.generate.results
 
 lock: ## Pin the newest versions that pyproject.toml allows, in deploy/requirements/
 	$(PYTHON_IN_VENV) deploy/install/lock.py

@@ -12,6 +12,7 @@ LightRetrieverError
 │   ├── ClusterTimeoutError   it did not answer in time
 │   ├── ConflictError         a document on it has another version than was expected
 │   └── DocumentError         a document can't be written to it
+│       └── UnencodedError        its vector or its impacts are missing
 ├── MissingExtraError   an optional part of the installation is missing
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
@@ -34,6 +35,7 @@ __all__ = [
     "RecipeError",
     "ResumeError",
     "TokenizerError",
+    "UnencodedError",
     "readable",
 ]
 
@@ -94,6 +96,10 @@ class DocumentError(ClusterError):
     def __init__(self, field: str, message: str, *, remedy: str) -> None:
         super().__init__(f"{field}: {message}", remedy=remedy)
         self.field = field
+
+
+class UnencodedError(DocumentError):
+    """A document's vector or impacts are missing, and the index has none of this text."""
 
 
 class MissingExtraError(LightRetrieverError):

@@ -56,13 +56,16 @@ def serve(
     backend: Annotated[Literal["local", "opensearch"] | None, typer.Option(help="Where to search (backend).")] = None,
     opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
     index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="Recipe whose model encodes documents written as fields alone (recipe).")
+    ] = None,
 ) -> None:
     """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
     from lightretriever.service.search.collections import parse_folders
     from lightretriever.service.serving.command import run
     from lightretriever.service.settings import load_settings
 
-    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index}
+    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "recipe": recipe}
     folders, settings = parse_folders(bundle), load_settings(config, given)
     raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=workers))
 

@@ -183,6 +183,17 @@ class Settings(BaseSettings):
     opensearch_ca_file: Path | None = Field(
         default=None, description="PEM file of the authority that signed the cluster's certificates."
     )
+    recipe: Path | None = Field(
+        default=None,
+        description="Recipe of the bundle, whose model encodes documents that are written to the cluster as fields "
+        "alone. Searches don't ask it. Needs the extra `pipeline`; see docs/howto/live-documents.md.",
+    )
+    encode_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=3_600,
+        description="Time beyond `deadline_ms` for a document that the model has to encode, its turn included.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Lowest level to log. `info` has one line per request, without the query.",
@@ -230,6 +241,12 @@ def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = 
         raise SettingsError(
             "Setting 'backend' is 'opensearch', but 'opensearch_url' or 'opensearch_index' is missing.",
             remedy="Give both: --opensearch-url URL --index NAME.",
+        )
+    if settings.recipe is not None and settings.backend != "opensearch":
+        raise SettingsError(
+            f"Setting 'recipe' is '{settings.recipe}', but 'backend' is {settings.backend!r}, whose documents don't "
+            "change.",
+            remedy="Leave recipe out, or set backend to opensearch.",
         )
     return settings
 

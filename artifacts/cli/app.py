@@ -1,7 +1,7 @@
 """The offline commands of `lightretriever`: from training to evaluation."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -19,6 +19,7 @@ from lightretriever.artifacts.cli.options import (
     OutputOption,
     OverwriteOption,
     PartOption,
+    RayOption,
     RecipeArgument,
     SkipOption,
     TopKOption,
@@ -46,6 +47,9 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.encode import Encoding
 
 __all__ = ["add_commands"]
 
@@ -108,21 +112,20 @@ def encode(
     work: WorkOption = None,
     limit: LimitOption = None,
     part: PartOption = None,
+    ray: RayOption = None,
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Encode the corpus with the full LLM, in shards: texts that were encoded before are kept."""
     with running("encode", as_json=as_json) as job:
         loaded, own = recipe_of(context), None if part is None else Part.parse(part)
-        stages = _stages()
-        model, converted = loaded.model.path, loaded.work / "model" / "converted.json"
-        if own is not None and model.endswith(".gguf") and not converted.is_file():
-            raise RecipeError(
-                f"--part is {part}, but {model} is not converted yet, which one process has to do.",
-                remedy="Run `table` first.",
-            )
-        with work_lock(loaded.work, shared=own is not None):
-            encoding = stages.run_encode(loaded, stages.load_recipe_encoder(loaded), own)
+        _check_shared(loaded, part, ray)
+        if ray is not None:
+            encoding = _on_ray(loaded, ray)
+        else:
+            stages = _stages()
+            with work_lock(loaded.work, shared=own is not None):
+                encoding = stages.run_encode(loaded, stages.load_recipe_encoder(loaded), own)
         job.summary = encode_summary(encoding)
         report_skipped(encoding.skipped, cut=job.summary.cut)
         missing = encoding.store.missing_parts()
@@ -226,6 +229,27 @@ def verify(
             job.summary.next = None if query_bundle else next_command(context, "serve", bundle)
     if problems:
         raise typer.Exit(1)
+
+
+def _check_shared(recipe: Recipe, part: str | None, ray: str | None) -> None:
+    """Raise RecipeError for what several processes can't do."""
+    if part is not None and ray is not None:
+        raise RecipeError(f"--part is {part} and --ray is {ray!r}.", remedy="Give one: Ray makes parts of its own.")
+    shared = f"--part is {part}" if ray is None else f"--ray is {ray!r}"
+    model, converted = recipe.model.path, recipe.work / "model" / "converted.json"
+    if (part or ray) is not None and model.endswith(".gguf") and not converted.is_file():
+        raise RecipeError(
+            f"{shared}, but {model} is not converted yet, which one process has to do.", remedy="Run `table` first."
+        )
+
+
+def _on_ray(recipe: Recipe, address: str) -> "Encoding":
+    _stages()
+    try:
+        from lightretriever.artifacts.pipeline.on_ray import encode_on_ray
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "ray") from error
+    return encode_on_ray(recipe, address)
 
 
 def _tables(recipe: Recipe) -> dict[str, Path]:

@@ -22,7 +22,6 @@ from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError
-from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
@@ -148,8 +147,7 @@ class _Encoder:
                 from lightretriever.artifacts.pipeline.later import LaterDocuments
             except ModuleNotFoundError as error:
                 raise MissingExtraError.of(error) from error
-            with work_lock(self._of[0].work, shared=True):
-                self._loaded = LaterDocuments.open(*self._of)
+            self._loaded = LaterDocuments.open(*self._of)
         return self._loaded.encode(documents)
 
 

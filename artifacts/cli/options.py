@@ -17,6 +17,7 @@ __all__ = [
     "OutputOption",
     "OverwriteOption",
     "PartOption",
+    "RayOption",
     "RecipeArgument",
     "SkipOption",
     "TopKOption",
@@ -42,6 +43,10 @@ HeadOption = Annotated[
 TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
 PartOption = Annotated[
     str | None, typer.Option("--part", metavar="I/N", help="Only every N-th shard from the I-th on, for N machines.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Encode on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 

@@ -19,7 +19,7 @@ from lightretriever.artifacts.cluster.schema import (
 )
 from lightretriever.artifacts.corpus.beir import Document, read_document
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
-from lightretriever.artifacts.errors import DocumentError
+from lightretriever.artifacts.errors import DocumentError, UnencodedError
 from lightretriever.artifacts.sparse.bm25 import words_of
 
 __all__ = ["Stored", "body_of", "check_names", "read_fields", "read_impacts", "read_vector"]
@@ -103,13 +103,13 @@ def body_of(
     impacts: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Give a document as the cluster gets it: whole, with the vector or the rank features of the one that is there if
-    there are no new ones. Raises DocumentError if that one has another text."""
+    there are no new ones. Raises UnencodedError if that one has another text."""
     hashes = document_hashes(document.full_text, document.raw)
     if (vector is None or impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
         why = "the document is new" if stored is None else "its title or text is another one"
         what = f"is missing, but {why}."
         remedy = "Send vector and impacts with it, or let `lightretriever upsert` encode it."
-        raise DocumentError("vector" if vector is None else "impacts", what, remedy=remedy)
+        raise UnencodedError("vector" if vector is None else "impacts", what, remedy=remedy)
     old = {} if stored is None else stored.source
     ordinal = live_ordinal(document.id) if stored is None else stored.source["ordinal"]
     return document_body(

@@ -64,7 +64,7 @@ class LiveIndex:
         wait: bool = False,
     ) -> Written:
         """Write a document with its vector (D,) and its rank features; what is None stays as it is. With `version`,
-        only over that one: ConflictError for another. DocumentError if what is missing belongs to another text."""
+        only over that one: ConflictError for another. UnencodedError if what is missing belongs to another text."""
         stored = self._expected(document.id, version, until)
         for _ in range(_ATTEMPTS):
             body = body_of(document, stored, self.meta, vector, impacts)

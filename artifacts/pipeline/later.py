@@ -12,6 +12,7 @@ from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.cluster.upsert import Encoded
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import DocumentError, ResumeError
+from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encoded_rows
 from lightretriever.artifacts.pipeline.encoded import csr, later_bm25
@@ -36,17 +37,12 @@ class LaterDocuments:
 
     @classmethod
     def open(cls, recipe: Recipe, manifest: Manifest, meta: IndexMeta) -> Self:
-        """Load the recipe's encoder. Raises ResumeError if the bundle was made with another one."""
-        encoder = load_recipe_encoder(recipe)
-        sides = (encoder.dense, encoder.sparse) if isinstance(encoder, PairedEncoder) else (encoder,)
-        now = [one.fingerprint for one in sides]
-        made = [one.sha256 for one in (manifest.model, manifest.sparse.model) if one is not None]
-        if now != made:
-            raise ResumeError(
-                f"{recipe.output}: was made with another model than the recipe has now (SHA-256 {made}, now {now}).",
-                remedy="Use the model of the bundle, or build and push another one.",
-            )
-        return cls(encoder, later_bm25(recipe.work, manifest.corpus.sha256), manifest, meta)
+        """Load the recipe's encoder. Raises ResumeError if the bundle was made with another one, or while a build uses
+        the work directory."""
+        with work_lock(recipe.work, shared=True):
+            encoder = load_recipe_encoder(recipe)
+            _check_model(encoder, recipe, manifest)
+            return cls(encoder, later_bm25(recipe.work, manifest.corpus.sha256), manifest, meta)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
         """Give vectors and rank features. Raises ModelError, and DocumentError for an impact that the index can't
@@ -72,3 +68,14 @@ class LaterDocuments:
         except DocumentError as error:
             what = error.message.removeprefix(f"{error.field}: ")
             raise DocumentError(f"document {batch.ids[row]!r}: {error.field}", what, remedy=error.remedy) from error
+
+
+def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
+    sides = (encoder.dense, encoder.sparse) if isinstance(encoder, PairedEncoder) else (encoder,)
+    now = [one.fingerprint for one in sides]
+    made = [one.sha256 for one in (manifest.model, manifest.sparse.model) if one is not None]
+    if now != made:
+        raise ResumeError(
+            f"{recipe.output}: was made with another model than the recipe has now (SHA-256 {made}, now {now}).",
+            remedy="Use the model of the bundle, or build and push another one.",
+        )

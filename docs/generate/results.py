@@ -10,6 +10,7 @@
 | docs/speed.md | every ratio with a goal | speed.json |
 | docs/measuring.md | versions compared, stages, libraries, load | versions.json, speed.json, both load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
+| docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
 
@@ -68,6 +69,7 @@ RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
 ENGINES = "engines"
+CLUSTER = "cluster"
 MATCHED = "matched.json"
 TWO_PHASE = "two-phase.json"
 OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, "scaling.json")
@@ -126,6 +128,9 @@ def outputs(root: Path) -> dict[Path, str]:
             *versions(folder / VERSIONS),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
+        root / "docs" / "howto" / "cluster.md": under_load(
+            folder / CLUSTER / LOAD, f"../results/{CLUSTER}/load.md", "Both engines under load"
+        ),
         root / "docs" / "howto" / "two-phase.md": two_phase_tables(folder / TWO_PHASE),
         root / "docs" / "scale.md": scale_tables(folder / SCALE),
     }

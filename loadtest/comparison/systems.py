@@ -14,6 +14,7 @@ from lightretriever.loadtest.comparison.process import python
 
 __all__ = [
     "ACCELERATED",
+    "CLUSTER",
     "LLM",
     "NAMES",
     "OPENSEARCH_HOME",
@@ -27,15 +28,17 @@ __all__ = [
 ]
 
 OPENSEARCH_HOME: Final = "OPENSEARCH_HOME"
-"""Environment variable that names the folder of an OpenSearch with `bin/cluster`, which starts and stops a node."""
+"""Environment variable that names the folder of an OpenSearch with `bin/cluster`, which starts and stops nodes."""
 OURS: Final = "lightretriever"
 PROCESSES: Final = "processes"
 ACCELERATED: Final = "accelerated"
+CLUSTER: Final = "cluster"
 LLM: Final = "llm"
 PEERS: Final = ("bm25", "opensearch", "seekdb", "milvus", "lancedb")
 """Ready-made systems over the same documents."""
-NAMES: Final = (OURS, PROCESSES, ACCELERATED, LLM, "biencoder", "static", *PEERS)
+NAMES: Final = (OURS, PROCESSES, ACCELERATED, CLUSTER, LLM, "biencoder", "static", *PEERS)
 _PACKAGES: Final = {
+    CLUSTER: "opensearchpy",
     LLM: "torch",
     "biencoder": "torch",
     "opensearch": "opensearchpy",
@@ -100,6 +103,9 @@ def _all(given: Given) -> Iterator[System]:
     yield System(PROCESSES, "LightRetriever, two processes", what, [*_serve(here), "--workers", "2"])
     what = "this service over a bundle of the same documents with posting lists for the compiled backend"
     yield System(ACCELERATED, "LightRetriever, accelerated", what, _serve(given.accelerated_bundle or Path()))
+    what = "this service over three nodes of OpenSearch on this machine, three shards with a copy each"
+    what += "; memory and processor time of the service alone are counted"
+    yield _other(CLUSTER, "LightRetriever on OpenSearch", what, given)
     what = "the same service and indexes, both query vectors by the whole model, waiting queries batched"
     command = python(model, str(here), "--model", str(given.model), "--device", given.device)
     for option, value in (("--adapter", given.adapter), ("--bos-token", given.bos_token)):
@@ -139,7 +145,7 @@ def _missing(name: str, given: Given) -> str | None:
     bundle = bundles.get(name)
     if name in bundles and bundle is None:
         return f"no --{name}-bundle was given"
-    if name == "opensearch" and not os.environ.get(OPENSEARCH_HOME):
+    if name in ("opensearch", CLUSTER) and not os.environ.get(OPENSEARCH_HOME):
         return f"{OPENSEARCH_HOME} names no folder with bin/cluster"
     if package is not None and find_spec(package) is None:
         return f"the package {package} is not installed (deploy/install/install {_EXTRAS.get(package, 'loadtest')})"

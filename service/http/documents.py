@@ -4,13 +4,24 @@ import re
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from lightretriever.artifacts.errors import UnencodedError
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
-from lightretriever.service.http.handling import answered, begin, clock_of, enter
+from lightretriever.service.http.handling import (
+    answered,
+    begin,
+    clock_of,
+    enter,
+    holder_of,
+    in_thread,
+    state_of,
+    tell_legs,
+)
 from lightretriever.service.http.json import MOST_DOCUMENT_VALUES, json_response, parse
 from lightretriever.service.http.openapi import DELETE_ERRORS, DOCUMENT_ERRORS, PUT_ERRORS, describe
 from lightretriever.service.schemas import Document, DocumentDeleted, DocumentTerms, DocumentWrite, DocumentWritten
+from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.live import REFRESH_S, delete_document, get_document, put_document
+from lightretriever.service.search.live import REFRESH_S, DocumentPut, delete_document, get_document
 from starlette.convertors import StringConvertor, register_url_convertor
 
 __all__ = ["router"]
@@ -71,16 +82,28 @@ async def document(request: Request) -> Response:
 async def put(request: Request) -> Response:
     """Write a document to the cluster, in place of the one with this id, if there is one.
 
-    Vector and impacts that are not given stay, as long as title and text do. Needs an API key with the scope `admin`.
+    Vector and impacts that are not given stay, as long as title and text do; a service with a model encodes another
+    text, if neither is given. Needs an API key with the scope `admin`.
     """
     body = await begin(request, "admin")
     version, wait = _options(request)
 
-    def work(engine: SearchEngine) -> Response:
-        asked = parse(body, DocumentWrite, most=MOST_DOCUMENT_VALUES)
-        return _answer(put_document(engine, _id(request), asked, clock_of(request), version=version, wait=wait))
+    clock, extra_s = clock_of(request), REFRESH_S if wait else 0.0
 
-    return await answered(request, work, extra_s=REFRESH_S if wait else 0.0)
+    def read(engine: SearchEngine) -> DocumentPut:
+        asked = parse(body, DocumentWrite, most=MOST_DOCUMENT_VALUES)
+        return DocumentPut.read(engine, _id(request), asked, clock, version=version, wait=wait)
+
+    with state_of(request).admission.enter(), holder_of(request).lease() as engine:
+        tell_legs(request, engine)
+        put = await in_thread(engine, clock, lambda: read(engine))
+        try:
+            written = await in_thread(engine, clock, put.write, extra_s)
+        except UnencodedError:
+            extra_s += engine.settings.encode_timeout_s
+            await in_thread(engine, clock, put.encode, extra_s, ENCODE_DOCUMENT)  # waits for the model in its own lane
+            written = await in_thread(engine, clock, put.write, extra_s)
+        return _answer(written)
 
 
 @router.delete(

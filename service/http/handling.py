@@ -11,6 +11,7 @@ from lightretriever.service.http.json import read_body
 from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.plan import REQUESTS
 from lightretriever.service.search.reload import EngineHolder
 from starlette.requests import Request
 from starlette.responses import Response
@@ -88,10 +89,12 @@ async def answered(request: Request, work: Callable[[SearchEngine], Response], *
         return await in_thread(engine, clock_of(request), lambda: work(engine), extra_s)
 
 
-async def in_thread(engine: SearchEngine, clock: StageClock, work: Callable[[], T], extra_s: float = 0.0) -> T:
-    """Run `work` in a thread of the engine. DeadlineError `extra_s` after the service's own deadline; the abandoned
-    work goes on."""
-    call, deadline_ms = engine.submit(work), engine.settings.deadline_ms + extra_s * 1e3
+async def in_thread(
+    engine: SearchEngine, clock: StageClock, work: Callable[[], T], extra_s: float = 0.0, lane: str = REQUESTS
+) -> T:
+    """Run `work` in a thread of one of the engine's lanes. DeadlineError `extra_s` after the service's own
+    deadline; the abandoned work goes on."""
+    call, deadline_ms = engine.submit(work, lane), engine.settings.deadline_ms + extra_s * 1e3
     try:
         async with asyncio.timeout(clock.arrived + deadline_ms / 1e3 - perf_counter()) as deadline:
             return await asyncio.wrap_future(call.future)

@@ -79,6 +79,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> Info:
         collections=collections if len(collections) > 1 else [],
         legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
         cluster=None if engine.parts.group is None else ClusterFacts(**asdict(engine.parts.group.place)),
+        document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.model,
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},

@@ -250,6 +250,16 @@ class DocumentWritten(Model):
     id: str
     created: bool = Field(description="Whether no document had this id before.")
     version: str = Field(description="Its version, for `If-Match`.")
+    encoded: bool = Field(
+        default=False,
+        exclude_if=lambda encoded: not encoded,
+        description="Present if the service's model encoded it.",
+    )
+    cut: bool = Field(
+        default=False,
+        exclude_if=lambda cut: not cut,
+        description="Present if the model read only its beginning, because it reads no more.",
+    )
 
 
 class DocumentDeleted(Model):

@@ -151,6 +151,12 @@ class Info(Model):
     cluster: ClusterFacts | None = Field(
         default=None, exclude_if=_absent, description="The legs' cluster; present with the backend `opensearch`."
     )
+    document_model: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The model that encodes documents written as fields alone; present if the service has one. "
+        "Searches don't ask it.",
+    )
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
     head_queries: dict[str, int] = Field(

@@ -241,7 +241,8 @@ class EncodeRequest(Model):
 
 
 class DocumentWrite(Model):
-    """A document to write. Vector and impacts that are absent stay, as long as title and text do."""
+    """A document to write. Vector and impacts that are absent stay, as long as title and text do. If both are absent, a
+    service with a model encodes another text."""
 
     fields: dict[str, Any] = Field(description="All fields of the document, as in a line of a corpus, without `_id`.")
     vector: list[float] | None = Field(

@@ -33,6 +33,7 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
+from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.embeddings import embeddings
 from lightretriever.service.search.explain import list_tokens
@@ -49,6 +50,7 @@ __all__ = ["SearchEngine"]
 _log = logging.getLogger(__name__)
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 _EXAMPLES: Final = 3
+_NOT_NEEDED: Final = (RERANK, ENCODE_DOCUMENT)  # lanes that searches can do without
 T = TypeVar("T")
 
 
@@ -185,10 +187,10 @@ class SearchEngine:
         impacts, fields = self._read(self.parts.documents.terms, document_id, clock or StageClock())
         return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
 
-    def submit(self, work: Callable[[], T]) -> Call[T]:
-        """Queue work for a request thread. NotReadyError if the engine is closed or stuck work holds all threads."""
+    def submit(self, work: Callable[[], T], lane: str = REQUESTS) -> Call[T]:
+        """Queue work for a thread of a lane. NotReadyError if the engine is closed or stuck work holds all threads."""
         self._require_open()
-        call = self.parts.executor.lanes[REQUESTS].submit(work)
+        call = self.parts.executor.lanes[lane].submit(work)
         if call is None:
             raise NotReadyError("Requests that don't end hold all threads. Try again later.")
         return call
@@ -213,7 +215,7 @@ class SearchEngine:
             raise NotReadyError("The service warms up. Try again in a moment.")
         if self.parts.group is not None and (problem := self.parts.group.problem):
             raise NotReadyError(problem)
-        if stuck := [name for name in self.parts.executor.stuck if name != RERANK]:
+        if stuck := [name for name in self.parts.executor.stuck if name not in _NOT_NEEDED]:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
 
     def close(self) -> None:

@@ -2,14 +2,26 @@
 change."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self, cast
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.cluster.documents import read_fields, read_impacts, read_vector
+from lightretriever.artifacts.corpus.beir import Document as CorpusDocument
 from lightretriever.artifacts.corpus.bounds import check_id
-from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
+from lightretriever.artifacts.errors import (
+    ClusterError,
+    ClusterTimeoutError,
+    ConflictError,
+    DocumentError,
+    ModelError,
+    TokenizerError,
+    UnencodedError,
+)
 from lightretriever.service.backends.base import LegGroup
 from lightretriever.service.errors import (
     UNAVAILABLE,
@@ -24,13 +36,18 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import Document, DocumentDeleted, DocumentWrite, DocumentWritten
+from lightretriever.service.search.document_encoder import DocumentEncoder, EncodedDocument
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["REFRESH_S", "delete_document", "get_document", "put_document"]
+__all__ = ["REFRESH_S", "DocumentPut", "delete_document", "get_document"]
 
 REFRESH_S: Final = 10.0
 """Time beyond the deadline for a write that waits until searches see it."""
 
+_NO_MODEL: Final = (
+    "Send vector and impacts with it, or let `lightretriever upsert` encode it. This service has no model, which the "
+    "setting `recipe` would name."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -54,34 +71,76 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> D
     return Document(id=document_id, fields=fields, version=stored.version)
 
 
-def put_document(
-    engine: SearchEngine,
-    document_id: str,
-    request: DocumentWrite,
-    clock: StageClock,
-    *,
-    version: str | None = None,
-    wait: bool = False,
-) -> DocumentWritten:
-    """Write a document; only over `version`, if that is given, and if `wait`, return when searches see it.
+@dataclass
+class DocumentPut:
+    """A document to write, only over `version`, if that is given; if `wait`, `write` returns when searches see it."""
 
-    ImmutableError without a cluster, InvalidRequestError for what the index can't have, VersionConflictError,
-    WriteFailedError, and DeadlineError, which leaves open whether the document was written.
-    """
-    group, manifest = _group(engine), engine.bundle.manifest
-    with _writing():
-        document = read_fields(document_id, request.fields, group.meta, manifest.field_names)
-        vector = None if request.vector is None else read_vector(request.vector, group.meta)
-        impacts = None if request.impacts is None else read_impacts(request.impacts, group.meta, manifest)
-        until = _until(engine, clock, wait=wait)
-        written = group.live.put(document, vector, impacts, until, version=version, wait=wait)
-    return DocumentWritten(id=document_id, created=written.created, version=written.version)
+    engine: SearchEngine
+    clock: StageClock
+    document: CorpusDocument
+    vector: npt.NDArray[np.float32] | None
+    impacts: Mapping[str, int] | None
+    version: str | None = None
+    wait: bool = False
+    encoded: EncodedDocument | None = None
+
+    @classmethod
+    def read(
+        cls,
+        engine: SearchEngine,
+        document_id: str,
+        request: DocumentWrite,
+        clock: StageClock,
+        *,
+        version: str | None = None,
+        wait: bool = False,
+    ) -> Self:
+        """Check what is to be written. ImmutableError without a cluster, InvalidRequestError."""
+        group, manifest = _group(engine), engine.bundle.manifest
+        with _writing():
+            document = read_fields(document_id, request.fields, group.meta, manifest.field_names)
+            vector = None if request.vector is None else read_vector(request.vector, group.meta)
+            impacts = None if request.impacts is None else read_impacts(request.impacts, group.meta, manifest)
+        return cls(engine, clock, document, vector, impacts, version, wait)
+
+    def write(self) -> DocumentWritten:
+        """Write the document. UnencodedError if `encode` has to be called first, InvalidRequestError for what the index
+        can't have, VersionConflictError, WriteFailedError, and DeadlineError, which leaves open whether it was written.
+        """
+        until = _until(self.engine, self.clock, wait=self.wait)
+        until += 0.0 if self.encoded is None else self.engine.settings.encode_timeout_s
+        live = _group(self.engine).live
+        try:
+            with _writing():
+                written = live.put(
+                    self.document, self.vector, self.impacts, until, version=self.version, wait=self.wait
+                )
+        except UnencodedError as error:
+            if self.vector is not None or self.impacts is not None:
+                raise _invalid(error, "Send both, or neither.") from error
+            if self.engine.parts.document_encoder is None:
+                raise _invalid(error, _NO_MODEL) from error
+            raise
+        return DocumentWritten(
+            id=self.document.id,
+            created=written.created,
+            version=written.version,
+            encoded=self.encoded is not None,
+            cut=self.encoded is not None and self.encoded.cut,
+        )
+
+    def encode(self) -> None:
+        """Let the service's model encode the document. InvalidRequestError for what it can't read."""
+        encoder = cast(DocumentEncoder, self.engine.parts.document_encoder)  # else `write` does not ask for it
+        with _writing():
+            self.encoded = encoder.encode(self.document)
+        self.vector, self.impacts = self.encoded.vector, self.encoded.impacts
 
 
 def delete_document(
     engine: SearchEngine, document_id: str, clock: StageClock, *, version: str | None = None, wait: bool = False
 ) -> DocumentDeleted:
-    """Delete a document. Errors as in `put_document`, and DocumentNotFoundError if none has this id."""
+    """Delete a document. Errors as in `DocumentPut`, and DocumentNotFoundError if none has this id."""
     group = _group(engine)
     with _writing():
         until = _until(engine, clock, wait=wait)
@@ -95,9 +154,12 @@ def delete_document(
 def _writing() -> Iterator[None]:
     try:
         yield
+    except UnencodedError:
+        raise
     except DocumentError as error:
-        message = f"{error.message.removeprefix(f'{error.field}: ')} {error.remedy}"
-        raise InvalidRequestError.of(FieldError(error.field, message)) from error
+        raise _invalid(error, error.remedy) from error
+    except (ModelError, TokenizerError) as error:
+        raise InvalidRequestError.of(FieldError("fields", f"the model can't read the document: {error}")) from error
     except ConflictError as error:
         raise VersionConflictError(str(error)) from error
     except ClusterTimeoutError as error:
@@ -105,6 +167,11 @@ def _writing() -> Iterator[None]:
     except ClusterError as error:
         _log.error("write failed", exc_info=error)
         raise WriteFailedError(str(error)) from error
+
+
+def _invalid(error: DocumentError, remedy: str) -> InvalidRequestError:
+    message = error.message.removeprefix(f"{error.field}: ")
+    return InvalidRequestError.of(FieldError(error.field, f"{message} {remedy}"))
 
 
 def _group(engine: SearchEngine) -> LegGroup:

@@ -17,6 +17,7 @@ from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
 from lightretriever.service.schemas import LegName, SearchRequest, Weights
+from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT, DocumentEncoder
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters, read_filter
@@ -34,8 +35,9 @@ REQUESTS: Final = "requests"
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, the
-    reranking model, if there is one, on a cluster the group that searches the legs in one trip, and on this machine
-    the documents' words, if they are indexed, and the sparse leg's two phases."""
+    reranking model, if there is one, on a cluster the group that searches the legs in one trip, and the model that
+    encodes written documents, if there is one, and on this machine the documents' words, if they are indexed, and the
+    sparse leg's two phases."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -46,10 +48,12 @@ class Parts:
     group: LegGroup | None = None
     words: CorpusWords | None = None
     two_phase: TwoPhaseSearch | None = None
+    document_encoder: DocumentEncoder | None = None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
-        """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError.
+        """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError, and what
+        `DocumentEncoder.open` raises if the settings name a recipe.
 
         Unless `hashed`, checks the files' hashes before it opens an index.
         """
@@ -60,16 +64,21 @@ class Parts:
             reranker = Reranker.of(settings)
             lanes = [REQUESTS, *legs, *([] if reranker is None else [RERANK])]
             try:
+                written = _document_encoder(bundle, settings, backends.group)
+                executor = Executor(lanes, settings.threads(), patience_s=settings.deadline_ms / 1e3)
+                if written is not None:
+                    executor.add(ENCODE_DOCUMENT, 1, patience_s=settings.encode_timeout_s)
                 return cls(
                     encoder=encoder.result(),
                     legs=backends.legs,
                     documents=Documents(backends.documents, bundle.manifest.field_names),
                     filters=Filters(backends.documents),
-                    executor=Executor(lanes, settings.threads(), patience_s=settings.deadline_ms / 1e3),
+                    executor=executor,
                     reranker=reranker,
                     group=backends.group,
                     words=backends.words,
                     two_phase=TwoPhaseSearch(backends.legs["sparse"]) if backends.group is None else None,
+                    document_encoder=written,
                 )
             except BaseException:
                 backends.close()
@@ -116,6 +125,12 @@ def _backends(bundle: Bundle, settings: Settings, *, hashed: bool) -> Backends:
     if not hashed:
         bundle.check_hashes()
     return open_cluster(bundle, settings)
+
+
+def _document_encoder(bundle: Bundle, settings: Settings, group: LegGroup | None) -> DocumentEncoder | None:
+    if settings.recipe is None or group is None:
+        return None
+    return DocumentEncoder.open(settings.recipe, bundle.manifest, group.meta)
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:

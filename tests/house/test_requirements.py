@@ -21,6 +21,7 @@ CHAINS = {
     "runtime": ("build", "runtime"),
     "pipeline": ("build", "runtime", "tracing", "pipeline"),
     "loadtest": ("build", "runtime", "tracing", "loadtest"),
+    "ray": ("build", "runtime", "tracing", "pipeline", "ray"),
     "tracing": ("build", "runtime", "tracing"),
     "cluster": ("build", "runtime", "tracing", "cluster"),
     "import": ("build", "runtime", "import"),

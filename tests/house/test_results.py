@@ -51,8 +51,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but the pages."""
     (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "docs" / "howto").mkdir()
-    pages = ("evaluation.md", "speed.md", "measuring.md", "reliability.md", "scale.md", "howto/two-phase.md")
-    for page in ("README.md", *(f"docs/{name}" for name in pages)):
+    pages = ("evaluation.md", "speed.md", "measuring.md", "reliability.md", "scale.md")
+    for page in ("README.md", *(f"docs/{name}" for name in (*pages, "howto/cluster.md", "howto/two-phase.md"))):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path
@@ -165,7 +165,14 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     assert results.main(["--check"]) == 0
 
 
-def test_further_engines_under_load_stand_in_the_page_of_measuring(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "page", "link"),
+    [
+        ("engines", "measuring.md", "results/engines/load.md"),
+        ("cluster", "howto/cluster.md", "../results/cluster/load.md"),
+    ],
+)
+def test_further_engines_under_load_stand_in_their_pages(root: Path, folder: str, page: str, link: str) -> None:
     load = {
         "machine": "Some CPU",
         "date": "2026-11-21T03:00:00+00:00",
@@ -174,12 +181,12 @@ def test_further_engines_under_load_stand_in_the_page_of_measuring(root: Path) -
         "saturated": {"some": 12.5},
         "open": [{"system": "some", "of": 0.5, "p50_ms": 3.0, "p99_ms": 9.0, "rate": 6.25}],
     }
-    (root / "docs" / "results" / "engines").mkdir()
-    (root / "docs" / "results" / "engines" / "load.json").write_text(json.dumps(load))
+    (root / "docs" / "results" / folder).mkdir()
+    (root / "docs" / "results" / folder / "load.json").write_text(json.dumps(load))
     assert results.main([]) == 0
-    page = (root / "docs" / "measuring.md").read_text()
-    assert "100,000 documents, Some CPU, 2026-11-21; [all figures](results/engines/load.md). A dash" in page
-    assert "| Some engine | 12.5 | 3 | 9 | 6.25 |" in page
+    written = (root / "docs" / page).read_text()
+    assert f"100,000 documents, Some CPU, 2026-11-21; [all figures]({link}). A dash" in written
+    assert "| Some engine | 12.5 | 3 | 9 | 6.25 |" in written
     assert "Some engine" not in (root / "README.md").read_text()
 
 

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -40,13 +42,14 @@ def ask(url: str, body: object, what: str = "search") -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, System]:
+def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, System]]:
     """Every system, with all that it needs."""
-    folder = tmp_path_factory.mktemp("given")
+    folder, work = tmp_path_factory.mktemp("given"), Path(mkdtemp(prefix="loadtest-"))
+    work.chmod(0o755)  # the user of a node can't enter pytest's own folders
     same = make_tiny_bundle(folder / "same", documents=Bundle.open(real_bundle[0]).manifest.documents).path
     given = Given(
         bundle=real_bundle[0],
-        work=folder / "work",
+        work=work,
         model=str(real_bundle[1]),
         device="cpu",
         biencoder=str(save_biencoder(folder / "encoder")),
@@ -54,20 +57,32 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
         static_bundle=same,
         accelerated_bundle=same,
     )
-    return {one.name: one for one in systems(given) if isinstance(one, System)}
+    yield {one.name: one for one in systems(given) if isinstance(one, System)}
+    rmtree(work)
 
 
 def needed(name: str, found: dict[str, System]) -> System:
     """The system; the test is skipped without its package or, for OpenSearch, its folder."""
     if name not in found:
-        assert name in ("opensearch", "seekdb", "milvus", "lancedb")
+        assert name in ("cluster", "opensearch", "seekdb", "milvus", "lancedb")
         pytest.skip(f"{name} is not installed, or OPENSEARCH_HOME not set")
     if found[name].prepare:
         finish(found[name].prepare)
     return found[name]
 
 
-SLOW = ("processes", "accelerated", "llm", "biencoder", "static", "opensearch", "seekdb", "milvus", "lancedb")
+SLOW = (
+    "processes",
+    "accelerated",
+    "cluster",
+    "llm",
+    "biencoder",
+    "static",
+    "opensearch",
+    "seekdb",
+    "milvus",
+    "lancedb",
+)
 
 
 @pytest.mark.parametrize(

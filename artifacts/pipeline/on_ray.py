@@ -1,0 +1,161 @@
+"""Encoding on the machines of a Ray cluster: each task encodes a part of the shards, in the work directory that all
+machines share.
+
+A part is what `encode --part I/N` makes. A task whose machine or process is lost runs again elsewhere, and goes on
+after the last finished shard.
+"""
+
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import ray
+from lightretriever.artifacts import errors
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
+from lightretriever.artifacts.files.shards import Part, ShardStore
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.pipeline.encode import Counts, Encoding
+from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.stages import load_recipe_encoder, run_encode
+from lightretriever.artifacts.progress import ProgressBar
+
+__all__ = ["encode_on_ray"]
+
+_PARTS_PER_TASK: Final = 4
+"""Parts for each task that runs at a time, so that fast machines take more of them."""
+
+_RETRIES: Final = 20
+_CONNECT_S: Final = 10.0
+_AGAIN: Final = "Run the same command again: it goes on after the finished shards."
+
+
+class _Failed(NamedTuple):
+    """An error of ours in a task, by the name of its class; the classes themselves don't travel."""
+
+    kind: str
+    message: str
+    remedy: str
+
+    def error(self) -> LightRetrieverError:
+        kind: type[LightRetrieverError] = getattr(errors, self.kind)
+        return kind(self.message, remedy=self.remedy)
+
+
+def encode_on_ray(recipe: Recipe, address: str) -> Encoding:
+    """Encode the recipe's corpus on the Ray cluster at `auto`, `HOST:PORT` or `ray://HOST:PORT`, to the shards that one
+    process makes. Every machine needs this project and Ray, and recipe, model, corpus and work directory at the same
+    paths. A task takes a GPU, or all processors of a machine where the recipe asks for none or there is none.
+
+    Raises RecipeError if there is no such cluster, ResumeError if it loses too much, and the errors of `run_encode`.
+    """
+    with _connected(address):
+        slots, options = _tasks(recipe.model.device)
+        parts = [Part(number + 1, slots * _PARTS_PER_TASK) for number in range(slots * _PARTS_PER_TASK)]
+        with work_lock(recipe.work, shared=True), ProgressBar("encode", total=len(parts), unit="parts") as progress:
+            task = ray.remote(_encode).options(name="encode", max_retries=_RETRIES, **options)
+            made = []
+            for one in _results([task.remote(recipe, part) for part in parts]):
+                made.append(one)
+                progress.advance(1)
+    with work_lock(recipe.work):  # removes what lost tasks left half written
+        return _whole(recipe, made)
+
+
+def _encode(recipe: Recipe, part: Part) -> Encoding | _Failed:
+    """Encode a part; runs in a process of the cluster."""
+    try:
+        with work_lock(recipe.work, shared=True):
+            return run_encode(recipe, _encoder(recipe.model_dump_json(), recipe), part)
+    except LightRetrieverError as error:
+        return _Failed(type(error).__name__, error.message, error.remedy)
+
+
+_encoders: dict[str, Encoder] = {}
+
+
+def _encoder(key: str, recipe: Recipe) -> Encoder:
+    """The encoder of a recipe, loaded once in a process: Ray gives it several parts."""
+    if key not in _encoders:
+        _encoders.clear()
+        _encoders[key] = load_recipe_encoder(recipe)
+    return _encoders[key]
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGTERM)
+    _check(address)
+    try:
+        ray.init(address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise RecipeError(
+            f"--ray is {address!r}, where no Ray cluster can be used: {reason:.300}.",
+            remedy="Start one (`ray start`), and name the address of its head.",
+        ) from error
+    signal.signal(signal.SIGTERM, handler)  # Ray has set its own
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check(address: str) -> None:
+    """Raise RecipeError for an address where nothing listens: Ray itself would try for minutes, and ignore signals."""
+    if address == "auto":
+        return
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not colon or not port.isdecimal():
+        raise RecipeError(
+            f"--ray is {address!r}, expected auto, HOST:PORT or ray://HOST:PORT.", remedy="Name the head of a cluster."
+        )
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise RecipeError(
+            f"--ray is {address!r}, where nothing answers: {error}.",
+            remedy="Start a Ray cluster (`ray start --head`), and name the address of its head.",
+        ) from error
+
+
+def _tasks(device: str) -> tuple[int, dict[str, Any]]:
+    """How many tasks the cluster runs at a time, and what each takes of it."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = sum(int(one.get("GPU", 0)) for one in nodes)
+    if gpus and device != "cpu":
+        return gpus, {"num_gpus": 1, "num_cpus": 1}
+    processors = [int(one["CPU"]) for one in nodes if one.get("CPU", 0) >= 1]
+    if not processors:
+        raise RecipeError("--ray: no machine of the cluster takes tasks.", remedy="Add one (`ray start`).")
+    least = min(processors)
+    return sum(count // least for count in processors), {"num_cpus": least, "scheduling_strategy": "SPREAD"}
+
+
+def _results(tasks: Sequence[Any]) -> Iterator[Encoding]:
+    """The results as they come. Raises the first error, which ends the other tasks with this process."""
+    waiting = list(tasks)
+    while waiting:
+        (done,), waiting = ray.wait(waiting)
+        try:
+            result: Encoding | _Failed = ray.get(done)
+        except ray.exceptions.RayError as error:
+            raise ResumeError(f"--ray: a task failed: {' '.join(str(error).split()):.500}.", remedy=_AGAIN) from error
+        if isinstance(result, _Failed):
+            raise result.error()
+        yield result
+
+
+def _whole(recipe: Recipe, made: Sequence[Encoding]) -> Encoding:
+    """The parts as the result of one process, whose list of shards it writes."""
+    store = ShardStore(recipe.work / "encode")
+    names = store.names()
+    store.finish(names, store.documents, skipped=store.skipped)
+    counts = Counts(
+        sum(one.counts.reused for one in made),
+        sum(one.counts.encoded for one in made),
+        max(one.counts.removed for one in made),
+    )
+    return Encoding(store, names, counts, made[0].skipped, max(one.doubtful for one in made))

@@ -1,0 +1,196 @@
+"""Documents written as fields alone, which the service encodes with the recipe and the tiny model of the bundle."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.service.client import AnswerError, Retries, SearchClient
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings, load_settings
+
+from tests.cluster.test_upsert import NAME, Place
+from tests.service.live import live
+from tests.support.cluster import connected, remove_indexes
+
+ONCE = Retries(attempts=1)
+KEY, ENTRY = new_key("both", ["search", "admin"])
+FIELDS = {"title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
+
+
+@pytest.fixture(scope="module")
+def cluster(opensearch: str) -> Iterator[Cluster]:
+    with connected(opensearch) as cluster:
+        yield cluster
+    remove_indexes(opensearch, NAME)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Place:
+    return Place(tmp_path_factory.mktemp("both"), cluster, "both")
+
+
+@pytest.fixture(scope="module")
+def settings(place: Place) -> Settings:
+    keys = place.recipe.with_name("keys.json")
+    keys.write_text(json.dumps([ENTRY.model_dump()]))
+    return Settings(
+        backend="opensearch",
+        opensearch_url=place.cluster.name,
+        opensearch_index=NAME,
+        deadline_ms=60_000,
+        warm_up_queries=1,
+        watch_s=0,
+        api_keys_file=keys,
+        recipe=place.recipe,
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(place: Place, settings: Settings) -> Iterator[SearchEngine]:
+    with SearchEngine.open(place.bundle, settings) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def client(engine: SearchEngine) -> Iterator[SearchClient]:
+    with live(create_app(engine)) as url, SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        yield client
+
+
+def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Place, client: SearchClient) -> None:
+    written = client.put_document("put", FIELDS, wait=True)
+    assert (written.created, written.encoded, written.cut) == (True, True, False)
+    place.write([*place.lines(), {"_id": "upserted", **FIELDS}])
+    assert place.upsert()["encoded"] == 1
+    one, other = place.source("put"), place.source("upserted")
+    assert (one["vector"], one["impacts"]) == (other["vector"], other["impacts"])
+    assert "put" in [hit.id for hit in client.search("zebra crosses the road", k=100).hits]
+    assert client.info().document_model is not None
+    fields = client.put_document("put", {**FIELDS, "topic": "t1"}, version=written.version)
+    assert (fields.created, fields.encoded) == (False, False)
+    assert place.source("put")["vector"] == one["vector"]
+    text = client.put_document("put", {"text": "Another text about music. " * 200}, version=fields.version)
+    assert (text.encoded, text.cut) == (True, True)
+    assert place.source("put")["vector"] != one["vector"]
+    with pytest.raises(AnswerError) as error:
+        client.put_document("put", FIELDS, version=fields.version)
+    assert (error.value.status, error.value.kind) == (412, "version_conflict")
+    client.delete_document("put", wait=True)
+
+
+def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEngine, client: SearchClient) -> None:
+    vector = [1.0] * place.bundle.manifest.dimension
+    for given in ({"vector": vector}, {"impacts": {300: 5}}):
+        with pytest.raises(AnswerError, match=r"is missing, but the document is new\. Send both, or neither\."):
+            client.put_document("part", FIELDS, **given)
+    written = client.put_document("part", FIELDS, vector=vector, impacts={300: 5})
+    assert not written.encoded
+    client.delete_document("part", wait=True)
+
+
+def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
+    place: Place, settings: Settings, client: SearchClient
+) -> None:
+    own = settings.model_copy(update={"deadline_ms": 3_000, "encode_timeout_s": 0.5, "search_threads": 2})
+    with SearchEngine.open(place.bundle, own) as engine, live(create_app(engine)) as url:
+        engine.warm_up()
+        ended = threading.Event()
+        call = engine.submit(ended.wait, ENCODE_DOCUMENT)  # another document
+        late = list[AnswerError]()
+
+        def put(number: int) -> None:
+            with (
+                SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as one,
+                pytest.raises(AnswerError) as error,
+            ):
+                one.put_document(f"late-{number}", FIELDS)
+            late.append(error.value)
+
+        threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
+        try:
+            for thread in threads:
+                thread.start()
+            with SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as searching:
+                assert searching.search("music", k=3).hits
+                for thread in threads:
+                    thread.join()
+                assert searching.ready()
+                assert len(late) == 4
+                assert {one.kind for one in late} <= {"deadline_exceeded", "not_ready"}
+                with pytest.raises(AnswerError, match="hold all threads"):
+                    searching.put_document("refused", FIELDS)
+        finally:
+            ended.set()
+            call.future.result()
+        with SearchClient(url, api_key=KEY, timeout_s=60) as again:
+            assert again.put_document("in time", FIELDS).encoded
+            again.delete_document("in time", wait=True)
+            for number in range(4):
+                with pytest.raises(AnswerError, match="No document has the id"):
+                    again.document(f"late-{number}")
+
+
+def test_a_service_without_a_model_says_what_is_missing(place: Place, settings: Settings) -> None:
+    own = settings.model_copy(update={"recipe": None})
+    with (
+        SearchEngine.open(place.bundle, own) as engine,
+        live(create_app(engine)) as url,
+        SearchClient(url, api_key=KEY, timeout_s=60) as client,
+        pytest.raises(AnswerError) as error,
+    ):
+        client.put_document("new", FIELDS)
+    assert (error.value.status, error.value.kind) == (422, "invalid_request")
+    for part in ("vector: is missing", "the document is new", "`lightretriever upsert`", "the setting `recipe`"):
+        assert part in str(error.value)
+    assert engine.parts.document_encoder is None
+
+
+def test_a_recipe_that_can_not_be_used_ends_the_start(place: Place, settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="'backend' is 'local', whose documents don't change"):
+        load_settings(given={"recipe": place.recipe})
+    backbone = place.recipe.with_name("work") / "backbone.json"
+    begun = backbone.read_text()
+    backbone.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other'))
+    try:
+        with pytest.raises(ResumeError, match="begun with other inputs"):
+            SearchEngine.open(place.bundle, settings)
+    finally:
+        backbone.write_text(begun)
+
+
+_WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from lightretriever.service.cli import main
+main()
+"""
+
+
+def test_a_service_without_the_pipeline_says_what_is_missing(place: Place, settings: Settings) -> None:
+    where = {"BACKEND": "opensearch", "OPENSEARCH_URL": place.cluster.name, "OPENSEARCH_INDEX": NAME}
+    environment: dict[str, Any] = {f"LIGHTRETRIEVER_{name}": value for name, value in where.items()}
+    command = ["serve", str(place.bundle.path), "--port", "0", "--recipe", str(Path(place.recipe))]
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TORCH, *command],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert "needs torch, which is not installed" in done.stderr
+    assert "pip install 'lightretriever-search[pipeline]'" in done.stderr
