@@ -8,7 +8,7 @@
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
 | docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
-| docs/measuring.md | versions compared, stages, libraries, load | versions.json, speed.json, both load.json |
+| docs/measuring.md | versions, stages, libraries, load, users | versions.json, speed.json, users.json, each load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
@@ -32,8 +32,10 @@ from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
 from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
+from lightretriever.loadtest.results.users_table import medians, users_table
 
 from docs.generate.bar_chart import Bar, bar_chart
+from docs.generate.curve_chart import Curve, curve_chart
 from docs.generate.generated import Part, wants_check, write_or_check
 from docs.generate.result_tables import (
     ABLATIONS,
@@ -68,9 +70,12 @@ RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
 ENGINES = "engines"
+JUDGED = "judged"
+USERS = "users.json"
+CURVES = "users.svg"
 MATCHED = "matched.json"
 TWO_PHASE = "two-phase.json"
-OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, "scaling.json")
+OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, "scaling.json")
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -123,6 +128,9 @@ def outputs(root: Path) -> dict[Path, str]:
             *library_tables(folder / SPEED),
             *under_load(folder / LOAD, "results/load.md", "Systems under load"),
             *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
+            *under_load(folder / JUDGED / LOAD, f"results/{JUDGED}/load.md", "Ready-made engines with judgments"),
+            *users_table(folder / USERS),
+            *([f"![Latency over throughput](results/{CURVES})\n"] if (folder / USERS).is_file() else []),
             *versions(folder / VERSIONS),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
@@ -132,6 +140,8 @@ def outputs(root: Path) -> dict[Path, str]:
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:
         written[folder / CHART] = chart
+    if (folder / USERS).is_file():
+        written[folder / CURVES] = curves(folder / USERS)
     if any(tests.values()):
         written[folder / SIGNIFICANCE] = significance_file(tests)
     return written
@@ -260,6 +270,22 @@ def plot(results: Results) -> str | None:
         values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
         bars.append(Bar(label, sum(values) / len(values), values, accent=system == "minilm-words hybrid"))
     return bar_chart(f"nDCG@10: average of {len(datasets)} sets (bars), and each of them (dots)", bars)
+
+
+def curves(file: Path) -> str:
+    """Latency over throughput by locust's users as a chart: p50 with lines, p99 dashed."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    found, drawn = medians(content), list[Curve]()
+    for system in content["systems"]:
+        for figure in ("p50_ms", "p99_ms"):
+            rows = [(users, found[system["name"], users]) for users in content["plan"]["users"]]
+            shown = [(users, row["qps"], row[figure]) for users, row in rows if row["qps"] and row[figure]]
+            points = [(qps, time) for _, qps, time in shown if qps and time]
+            texts = [str(users) if figure == "p50_ms" else "" for users, _, _ in shown]
+            if points:
+                drawn.append(Curve(system["label"], points, texts, dashed=figure == "p99_ms"))
+    title = "Latency over throughput, by the number of users (p50; dashed: p99)"
+    return curve_chart(title, "requests/s", "ms", drawn)
 
 
 def main(arguments: list[str] | None = None) -> int:

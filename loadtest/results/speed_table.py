@@ -12,7 +12,7 @@ from lightretriever.loadtest.results.tables import markdown_table
 __all__ = ["reached", "speed_table"]
 
 Row = Mapping[str, Any]
-_BM25 = "BM25 (Lucene)"
+_BM25 = "bm25"
 _LAST = ("ready_s", "second_process_mb")
 _ORDER = (*(key for key in GOALS if key not in _LAST), *RATIOS, "peers", "growth_slope", *_LAST)
 
@@ -70,9 +70,14 @@ def _lines(row: Row) -> Iterator[_Line]:
 
 
 def _peer(row: Row) -> Iterator[_Line]:
-    name, least = row["setting"], "≥ 0.7" if row["setting"] == _BM25 else "≥ 3"
-    what = f"hybrid requests/s ÷ {name}, and its p99 ÷ ours"
-    yield _Line(what, [row[figure] for figure in ("value", "p99") if figure in row], least)
-    if name == _BM25 and "accelerated" in row:
+    what = f"hybrid requests/s ÷ {row['setting']}, and its p99 ÷ ours"
+    least = "≥ 0.7" if row["system"] == _BM25 else "≥ 3"
+    yield _Line(what + _quality(row, "our_ndcg"), [row[figure] for figure in ("value", "p99") if figure in row], least)
+    if row["system"] == _BM25 and "accelerated" in row:
         values = [row[figure] for figure in ("accelerated", "accelerated_p99") if figure in row]
-        yield _Line(f"{what}, accelerated", values, "≥ 1.0")
+        yield _Line(f"{what}, accelerated{_quality(row, 'accelerated_ndcg')}", values, "≥ 1.0")
+
+
+def _quality(row: Row, ours: str) -> str:
+    """Say which nDCG@10 ours and the peer's answers have, if it was measured."""
+    return f"; nDCG@10 {row[ours]:.3f} against {row['ndcg']:.3f}" if ours in row else ""
