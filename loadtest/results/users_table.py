@@ -39,7 +39,8 @@ def users_table(file: Path) -> list[str]:
         shown = ("–" if value is None else f"{four_digits(value):,g}" for value in figures.values())
         rows.append([f"{labels[system]}, {users} user{'s' if users > 1 else ''}", *shown])
     plan, bundle = content["plan"], content["bundle"]
-    facts = f"{bundle['documents']:,} documents; medians of {plan['rounds']} runs of {plan['seconds']:g} s; "
+    runs = f"medians of {plan['rounds']} runs" if plan["rounds"] > 1 else "one run"
+    facts = f"{bundle['documents']:,} documents; {runs} of {plan['seconds']:g} s each; "
     facts += f"locust {content['locust']}; {content['machine']}, {content['date'][:10]}, commit {content['commit']}."
     table = markdown_table(["", "requests/s", "p50 ms", "p95 ms", "p99 ms"], rows)
     return ["\n".join(["### Users of locust", "", facts, "", *table, ""])]

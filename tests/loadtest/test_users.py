@@ -14,7 +14,8 @@ from tests.loadtest.server import answer, serving
 STATISTICS = {
     "num_requests": 100,
     "num_failures": 2,
-    "start_time": 50.0,
+    "start_time": 50.004,
+    "min_response_time": 4,
     "last_request_timestamp": 54.0,
     "response_times": {"30": 1, "4": 50, "9": 49},
 }
