@@ -38,8 +38,11 @@ def speed_table(file: Path) -> list[str]:
     cells = [
         (line.what, " / ".join(f"{value:,.4g}" for value in line.values), line.goal, _word(line)) for line in lines
     ]
-    origins = dict.fromkeys(f"{row['machine']}, {row['date'][:10]}, commit {row['commit']}" for row in used)
-    source = f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name}) has settings and versions."
+    origins: dict[str, dict[str, None]] = {}
+    for row in used:
+        origins.setdefault(f"{row['machine']}, {row['date'][:10]}", {})[row["commit"]] = None
+    told = "; ".join(f"{origin}, commits {', '.join(commits)}" for origin, commits in origins.items())
+    source = f"Measured on {told}. [{file.name}](results/{file.name}) has settings and versions."
     return ["\n".join([*markdown_table(["", "measured", "goal", "reached"], cells), "", source, ""])]
 
 

@@ -163,7 +163,7 @@ def test_latency_over_throughput_becomes_a_table_and_curves(root: Path) -> None:
     assert "![Latency over throughput](results/users.svg)" in page
     chart = (root / "docs" / "results" / "users.svg").read_text()
     assert "LLM &amp; table" in chart
-    assert chart.count("<polyline") == 1  # there is no p99
+    assert chart.count("<polyline") == 1  # there is no p95
     assert chart.count("<circle") == 2
     assert results.main(["--check"]) == 0
 
