@@ -72,7 +72,7 @@ def curve_chart(title: str, x_label: str, y_label: str, curves: Sequence[Curve])
     for curve in curves:
         lines += _curve(curve, x, y, _COLOURS[groups.index(curve.group) % len(_COLOURS)])
     for row, group in enumerate(groups):
-        top, colour = _TOP + 12 + 18 * row, _COLOURS[row % len(_COLOURS)]
+        top, colour = _TOP + _HEIGHT - 18 * (len(groups) - row) - 6, _COLOURS[row % len(_COLOURS)]
         lines.append(f'<rect x="{_LEFT + 12}" y="{top}" width="12" height="12" fill="{colour}"/>')
         lines.append(f'<text x="{_LEFT + 30}" y="{top + 10}">{escape(group)}</text>')
     return "\n".join([*lines, "</svg>", ""])

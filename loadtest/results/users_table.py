@@ -43,4 +43,4 @@ def users_table(file: Path) -> list[str]:
     facts = f"{bundle['documents']:,} documents; {runs} of {plan['seconds']:g} s each; "
     facts += f"locust {content['locust']}; {content['machine']}, {content['date'][:10]}, commit {content['commit']}."
     table = markdown_table(["", "requests/s", "p50 ms", "p95 ms", "p99 ms"], rows)
-    return ["\n".join(["### Users of locust", "", facts, "", *table, ""])]
+    return ["\n".join(["### Latency over throughput", "", facts, "", *table, ""])]
