@@ -32,11 +32,11 @@ from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
 from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
-from lightretriever.loadtest.results.users_table import medians, users_table
+from lightretriever.loadtest.results.users_table import users_table
 
 from docs.generate.bar_chart import Bar, bar_chart
-from docs.generate.curve_chart import Curve, curve_chart
 from docs.generate.generated import Part, wants_check, write_or_check
+from docs.generate.latency_curves import latency_curves
 from docs.generate.result_tables import (
     ABLATIONS,
     COMPARISONS,
@@ -70,7 +70,11 @@ RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
 ENGINES = "engines"
-JUDGED = "judged"
+LOADS = {
+    ENGINES: "Ready-made engines under load",
+    "engines-20k": "All ready-made engines, fewer documents",
+    "judged": "Ready-made engines with judgments",
+}
 USERS = "users.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
@@ -126,9 +130,8 @@ def outputs(root: Path) -> dict[Path, str]:
         root / "docs" / "measuring.md": [
             *speed_tables(folder / SPEED),
             *library_tables(folder / SPEED),
-            *under_load(folder / LOAD, "results/load.md", "Systems under load"),
-            *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
-            *under_load(folder / JUDGED / LOAD, f"results/{JUDGED}/load.md", "Ready-made engines with judgments"),
+            *under_load(folder / LOAD, ".", "Systems under load"),
+            *(part for name, title in LOADS.items() for part in under_load(folder / name / LOAD, name, title)),
             *users_table(folder / USERS),
             *([f"![Latency over throughput](results/{CURVES})\n"] if (folder / USERS).is_file() else []),
             *versions(folder / VERSIONS),
@@ -141,7 +144,7 @@ def outputs(root: Path) -> dict[Path, str]:
     if chart:
         written[folder / CHART] = chart
     if (folder / USERS).is_file():
-        written[folder / CURVES] = curves(folder / USERS)
+        written[folder / CURVES] = latency_curves(folder / USERS)
     if any(tests.values()):
         written[folder / SIGNIFICANCE] = significance_file(tests)
     return written
@@ -165,14 +168,14 @@ def measured(file: Path, goals: Goals) -> list[str]:
     return ["\n".join([*table, "", source, ""])]
 
 
-def under_load(file: Path, page: str, title: str) -> list[str]:
-    """The table of a load test, with its size, machine and date."""
+def under_load(file: Path, folder: str, title: str) -> list[str]:
+    """The table of a load test in a folder of the results, with its size, machine and date."""
     table = load_table(file)
     if not table:
         return []
     load = json.loads(file.read_text(encoding="utf-8"))
     facts = f"{load['bundle']['documents']:,} documents, {load['machine']}, {load['date'][:10]}"
-    note = "A dash: too few answers for a p99."
+    note, page = "A dash: too few answers for a p99.", (Path("results") / folder / "load.md").as_posix()
     return ["\n".join([f"### {title}", "", f"{facts}; [all figures]({page}). {note}", "", *table, ""])]
 
 
@@ -270,22 +273,6 @@ def plot(results: Results) -> str | None:
         values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
         bars.append(Bar(label, sum(values) / len(values), values, accent=system == "minilm-words hybrid"))
     return bar_chart(f"nDCG@10: average of {len(datasets)} sets (bars), and each of them (dots)", bars)
-
-
-def curves(file: Path) -> str:
-    """Latency over throughput by locust's users as a chart: p50 with lines, p95 dashed."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    found, drawn = medians(content), list[Curve]()
-    for system in content["systems"]:
-        for figure in ("p50_ms", "p95_ms"):
-            rows = [(users, found[system["name"], users]) for users in content["plan"]["users"]]
-            shown = [(users, row["qps"], row[figure]) for users, row in rows if row["qps"] and row[figure]]
-            points = [(qps, time) for _, qps, time in shown if qps and time]
-            texts = [str(users) if figure == "p50_ms" else "" for users, _, _ in shown]
-            if points:
-                drawn.append(Curve(system["label"], points, texts, dashed=figure == "p95_ms"))
-    title = "Latency over throughput, by the number of users (p50; dashed: p95)"
-    return curve_chart(title, "requests/s", "ms", drawn)
 
 
 def main(arguments: list[str] | None = None) -> int:
