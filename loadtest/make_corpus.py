@@ -36,7 +36,7 @@ from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
@@ -163,8 +163,11 @@ class SyntheticCorpus:
 
 def read_sample(recipe: Recipe, dimension: int | None = None) -> Sample:
     """Read the encoded documents of a recipe, cut like its bundle, or to fewer dimensions. Raises ResumeError if some
-    are missing."""
+    are missing, RecipeError for more dimensions than the bundle has."""
     manifest = Bundle.open(recipe.output).manifest
+    if dimension is not None and not 1 <= dimension <= manifest.dimension:
+        most = manifest.dimension
+        raise RecipeError(f"--dimension is {dimension}, the bundle has {most}.", remedy=f"Give 1 to {most}.")
     batches = list(encoded_batches(recipe.work, recipe.corpus.open()))
     return Sample.of(batches, dimension or manifest.dimension, manifest.sparse.top_k)
 
