@@ -58,7 +58,7 @@ java: ## Check that the committed Java classes are those of the committed source
 pytest: ## Run the tests only
 	$(PYTEST)
 
-slow: ## Run the tests that `make test` leaves out: the container image, the chart, framework adapters, the tutorial, long faults and builds
+slow: ## Run the tests that `make test` leaves out: the image, the chart, framework adapters, the wheel, the site, the page in full, the how-tos, long faults and builds
 	@deploy/install/install dev
 	@deploy/install/install-system slow
 	$(PYTEST) --slow -m slow

@@ -73,7 +73,7 @@ class Backbone:
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
-        return self.model.device
+        return torch.device(self.model.device)
 
     @property
     def hidden_size(self) -> int:

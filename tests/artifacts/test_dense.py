@@ -169,12 +169,12 @@ def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factor
     before = faiss.omp_get_max_threads()
     built = []
     try:
-        for threads in (1, 2, 4):
+        for threads in (1, 3):
             faiss.omp_set_num_threads(threads)
             built.append(faiss.serialize_index(build_dense_index(vectors, factory)).tobytes())
     finally:
         faiss.omp_set_num_threads(before)
-    assert built[0] == built[1] == built[2]
+    assert built[0] == built[1]
 
 
 def test_opening_does_not_read_the_vectors(tmp_path: Path) -> None:

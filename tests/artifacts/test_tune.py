@@ -88,7 +88,7 @@ def test_a_choice_by_chance_is_not_told(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", words=True)
     ids, random = [document.id for document in tiny_documents(120)], np.random.default_rng(1)
     dev = write_dev(tmp_path / "dev", lambda _: [ids[random.integers(len(ids))]])
-    found = tuned(bundle.path, dev, step=0.1)
+    found = tuned(bundle.path, dev, step=0.25)
     assert found.ndcg[0][1] >= found.own_ndcg
     assert not found.told
 

@@ -85,6 +85,7 @@ def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: C
     assert (again.index, again.found, again.before) == (summary["index"], 120, [])
 
 
+@pytest.mark.slow
 def test_a_killed_push_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "large", documents=tiny_documents(4000))
     process = subprocess.Popen(command(bundle.path, cluster.name), stderr=subprocess.DEVNULL)

@@ -78,13 +78,6 @@ def corpus(terminal: Terminal) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-def test_an_own_corpus(terminal: Terminal) -> None:
-    """One page, from a table to answers and to a corpus that has grown; the others are done by `make slow`."""
-    terminal.follow(DOCS / "howto" / "own-corpus.md")
-    wait_for_documents(terminal, 13)
-    assert terminal.stop() == 0
-
-
 @pytest.mark.slow
 def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> None:
     terminal.follow(DOCS / "howto" / "own-corpus.md")

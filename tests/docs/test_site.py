@@ -12,6 +12,8 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT
 
+pytestmark = pytest.mark.slow  # `make test` checks the links in the pages themselves
+
 
 class Page(HTMLParser):
     """The ids of a page, where its links lead, and what a browser loads with it."""

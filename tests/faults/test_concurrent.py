@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 
 import orjson
+import pytest
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
@@ -11,6 +12,8 @@ from tests.faults.place import Place
 from tests.faults.test_kill import lines_to_both
 from tests.faults.traffic import Ask, ask, bare, clients, elsewhere
 from tests.service.test_workers import children
+
+pytestmark = pytest.mark.slow
 
 CLIENTS = 16
 BATCH = 50

@@ -164,6 +164,7 @@ def nowhere(kind: str) -> Iterator[int]:
         os.close(end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [("full disk", 1), ("closed pipe", 2)])
 def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: str, workers: int) -> None:
     """Neither log lines nor the line that says it is ready can be written."""

@@ -27,6 +27,7 @@ RUNS: Final = {"body": (3_000, 1_000_000), "manifest": (5_000, 4_000_000)}
 """Iterations, short and in full; the latter are about ten minutes for both together on a free core."""
 
 
+@pytest.mark.slow
 def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure: Figure) -> None:
     """Valid and invalid requests to every route of a real server: no 500, and every answer fits its schema."""
     description = create_app(Path("no bundle"), Settings(deadline_ms=60_000)).openapi()  # that of `serving`
@@ -36,7 +37,7 @@ def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure:
     results: Any = schema.get_all_operations()
     operations = [result.ok() for result in results]
     rounds = [(operation, mode) for operation in operations for mode in modes(operation)]
-    wanted = 10_000 if full else 300
+    wanted = 10_000 if full else 150
     count = -(-wanted // sum(has_input(operation) for operation, _ in rounds))
     asked = 0
     with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:

@@ -68,6 +68,7 @@ def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch
     assert len(read_rows(tmp_path / "quality.json")) == 2
 
 
+@pytest.mark.slow
 def test_a_failed_training_ends_it(tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
     places = {"--data": "data", "--work": "work", "--results": "quality.json"}

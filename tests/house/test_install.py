@@ -45,6 +45,7 @@ def test_a_missing_python_is_named(checkout: Path, tmp_path: Path) -> None:
     assert not (checkout / ".venv").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_installation_is_begun_anew(checkout: Path) -> None:
     first = install(checkout, "runtime", PYTHON=sys.executable)
     assert first.returncode != 0

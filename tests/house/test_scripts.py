@@ -1,4 +1,4 @@
-"""Every script finds what it imports when it is started in the way its own text says. None of them is run here."""
+"""Every script says how it is started, and then finds what it imports. None of them is run here."""
 
 import subprocess
 import sys
@@ -14,15 +14,34 @@ SCRIPTS = [
     if "__main__" in path.read_text(encoding="utf-8")
 ]
 AS_FILE = "import runpy, sys; sys.path[0] = sys.argv[1]; runpy.run_path(sys.argv[2], run_name='imported')"
-AS_MODULE = "import importlib, sys; importlib.import_module(sys.argv[1])"
+AS_MODULES = "import importlib, sys; [importlib.import_module(module) for module in sys.argv[1:]]"
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_a_script_finds_what_it_imports(script: Path) -> None:
-    module = ".".join(script.with_suffix("").parts)
+def started_as(script: Path) -> str:
+    """The way in which a script's own text says that it is started: there has to be exactly one."""
     text = (ROOT / script).read_text(encoding="utf-8")
-    started = [f"python -m {module}", f"python {script}"]
-    assert sum(command in text for command in started) == 1, "its text says how it is started, in one way"
-    command = [AS_MODULE, module] if started[0] in text else [AS_FILE, str(script.parent), str(script)]
+    [way] = [way for way in (f"python -m {module_of(script)}", f"python {script}") if way in text]
+    return way
+
+
+def module_of(script: Path) -> str:
+    return ".".join(script.with_suffix("").parts)
+
+
+MODULES = [module_of(script) for script in SCRIPTS if " -m " in started_as(script)]
+FILES = [script for script in SCRIPTS if " -m " not in started_as(script)]
+
+
+def run(*command: str) -> None:
     done = subprocess.run([sys.executable, "-c", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_modules_find_what_they_import() -> None:
+    assert MODULES
+    run(AS_MODULES, *MODULES)
+
+
+@pytest.mark.parametrize("script", FILES, ids=str)
+def test_a_file_finds_what_it_imports(script: Path) -> None:
+    run(AS_FILE, str(script.parent), str(script))

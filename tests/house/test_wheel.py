@@ -57,6 +57,7 @@ def members(wheel: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
+@pytest.mark.slow
 def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     expected = {f"lightretriever/{file.name}" for file in (ROOT / OWN).iterdir() if file.is_file()}
     for name, folder in ROOMS.items():
@@ -66,6 +67,7 @@ def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     assert {name for name in members if ".dist-info/" not in name} == expected
 
 
+@pytest.mark.slow
 def test_it_brings_the_command_and_the_licence(members: dict[str, bytes]) -> None:
     parts = {name.partition(".dist-info/")[2]: data for name, data in members.items() if ".dist-info/" in name}
     assert "lightretriever = lightretriever.service.cli:main" in parts["entry_points.txt"].decode()
@@ -73,6 +75,7 @@ def test_it_brings_the_command_and_the_licence(members: dict[str, bytes]) -> Non
     assert "licenses/NOTICE" in parts
 
 
+@pytest.mark.slow
 def test_its_dependencies_are_light(members: dict[str, bytes]) -> None:
     (metadata,) = (name for name in members if name.endswith(".dist-info/METADATA"))
     lines = members[metadata].decode().splitlines()
@@ -105,6 +108,7 @@ def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -> None:
     lines = [
         "import lightretriever",
@@ -118,12 +122,14 @@ def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -
     assert names == ["open", "search"]
 
 
+@pytest.mark.slow
 def test_an_installation_has_the_command(installed: Path, tmp_path: Path) -> None:
     done = run(installed / "lightretriever", "--help", place=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert {"serve", "build", "search"} <= set(done.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROOMS.values())
 def test_an_installation_owns_no_other_name(name: str, installed: Path, tmp_path: Path) -> None:
     done = run(installed / "python", "-c", f"import {name}", place=tmp_path)

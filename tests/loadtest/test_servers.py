@@ -10,6 +10,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.sparse.bm25 import WordIndex
 from lightretriever.loadtest.client.connection import LoadError, search_requests
@@ -179,12 +180,9 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: 
         list(systems(Given(tiny_path, tmp_path), ("elastic",)))
 
 
-def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_path: Path) -> None:
-    command = python(
-        "lightretriever.loadtest.servers.model", str(tiny_path), "--model", str(real_bundle[1]), "--port", "0"
-    )
-    with pytest.raises(LoadError, match="another tokenizer"):
-        Server(command)
+def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:
+    with pytest.raises(ModelError, match="another tokenizer"):
+        open_engine(tiny_bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=1)
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def test_a_missing_class_is_named(copy: Path) -> None:
         compiling.check_sums()
 
 
+@pytest.mark.slow
 def test_compiling_brings_all_into_order(copy: Path) -> None:
     source = copy / "java/lightretriever/Packed.java"
     source.write_text(source.read_text("utf-8").replace("is not valid UTF-8", "is not UTF-8"), "utf-8")
@@ -85,6 +86,7 @@ def test_without_ecj_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
         compiling.check_classes()
 
 
+@pytest.mark.slow
 def test_another_version_need_not_write_the_same_bytes(
     copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

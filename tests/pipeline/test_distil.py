@@ -131,6 +131,7 @@ def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str
     return shared / (k * len(queries))
 
 
+@pytest.mark.slow
 def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     """From recipe to service, before and after training; queries that are in no training text."""
     unseen = [f"which {place} {word}" for word in WORDS for place in PLACES]
@@ -259,6 +260,7 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
             run("encode", recipe)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) -> None:
     """Whatever of its parts a work directory has lost, they are made again, and the table is the same."""
     change(recipe, "distil.epochs", 3)

@@ -130,6 +130,7 @@ def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(rec
     assert table.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_rows_are_trained_for_the_bundles_dimension(recipe: Path, tmp_path: Path) -> None:
     small = changed(recipe, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "small"))
     assert run("build", small).exit_code == 0

@@ -28,10 +28,10 @@ def resources() -> tuple[int, int]:
     return sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count()
 
 
-def test_thirty_openings_leave_no_descriptors_and_no_threads(tiny_bundle: Bundle) -> None:
+def test_twenty_openings_leave_no_descriptors_and_no_threads(tiny_bundle: Bundle) -> None:
     open_search_close(tiny_bundle)
     descriptors, threads = resources()
-    for _ in range(30):
+    for _ in range(20):
         open_search_close(tiny_bundle)
     after = resources()
     # Java opens a file or two of its own now and then; a leak would leave at least one for each opening.

@@ -15,6 +15,8 @@ from tests.service.browsing import search_for
 from tests.service.process import serving
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
+pytestmark = pytest.mark.slow
+
 QUERY = "play music from the terminal"
 
 

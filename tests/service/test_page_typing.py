@@ -11,6 +11,8 @@ from tests.service.process import serving
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
+pytestmark = pytest.mark.slow
+
 LIST = "The pedal kit:\n\n- two pedals\n- a spanner\n\n1. Loosen it.\n2) Turn it."
 
 

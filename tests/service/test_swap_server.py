@@ -35,6 +35,7 @@ def held(pid: int, versions: Path) -> Held:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10])
 def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
     versions = tmp_path / "versions"

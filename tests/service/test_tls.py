@@ -1,6 +1,7 @@
 """HTTPS by the service itself, with certificates that openssl makes."""
 
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.serving.server import check_tls
+from lightretriever.service.settings import Settings
 
 from tests.service.process import Server
 
@@ -61,19 +65,22 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
     certificate, key, locked = (certificates / f"{name}.pem" for name in ("certificate", "key", "locked"))
     openssl("genrsa", "-out", tmp_path / "other.pem", "2048")
     (tmp_path / "text.pem").write_text("no PEM")
-    for environment, message in (
-        (settings(None, key), "'tls_certificate_file' is not. Set both, or neither."),
-        (settings(tmp_path / "none.pem", key), f"'tls_certificate_file': {tmp_path}/none.pem can't be read."),
-        (settings(certificate, tmp_path / "none.pem"), f"'tls_key_file': {tmp_path}/none.pem can't be read."),
-        (settings(certificate, tmp_path / "other.pem"), "KEY_VALUES_MISMATCH"),
-        (settings(tmp_path / "text.pem", key), "can't be used"),
-        (settings(certificate, locked), "set tls_key_password if the key has one."),
-        (settings(certificate, locked, "wrong"), "set tls_key_password if the key has one."),
+    missing = tmp_path / "none.pem"
+    for files, message in (
+        ((None, key), "'tls_certificate_file' is not. Set both, or neither."),
+        ((missing, key), f"'tls_certificate_file': {missing} can't be read."),
+        ((certificate, missing), f"'tls_key_file': {missing} can't be read."),
+        ((certificate, tmp_path / "other.pem"), "KEY_VALUES_MISMATCH"),
+        ((tmp_path / "text.pem", key), "can't be used"),
+        ((certificate, locked), "set tls_key_password if the key has one."),
     ):
-        with Server(tmp_path / "no-bundle", environment=environment) as server:
-            status, output, errors = server.wait()
-        assert (status, output) == (2, "")
-        [line] = errors.splitlines()
-        assert line.startswith("error: Setting")
-        assert message in line
-        assert "wrong" not in line
+        chosen = Settings(tls_certificate_file=files[0], tls_key_file=files[1])
+        with pytest.raises(SettingsError, match=re.escape(message)):
+            check_tls(chosen)
+    with Server(tmp_path / "no-bundle", environment=settings(certificate, locked, "wrong")) as server:
+        status, output, errors = server.wait()
+    assert (status, output) == (2, "")
+    [line] = errors.splitlines()
+    assert line.startswith("error: Setting")
+    assert "set tls_key_password if the key has one." in line
+    assert "wrong" not in line

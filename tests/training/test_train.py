@@ -218,6 +218,7 @@ def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
         load_train_recipe(file)
 
 
+@pytest.mark.slow
 def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Path) -> None:
     """Train, table, encode, index and search with the service's engine, before and after."""
     stage = {
