@@ -132,8 +132,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *library_tables(folder / SPEED),
             *under_load(folder / LOAD, ".", "Systems under load"),
             *(part for name, title in LOADS.items() for part in under_load(folder / name / LOAD, name, title)),
-            *users_table(folder / USERS),
-            *([f"![Latency over throughput](results/{CURVES})\n"] if (folder / USERS).is_file() else []),
+            *users(folder / USERS),
             *versions(folder / VERSIONS),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
@@ -148,6 +147,12 @@ def outputs(root: Path) -> dict[Path, str]:
     if any(tests.values()):
         written[folder / SIGNIFICANCE] = significance_file(tests)
     return written
+
+
+def users(file: Path) -> list[str]:
+    """The table of locust's users, and the curves below it."""
+    table = users_table(file)
+    return [*table, f"![Latency over throughput](results/{CURVES})\n"] if table else []
 
 
 def versions(file: Path) -> list[str]:
