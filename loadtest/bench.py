@@ -8,7 +8,6 @@ OUTPUT/speed.json, and from both OUTPUT/load.md. Lists a system that can't be me
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -19,12 +18,12 @@ from typing import Any, TypeVar
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.quality import typed_command
+from lightretriever.artifacts.evaluation.runs import JudgedQueries, read_judged
 from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.client.counters import median_of
-from lightretriever.loadtest.comparison.measure import CONCURRENCIES, FRACTIONS, Plan, Running, measure
+from lightretriever.loadtest.comparison.measure import CONCURRENCIES, FRACTIONS, Plan, measure, start
 from lightretriever.loadtest.comparison.overlap import ExactAnswers
-from lightretriever.loadtest.comparison.process import Server, finish
 from lightretriever.loadtest.comparison.service_costs import processes, start_times
 from lightretriever.loadtest.comparison.systems import (
     ACCELERATED,
@@ -35,7 +34,6 @@ from lightretriever.loadtest.comparison.systems import (
     PROCESSES,
     Given,
     LeftOut,
-    System,
     systems,
 )
 from lightretriever.loadtest.generator import read_texts
@@ -47,16 +45,15 @@ __all__ = ["goal_rows", "main"]
 T = TypeVar("T", int, float)
 
 
-def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...]) -> dict[str, Any]:
+def run(
+    given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...], judged: JudgedQueries | None
+) -> dict[str, Any]:
     """Start all systems that can start, measure them in turn, and give the content of `load.json`, without origin."""
     described: list[dict[str, Any]] = []
-    # Every connection of the generator may wait, so that slow systems are measured, not refused.
-    settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{plan.limit_s * 1e3:.0f}", "LIGHTRETRIEVER_MAX_WAITING": "256"}
-    settings["LANCEDB_LOG"] = "error"  # else it writes two warnings a query
     with ExitStack() as stack:
         running = []
         for system in systems(given, only):
-            started = _start(system, settings, stack)
+            started = start(system, plan.limit_s, stack)
             if isinstance(started, LeftOut):
                 described.append({"name": started.name, "label": started.label, "left_out": started.reason})
                 continue
@@ -67,22 +64,8 @@ def run(given: Given, queries: Sequence[str], plan: Plan, only: tuple[str, ...])
         if not running:
             raise LoadError("No system could be started.", remedy="; ".join(one["left_out"] for one in described))
         exact = ExactAnswers.of(Bundle.open(given.bundle), queries[: plan.compared], plan.k)
-        measured = measure(running, queries, plan, exact)
+        measured = measure(running, queries, plan, exact, judged)
     return {"systems": described, **measured}
-
-
-def _start(system: System | LeftOut, settings: dict[str, str], stack: ExitStack) -> Running | LeftOut:
-    if isinstance(system, LeftOut):
-        return system
-    print(f"starting {system.name}", file=sys.stderr)
-    try:
-        if system.prepare:
-            finish(system.prepare)
-        server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
-    except LoadError as error:
-        # Paths of this machine's folders don't belong in a result.
-        return LeftOut(system.name, system.label, f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}")
-    return Running(system, server)
 
 
 def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
@@ -110,7 +93,7 @@ def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
 
 def peer_rows(load: dict[str, Any], facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Derive a row for each peer: requests/s of the service, and of the accelerated one, divided by the peer's, p99 at
-    half load of the peer divided by theirs, and each one's overlap with exact answers."""
+    half load of the peer divided by theirs, each one's overlap with exact answers, and nDCG@10 if it was measured."""
     highest, rows = load["saturated"], []
     half = {
         name: median_of([row for row in load["open"] if (row["system"], row["of"]) == (name, 0.5)], "p99_ms")
@@ -118,14 +101,18 @@ def peer_rows(load: dict[str, Any], facts: dict[str, Any]) -> list[dict[str, Any
     }
     for name in (name for name in PEERS if highest.get(name) and OURS in highest):
         label = next(one["label"] for one in load["systems"] if one["name"] == name)
-        row: dict[str, Any] = {"key": "peers", "setting": label, "unit": "times"}
+        corpus = f"{load['bundle']['corpus']}, {load['bundle']['documents']:,} documents"
+        row: dict[str, Any] = {"key": "peers", "setting": f"{label} ({corpus})", "system": name, "unit": "times"}
         for ours, ratio, latency in ((OURS, "value", "p99"), (ACCELERATED, "accelerated", "accelerated_p99")):
             if ours in highest:
                 row[ratio] = four_digits(highest[ours] / highest[name])
                 if (own := half[ours]) and (theirs := half[name]):
                     row[latency] = four_digits(theirs / own)
-        overlaps = {"overlap": load["overlap"][name], "our_overlap": load["overlap"][OURS]}
-        rows.append({**row, **overlaps, "peer_qps": four_digits(highest[name]), **facts})
+        quality = {"overlap": load["overlap"][name], "our_overlap": load["overlap"][OURS]}
+        if judged := load.get("ndcg"):
+            quality |= {"ndcg": judged[name], "our_ndcg": judged[OURS]}
+            quality |= {"accelerated_ndcg": judged[ACCELERATED]} if ACCELERATED in judged else {}
+        rows.append({**row, **quality, "peer_qps": four_digits(highest[name]), **facts})
     return rows
 
 
@@ -138,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.output.mkdir(parents=True, exist_ok=True)
         file, speed = given.output / "load.json", given.speed or given.output / "speed.json"
         write_json(file, load)
-        record(speed, goal_rows(load), command)
+        record(speed, [row for row in goal_rows(load) if row["key"] == "peers" or not given.peers], command)
         print(write_report(file, speed))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -154,13 +141,19 @@ def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
     compared = Given(**{field.name: getattr(given, field.name) for field in fields(Given)})
     about = origin() | {
         "command": command,
-        "bundle": {"name": manifest.name, "documents": manifest.documents, "dimension": manifest.dimension},
+        "bundle": {
+            "name": manifest.name,
+            "corpus": manifest.corpus.name,
+            "documents": manifest.documents,
+            "dimension": manifest.dimension,
+        },
         "queries": {"name": given.queries.name, "count": len(queries)},
         "model": None if given.model is None else Path(given.model).name,
         "plan": asdict(plan),
     }
-    load = about | run(compared, queries, plan, tuple(given.systems.split(",")))
-    if OURS in load["saturated"]:
+    judged = None if given.judged is None else read_judged(given.queries, given.judged)
+    load = about | run(compared, queries, plan, tuple(given.systems.split(",")), judged)
+    if OURS in load["saturated"] and not given.peers:
         times, memory = start_times(given.bundle, plan.rounds), processes(given.bundle, queries, plan.seconds)
         load["own"] = {"ready_s": times, "processes": memory}
     return load
@@ -192,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrencies", default=many, help=f"requests under way in closed loops ({many})")
     parser.add_argument("--fractions", default=parts, help=f"rates of open loops, of the highest throughput ({parts})")
     parser.add_argument("--compared", type=int, default=100, help="queries whose answers are compared (100)")
+    parser.add_argument("--peers", action="store_true", help="record ratios to peers alone, no costs of the service")
+    parser.add_argument("--judged", help="split of the folder's judgments of the corpus: measure nDCG@10, too")
     parser.add_argument("--limit-s", type=float, default=30.0, help="longest wait for an answer (30)")
     parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
     return parser

@@ -6,7 +6,8 @@
 """
 
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from time import sleep
@@ -32,7 +33,12 @@ def _begin(environment: Environment, **_: Any) -> None:
     if options is None:
         raise RuntimeError("locust was started without a command line")
     Searcher.k = options.k
-    Searcher.queries = cycle(read_texts(Path(options.queries), options.seed) if options.queries else _WORDS)
+    Searcher.queries = cycle(_texts(options.queries, options.seed))
+
+
+@cache
+def _texts(folder: str, seed: int) -> Sequence[str]:
+    return read_texts(Path(folder), seed) if folder else _WORDS
 
 
 class Searcher(FastHttpUser):
@@ -51,8 +57,11 @@ class Searcher(FastHttpUser):
                 answer.failure("a leg is missing in the answer")
 
 
-def _look_at_the_clock(**_: Any) -> None:
-    """Update gevent's clock, which stands still during imports; otherwise a run would end early by that time."""
+def _look_at_the_clock(environment: Environment, **_: Any) -> None:
+    """Read the queries, and update gevent's clock, which stands still meanwhile and during imports; otherwise a run
+    would end early by that time."""
+    if (options := environment.parsed_options) is not None:
+        _texts(options.queries, options.seed)
     sleep(0.001)  # locust has patched this to gevent's own
 
 

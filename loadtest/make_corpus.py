@@ -36,7 +36,7 @@ from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
@@ -104,6 +104,7 @@ class SyntheticCorpus:
         self._vocabulary = int(sample.terms.max(initial=0)) + 1
         self.neighbours: int = min(neighbours, len(sample.documents))
         _, near = faiss.knn(sample.dense, sample.dense, self.neighbours, metric=faiss.METRIC_INNER_PRODUCT)
+        self.dimension: int = sample.dense.shape[1]
         self._near: Ordinals = near
         rarity = 1 / np.maximum(1, np.bincount(near.ravel(), minlength=len(near)))[near]
         self._shares: Doubles = rarity / rarity.sum(axis=1, keepdims=True)
@@ -160,12 +161,15 @@ class SyntheticCorpus:
         return indptr, places[order]
 
 
-def read_sample(recipe: Recipe) -> Sample:
-    """Read the encoded documents of a recipe, cut like its bundle. Raises ResumeError if some are missing."""
+def read_sample(recipe: Recipe, dimension: int | None = None) -> Sample:
+    """Read the encoded documents of a recipe, cut like its bundle, or to fewer dimensions. Raises ResumeError if some
+    are missing, RecipeError for more dimensions than the bundle has."""
     manifest = Bundle.open(recipe.output).manifest
-    return Sample.of(
-        list(encoded_batches(recipe.work, recipe.corpus.open())), manifest.dimension, manifest.sparse.top_k
-    )
+    if dimension is not None and not 1 <= dimension <= manifest.dimension:
+        most = manifest.dimension
+        raise RecipeError(f"--dimension is {dimension}, the bundle has {most}.", remedy=f"Give 1 to {most}.")
+    batches = list(encoded_batches(recipe.work, recipe.corpus.open()))
+    return Sample.of(batches, dimension or manifest.dimension, manifest.sparse.top_k)
 
 
 def make_bundle(
@@ -178,7 +182,8 @@ def make_bundle(
     *,
     accelerate: bool = False,
 ) -> Bundle:
-    """Write `documents` synthetic documents as a bundle, all else as in `source`. Errors as in `write_bundle`."""
+    """Write `documents` synthetic documents as a bundle, with the corpus's dimensions, all else as in `source`. Errors
+    as in `write_bundle`."""
     manifest = source.manifest
     ids = np.arange(manifest.vocab_size)
     tables = {task: TableInput(info.instruction, source.table(task).rows(ids)) for task, info in manifest.tasks.items()}
@@ -192,7 +197,7 @@ def make_bundle(
         tables=tables,
         default_task=manifest.default_task,
         documents=corpus.draw(documents),
-        dimension=manifest.dimension,
+        dimension=corpus.dimension,
         top_k=manifest.sparse.top_k,
         factory=factory,
         quantization=manifest.sparse.quantization,
@@ -227,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         recipe = load_recipe(given.recipe)
-        source, sample = Bundle.open(recipe.output), read_sample(recipe)
+        source, sample = Bundle.open(recipe.output), read_sample(recipe, given.dimension)
         corpus = SyntheticCorpus(sample, seed=given.seed)
         print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
         texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
@@ -250,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--documents", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--accelerated", type=Path, help="write it with lists of the compiled backend here, too")
+    parser.add_argument("--dimension", type=int, help="dimensions (those of the real bundle)")
     parser.add_argument("--factory", help="Faiss factory string (by size)")
     parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lays out the dense index")
     return parser

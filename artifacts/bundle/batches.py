@@ -1,6 +1,6 @@
 """Encoded documents on their way into a bundle: checked, cut to size, normalised."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,10 @@ def keep_top_terms(batch: EncodedBatch, top_k: int | None) -> EncodedBatch:
     """
     counts = np.diff(batch.indptr)
     rows = np.repeat(np.arange(len(counts)), counts)
+    if top_k is None or counts.max(initial=0) <= top_k:
+        ascending = (np.diff(batch.terms) > 0) | (np.diff(rows) > 0)
+        if ascending.all():
+            return replace(batch, terms=batch.terms.astype(np.int32, copy=False))
     order = np.lexsort((batch.terms, -batch.impacts.astype(np.int64), rows))
     rank = np.arange(len(order)) - np.repeat(batch.indptr[:-1], counts)
     kept = order if top_k is None else order[rank < top_k]

@@ -8,6 +8,7 @@ own documents.
 import math
 import os
 from bisect import bisect_left
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Final
@@ -48,20 +49,23 @@ def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> 
     if not len(queries):
         return widths[0] | factors[0], None
     truth = faiss.knn(queries, vectors, min(_DEPTH, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)[1]
+    exact = [frozenset(best) for best in truth.tolist()]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
 
         @cache
         def recall(width: int, factor: int) -> float:
-            return _recall(index, widths[width] | factors[factor], queries, truth, threads)
+            return _recall(index, widths[width] | factors[factor], queries, exact, threads)
 
         best = recall(len(widths) - 1, factor=len(factors) - 1)
         least = LEAST_RECALL if best >= LEAST_RECALL else best - _TOLERANCE
-        found: list[tuple[float, int, int]] = []
+        cheapest, chosen = math.inf, (len(widths) - 1, len(factors) - 1)
         for factor in range(len(factors)):
-            width = bisect_left(range(len(widths)), least, key=partial(recall, factor=factor))
-            if width < len(widths):
-                found.append((_cost(index, widths[width] | factors[factor]), width, factor))
-        _, width, factor = min(found)
+            costs = [_cost(index, width | factors[factor]) for width in widths]
+            cheaper = range(bisect_left(costs, cheapest))  # only these widths could be chosen: costs rise
+            if cheaper and recall(cheaper[-1], factor=factor) >= least:
+                width = bisect_left(cheaper, least, key=partial(recall, factor=factor))
+                cheapest, chosen = costs[width], (width, factor)
+        width, factor = chosen
         return widths[width] | factors[factor], round(recall(width, factor=factor), 4)
 
 
@@ -92,10 +96,15 @@ def _cost(index: FaissIndex, setting: dict[str, float]) -> float:
 
 
 def _recall(
-    index: FaissIndex, setting: dict[str, float], queries: Vectors, truth: npt.NDArray[np.int64], threads: Executor
+    index: FaissIndex,
+    setting: dict[str, float],
+    queries: Vectors,
+    exact: Sequence[frozenset[int]],
+    threads: Executor,
 ) -> float:
+    """The share of the `exact` documents of each query that a search finds."""
     for name, value in setting.items():
         faiss.ParameterSpace().set_index_parameter(index, name, value)
     searched = DenseIndex(index)
-    found = threads.map(lambda query: searched.search(query, truth.shape[1])[0], queries)
-    return sum(np.intersect1d(ours, exact).size for ours, exact in zip(found, truth, strict=True)) / truth.size
+    found = threads.map(lambda query: searched.search(query, len(exact[0]))[0].tolist(), queries)
+    return sum(len(best.intersection(ours)) for ours, best in zip(found, exact, strict=True)) / sum(map(len, exact))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.errors import BundleError, TokenizerError
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 __all__ = ["TextTokenizer", "document_text", "is_of_library", "sentences_of"]
@@ -94,7 +94,7 @@ class TextTokenizer:
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
-        return np.array(self._encoding(self._prepare(text)).ids, dtype=np.int32)
+        return np.array(self._ids(self._prepare(text)), dtype=np.int32)
 
     def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
         """Token ids of a query as Python integers, those that are `known`.
@@ -104,9 +104,9 @@ class TextTokenizer:
         token by itself.
         """
         if self._space is None:
-            ids = self._encoding(self._prepare(text)).ids
+            ids = self._ids(self._prepare(text))
         else:
-            ids = self._encoding(self._prepare(f" {text.lstrip()}")).ids
+            ids = self._ids(self._prepare(f" {text.lstrip()}"))
             if ids[:1] == [self._space] and not appended:  # a space that is no part of the word
                 del ids[0]
         return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
@@ -193,7 +193,7 @@ class TextTokenizer:
     def _found_space(self) -> int | None:
         """The token of a space, where a word behind a space has another token than one at the start; else None."""
         try:
-            once, twice, space = (self._encoding(text).ids for text in ("a", "a a", " "))
+            once, twice, space = (self._ids(text) for text in ("a", "a a", " "))
         except TokenizerError:
             return None
         return space[0] if len(space) == 1 and twice[-len(once) :] != once else None
@@ -201,7 +201,7 @@ class TextTokenizer:
     def _found_before_unknown(self) -> int | None:
         """The token of the space before a word that the vocabulary lacks, as SentencePiece has one; else None."""
         try:
-            alone, with_unknown = (self._encoding(text).ids for text in ("a", f"a {_UNKNOWN}"))
+            alone, with_unknown = (self._ids(text) for text in ("a", f"a {_UNKNOWN}"))
         except TokenizerError:
             return None
         *before, mark, last = [None, None, *with_unknown]
@@ -210,7 +210,7 @@ class TextTokenizer:
     def _try(self) -> None:
         """Read a text of many kinds. Raises what `tokenizers` panics with; other failures are those of a text."""
         try:
-            self._encoding(self._prepare(_TRIAL))
+            self._ids(self._prepare(_TRIAL))
         except TokenizerError as error:
             if not isinstance(error.__cause__, Exception):
                 raise
@@ -218,15 +218,17 @@ class TextTokenizer:
     def _prepare(self, text: str) -> str:
         return text.lower() if self.lowercase else text
 
-    def _encoding(self, prepared: str) -> Encoding:
-        found: Encoding = _asked(self._tokenizer.encode, prepared)
-        return found
+    def _ids(self, prepared: str) -> list[int]:
+        """Token ids. `encode` also says where each token stands, which takes a tenth to a fifth of its time."""
+        (found,) = _asked(self._tokenizer.encode_batch_fast, [prepared])
+        ids: list[int] = found.ids
+        return ids
 
 
-def _asked(ask: Callable[..., Any], read: str | list[str]) -> Any:
-    """Call a method of `tokenizers` on a text or on texts, without special tokens. Raises TokenizerError."""
+def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:
+    """Call a method of `tokenizers` on texts, without special tokens. Raises TokenizerError."""
     try:
-        return ask(read, add_special_tokens=False)
+        return ask(texts, add_special_tokens=False)
     except BaseException as error:
         if not is_of_library(error):
             raise

@@ -8,7 +8,7 @@
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
 | docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
-| docs/measuring.md | versions compared, stages, libraries, load | versions.json, speed.json, both load.json |
+| docs/measuring.md | versions, stages, libraries, load, users | versions.json, speed.json, users.json, each load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
@@ -33,9 +33,11 @@ from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
 from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
+from lightretriever.loadtest.results.users_table import users_table
 
 from docs.generate.bar_chart import Bar, bar_chart
 from docs.generate.generated import Part, wants_check, write_or_check
+from docs.generate.latency_curves import latency_curves
 from docs.generate.result_tables import (
     ABLATIONS,
     COMPARISONS,
@@ -70,9 +72,17 @@ LOAD = "load.json"
 SCALE = "scale.json"
 ENGINES = "engines"
 CLUSTER = "cluster"
+LOADS = {
+    ".": "Systems under load",
+    ENGINES: "Ready-made engines under load",
+    "engines-20k": "All ready-made engines, fewer documents",
+    "judged": "Ready-made engines with judgments",
+}
+USERS = "users.json"
+CURVES = "users.svg"
 MATCHED = "matched.json"
 TWO_PHASE = "two-phase.json"
-OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, "scaling.json")
+OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, "scaling.json")
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -123,23 +133,29 @@ def outputs(root: Path) -> dict[Path, str]:
         root / "docs" / "measuring.md": [
             *speed_tables(folder / SPEED),
             *library_tables(folder / SPEED),
-            *under_load(folder / LOAD, "results/load.md", "Systems under load"),
-            *under_load(folder / ENGINES / LOAD, f"results/{ENGINES}/load.md", "Ready-made engines under load"),
+            *(part for name, title in LOADS.items() for part in under_load(folder, name, title)),
+            *users(folder / USERS),
             *versions(folder / VERSIONS),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
-        root / "docs" / "howto" / "cluster.md": under_load(
-            folder / CLUSTER / LOAD, f"../results/{CLUSTER}/load.md", "Both engines under load"
-        ),
+        root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
         root / "docs" / "howto" / "two-phase.md": two_phase_tables(folder / TWO_PHASE),
         root / "docs" / "scale.md": scale_tables(folder / SCALE),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:
         written[folder / CHART] = chart
+    if (folder / USERS).is_file():
+        written[folder / CURVES] = latency_curves(folder / USERS)
     if any(tests.values()):
         written[folder / SIGNIFICANCE] = significance_file(tests)
     return written
+
+
+def users(file: Path) -> list[str]:
+    """The table of locust's users, and the curves below it."""
+    table = users_table(file)
+    return [*table, f"![Latency over throughput](results/{CURVES})\n"] if table else []
 
 
 def versions(file: Path) -> list[str]:
@@ -160,14 +176,15 @@ def measured(file: Path, goals: Goals) -> list[str]:
     return ["\n".join([*table, "", source, ""])]
 
 
-def under_load(file: Path, page: str, title: str) -> list[str]:
-    """The table of a load test, with its size, machine and date."""
+def under_load(folder: Path, name: str, title: str, seen: str = "results") -> list[str]:
+    """The table of a load test in `folder / name`, with its size, machine and date; `seen` is the page's way to `folder`."""
+    file = folder / name / LOAD
     table = load_table(file)
     if not table:
         return []
     load = json.loads(file.read_text(encoding="utf-8"))
     facts = f"{load['bundle']['documents']:,} documents, {load['machine']}, {load['date'][:10]}"
-    note = "A dash: too few answers for a p99."
+    note, page = "A dash: too few answers for a p99.", (Path(seen) / name / "load.md").as_posix()
     return ["\n".join([f"### {title}", "", f"{facts}; [all figures]({page}). {note}", "", *table, ""])]
 
 

@@ -1,20 +1,23 @@
 """Measures several servers in turn, so that a disturbance of the machine affects all of them."""
 
 import json
+import re
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lightretriever.loadtest.client.connection import search_requests
+from lightretriever.artifacts.evaluation.runs import JudgedQueries
+from lightretriever.loadtest.client.connection import LoadError, search_requests
 from lightretriever.loadtest.client.counters import median_of
-from lightretriever.loadtest.comparison.overlap import ExactAnswers, overlap
-from lightretriever.loadtest.comparison.process import Server
-from lightretriever.loadtest.comparison.systems import PEERS, System
+from lightretriever.loadtest.comparison.overlap import ExactAnswers, ndcg, overlap
+from lightretriever.loadtest.comparison.process import Server, finish
+from lightretriever.loadtest.comparison.systems import PEERS, LeftOut, System
 from lightretriever.loadtest.generator import closed_loop, open_loop, run_loop
 from lightretriever.loadtest.results.record import four_digits
 
-__all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated"]
+__all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated", "start"]
 
 CONCURRENCIES: Final = (1, 4, 16, 64)
 """Concurrencies of the closed loops that determine the highest throughput."""
@@ -46,11 +49,36 @@ class Running:
     server: Server
 
 
-def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, exact: ExactAnswers) -> dict[str, Any]:
+def start(system: System | LeftOut, limit_s: float, stack: ExitStack) -> Running | LeftOut:
+    """Build a system's index and start its server, which ends with the `stack`; give the reason if it can't start."""
+    if isinstance(system, LeftOut):
+        return system
+    print(f"starting {system.name}", file=sys.stderr)
+    # Every connection of the generator may wait, so that slow systems are measured, not refused.
+    settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{limit_s * 1e3:.0f}", "LIGHTRETRIEVER_MAX_WAITING": "256"}
+    settings["LANCEDB_LOG"] = "error"  # else it writes two warnings a query
+    try:
+        if system.prepare:
+            finish(system.prepare)
+        server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
+    except LoadError as error:
+        # Paths of this machine's folders don't belong in a result.
+        return LeftOut(system.name, system.label, f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}")
+    return Running(system, server)
+
+
+def measure(
+    running: Sequence[Running],
+    queries: Sequence[str],
+    plan: Plan,
+    exact: ExactAnswers,
+    judged: JudgedQueries | None = None,
+) -> dict[str, Any]:
     """Closed loops, and open loops up to beyond each system's saturation, in rounds over all systems.
 
     Gives `closed` and `open` rows, each with `system` and `round`, `saturated` (answers a second by system),
-    `memory_mb` at the end, and `overlap` of each system's answers with the exact ones.
+    `memory_mb` at the end, `overlap` of each system's answers with the exact ones, and `ndcg`, their nDCG@10, if there
+    are judgments.
     """
     shares = {
         one.system.name: four_digits(
@@ -58,6 +86,7 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, exac
         )
         for one in running
     }
+    quality = {one.system.name: four_digits(ndcg(one.server.url, judged)) for one in running} if judged else {}
     asked = {one.system.name: search_requests(one.server.url, queries, plan.k) for one in running}
     closed = [
         _closed(one, _from(asked[one.system.name], turn, number, plan), plan, connections) | {"round": turn}
@@ -75,7 +104,8 @@ def measure(running: Sequence[Running], queries: Sequence[str], plan: Plan, exac
         if highest[one.system.name]
     ]
     memory = {one.system.name: one.server.memory_mb() for one in running}
-    return {"closed": closed, "open": opened, "saturated": highest, "memory_mb": memory, "overlap": shares}
+    found = {"closed": closed, "open": opened, "saturated": highest, "memory_mb": memory, "overlap": shares}
+    return found | ({"ndcg": quality} if judged else {})
 
 
 def _from(requests: list[bytes], turn: int, number: int, plan: Plan) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""How far the answers of a system are those of exact legs, so that speeds can be compared at equal quality."""
+"""How good a system's answers are, so that speeds are compared at equal quality: overlap with exact ones, nDCG@10."""
 
 import json
 import re
@@ -8,15 +8,17 @@ from typing import Any, Final
 from urllib.request import Request, urlopen
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.runs import JudgedQueries, ndcg_per_query
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-__all__ = ["ExactAnswers", "overlap"]
+__all__ = ["ExactAnswers", "ndcg", "overlap"]
 
 _EFFORT: Final = {"k_factor_rf": 20.0, "efSearch": 4096.0}
 _LISTS: Final = re.compile(r"IVF(\d+)")
 _PATIENCE_MS: Final = 600_000.0
+_DEPTH: Final = 10
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,25 @@ class ExactAnswers:
 
 def overlap(url: str, queries: Sequence[str], expected: Sequence[Sequence[str]]) -> float:
     """Give the mean share of the expected ids, k for each query, that a server finds among its best k."""
-    shares = []
-    for query, ids in zip(queries, expected, strict=True):
-        body = json.dumps({"query": query, "k": max(1, len(ids))}).encode()
-        with urlopen(Request(f"{url}/search", body, {"content-type": "application/json"})) as answer:
-            found = {hit["id"] for hit in json.load(answer)["hits"]}
-        shares.append(len(found.intersection(ids)) / max(1, len(ids)))
+    shares = [
+        len({*_found(url, query, max(1, len(ids)))}.intersection(ids)) / max(1, len(ids))
+        for query, ids in zip(queries, expected, strict=True)
+    ]
     return sum(shares) / len(shares)
+
+
+def ndcg(url: str, judged: JudgedQueries) -> float:
+    """Give the mean nDCG@10 of a server's answers to judged queries."""
+    run = {
+        number: [(name, float(-rank)) for rank, name in enumerate(_found(url, text, _DEPTH))]
+        for number, text in judged.queries.items()
+    }
+    values = ndcg_per_query(judged.qrels, run).values()
+    return sum(values) / len(values)
+
+
+def _found(url: str, query: str, k: int) -> list[str]:
+    """Ask a server for the ids of the best k documents."""
+    body = json.dumps({"query": query, "k": k}).encode()
+    with urlopen(Request(f"{url}/search", body, {"content-type": "application/json"})) as answer:
+        return [hit["id"] for hit in json.load(answer)["hits"]]

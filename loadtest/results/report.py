@@ -76,8 +76,11 @@ def _summary(load: Load, measured: Systems) -> str:
         half = [row for row in load["open"] if row["system"] == one["name"] and row["of"] == 0.5]
         times = [median_of(half, key) for key in (*_TIMES, "server_us")]
         memory = load["memory_mb"].get(one["name"], {}).get("pss")
-        rows.append([one["label"], load["saturated"].get(one["name"]), *map(_rounded, times), memory, one["ready_s"]])
-    return _table(["", "queries/s", *(f"{name} at half load" for name in columns), "memory MiB", "ready s"], rows)
+        quality = [load["ndcg"][one["name"]]] if "ndcg" in load else []
+        highest = load["saturated"].get(one["name"])
+        rows.append([one["label"], highest, *map(_rounded, times), memory, one["ready_s"], *quality])
+    heads = ["", "queries/s", *(f"{name} at half load" for name in columns), "memory MiB", "ready s"]
+    return _table(heads + (["nDCG@10"] if "ndcg" in load else []), rows)
 
 
 def _runs(load: Load, measured: Systems, kind: str, load_of: str, title: str) -> str:

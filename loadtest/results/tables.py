@@ -27,7 +27,8 @@ def speed_tables(file: Path) -> list[str]:
 
 
 def load_table(file: Path) -> list[str]:
-    """Tabulate the systems of a load test, fastest first: highest throughput, and latencies at half of it."""
+    """Tabulate the systems of a load test, fastest first: highest throughput, latencies at half of it, and
+    nDCG@10 if it was measured."""
     if not file.is_file():
         return []
     load = json.loads(file.read_text(encoding="utf-8"))
@@ -36,8 +37,10 @@ def load_table(file: Path) -> list[str]:
     for one in sorted(systems, key=lambda one: -load["saturated"][one["name"]]):
         half = [row for row in load["open"] if row["system"] == one["name"] and row["of"] == _HALF]
         cells = [load["saturated"][one["name"]], *(median_of(half, key) for key in ("p50_ms", "p99_ms", "rate"))]
+        cells += [load["ndcg"][one["name"]]] if "ndcg" in load else []
         rows.append([one["label"], *("–" if cell is None else f"{cell:,.4g}" for cell in cells)])
-    return markdown_table(["under load", "queries/s", "p50 ms", "p99 ms", "p50 and p99 at queries/s"], rows)
+    columns = ["under load", "queries/s", "p50 ms", "p99 ms", "p50 and p99 at queries/s"]
+    return markdown_table(columns + (["nDCG@10"] if "ndcg" in load else []), rows)
 
 
 def versions_tables(file: Path) -> list[str]:
@@ -94,7 +97,7 @@ def _times(row: Row) -> Iterable[float]:
     return (row[name] for name in ("p50", "p95", "p99"))
 
 
-_PEER: Final = ("value", "p99", "accelerated", "accelerated_p99", "overlap", "our_overlap")
+_PEER: Final = ("value", "p99", "accelerated", "accelerated_p99", "overlap", "our_overlap", "ndcg", "our_ndcg")
 _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[float]]]]] = (
     ("The stages of a search, one query after the other", "stage", ("p50 µs", "p95 µs", "p99 µs"), _times),
     (
@@ -106,7 +109,16 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
     (
         "Requests/s, ours ÷ a peer's, and p99 at half load, the peer's ÷ ours (goal 3; BM25 0.7, accelerated 1)",
         "peers",
-        ("requests/s", "p99", "requests/s, accelerated", "p99, accelerated", "the peer's overlap@10", "our overlap@10"),
+        (
+            "requests/s",
+            "p99",
+            "requests/s, accelerated",
+            "p99, accelerated",
+            "the peer's overlap@10",
+            "our overlap@10",
+            "the peer's nDCG@10",
+            "our nDCG@10",
+        ),
         lambda row: (row.get(name, "–") for name in _PEER),
     ),
     (

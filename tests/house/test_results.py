@@ -145,6 +145,29 @@ def test_the_readme_has_four_lines_of_speed_with_their_ratios(root: Path) -> Non
     assert "\n1,000 documents, Some CPU, 2026-11-21, commit abc.\n" in (root / "README.md").read_text()
 
 
+def test_latency_over_throughput_becomes_a_table_and_curves(root: Path) -> None:
+    content = {
+        "machine": "m",
+        "date": "2026-01-02T03",
+        "commit": "c",
+        "locust": "2",
+        "bundle": {"documents": 1200},
+        "plan": {"users": [1, 4], "seconds": 3.0, "rounds": 1},
+        "systems": [{"name": "llm", "label": "LLM & table"}],
+        "runs": [{"system": "llm", "users": users, "qps": 5.0 * users, "p50_ms": 70.0} for users in (1, 4)],
+    }
+    (root / "docs" / "results" / "users.json").write_text(json.dumps(content))
+    assert results.main([]) == 0
+    page = (root / "docs" / "measuring.md").read_text()
+    assert "| LLM & table, 4 users | 20 | 70 | – | – |" in page
+    assert "![Latency over throughput](results/users.svg)" in page
+    chart = (root / "docs" / "results" / "users.svg").read_text()
+    assert "LLM &amp; table" in chart
+    assert chart.count("<polyline") == 1  # there is no p95
+    assert chart.count("<circle") == 2
+    assert results.main(["--check"]) == 0
+
+
 @pytest.mark.parametrize("file", ["quality.svg", "significance.json"])
 def test_a_changed_plot_or_test_is_noticed(root: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     fill(root, {"bm25": {"scifact": 0.5}, "smollm2 hybrid": {"scifact": 0.75}})

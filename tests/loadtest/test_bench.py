@@ -108,7 +108,7 @@ def until(happens: Callable[[], bool]) -> None:
 
 def test_rows_for_the_goals() -> None:
     load = {
-        "bundle": {"documents": 9},
+        "bundle": {"corpus": "pages", "documents": 9},
         "queries": {"count": 3},
         "model": "smol",
         "systems": [{"name": "bm25", "label": "BM25 (Lucene)"}],
@@ -118,6 +118,7 @@ def test_rows_for_the_goals() -> None:
             for name, p99 in (("lightretriever", 10.0), ("bm25", 30.0), ("accelerated", None), ("llm", None))
         ],
         "overlap": {"lightretriever": 0.99, "bm25": 0.4},
+        "ndcg": {"lightretriever": 0.7, "accelerated": 0.7, "bm25": 0.6, "llm": 0.8},
         "own": {
             "ready_s": [3.0, 1.0, 2.0],
             "processes": [{"added_pss": 300.0}, {"added_pss": 120.5, "private": 110.0}],
@@ -127,7 +128,9 @@ def test_rows_for_the_goals() -> None:
     assert rows["qps_vs_llm"]["value"] == 250
     assert rows["qps_vs_llm"]["llm_qps"] == 4
     peer = rows["peers"]
-    assert (peer["setting"], peer["value"], peer["p99"], peer["accelerated"]) == ("BM25 (Lucene)", 2.0, 3.0, 4.0)
+    assert (peer["setting"], peer["system"]) == ("BM25 (Lucene) (pages, 9 documents)", "bm25")
+    assert (peer["value"], peer["p99"], peer["accelerated"]) == (2.0, 3.0, 4.0)
+    assert (peer["ndcg"], peer["our_ndcg"], peer["accelerated_ndcg"]) == (0.6, 0.7, 0.7)
     assert (peer["overlap"], peer["our_overlap"]) == (0.4, 0.99)
     assert "accelerated_p99" not in peer  # too few answers
     assert rows["ready_s"]["value"] == 2

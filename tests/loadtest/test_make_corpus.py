@@ -65,6 +65,14 @@ def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:
     assert np.diff(sample.indptr).max() == 25
 
 
+def test_vectors_may_be_cut_further(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [str(recipe), str(tmp_path / "cut"), "--documents", "50", "--dimension"]
+    assert main([*command, "4"]) == 0
+    assert Bundle.open(tmp_path / "cut").manifest.dimension == 4
+    assert main([*command, "9"]) == 2
+    assert "--dimension is 9, the bundle has 8. Give 1 to 8." in capsys.readouterr().err
+
+
 def test_a_bundle_that_was_not_built_is_named(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = yaml.safe_load(recipe.read_text())
     other = tmp_path / "recipe.yaml"
