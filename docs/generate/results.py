@@ -177,7 +177,7 @@ def measured(file: Path, goals: Goals) -> list[str]:
 
 
 def under_load(folder: Path, name: str, title: str, seen: str = "results") -> list[str]:
-    """The table of a load test in `folder / name`, with its size, machine and date. Its page finds `folder` at `seen`."""
+    """The table of a load test in `folder / name`, with its size, machine and date. `seen`: `folder`, from its page."""
     file = folder / name / LOAD
     table = load_table(file)
     if not table:
