@@ -1,4 +1,4 @@
-"""Build and evaluate one system on every test collection, for the table of results.
+"""Build and evaluate one system on every English test collection, or those that are named, for the table of results.
 
     python -m recipes.quality RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
 
@@ -46,13 +46,15 @@ TASK = "search"
 class Collection:
     """A test collection in BEIR layout: its folder below --data, and what a query asks for.
 
-    With `part`, only the documents that its test split judges are searched.
+    With `part`, only the documents that its test split judges are searched. One that is not `usual` is measured where
+    `--datasets` names it.
     """
 
     folder: str
     instruction: str
     skip_bad: bool = False
     part: bool = False
+    usual: bool = True
 
     @property
     def name(self) -> str:
@@ -75,6 +77,9 @@ COLLECTIONS = (
     Collection("eval/trecqa", "Given a question, retrieve sentences that answer the question"),
     # 27,931 passages of 350 tokens, of which the test split judges 1,130.
     Collection("train/race-qa", "Given a question or a statement on a passage, retrieve the passage", part=True),
+    # Chinese, simplified and traditional: for encoders that read it.
+    Collection("eval/cmrc2018-zh", "Given a question, retrieve the paragraph that answers it", usual=False),
+    Collection("eval/drcd-zh", "Given a question, retrieve the paragraph that answers it", usual=False),
 )
 
 
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(words[:split])
     try:
         for collection in COLLECTIONS:
-            if given.datasets is None or collection.name in given.datasets:
+            if collection.usual if given.datasets is None else collection.name in given.datasets:
                 measure(given, collection, words[split + 1 :])
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -6,7 +6,7 @@
 | page | gets | from |
 |---|---|---|
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
-| docs/evaluation.md | every table of quality, the plot, evaluations, paired tests, `matched` | quality.json, others |
+| docs/evaluation.md | tables of quality, the plot, evaluations, tests, halves, `matched` | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
 | docs/measuring.md | versions, stages, libraries, load, users | versions.json, speed.json, users.json, each load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
@@ -22,6 +22,7 @@ an `evaluation.json`, and becomes a table of its own.
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ from docs.generate.generated import Part, wants_check, write_or_check
 from docs.generate.latency_curves import latency_curves
 from docs.generate.result_tables import (
     ABLATIONS,
+    CHINESE,
+    CHINESE_COMPARISONS,
+    CHINESE_DATASETS,
     COMPARISONS,
     DATASETS,
     KEPT,
@@ -52,6 +56,7 @@ from docs.generate.tables import (
     Results,
     Table,
     average_sets,
+    halves_table,
     kept_table,
     matched_table,
     paired_tests,
@@ -81,8 +86,10 @@ LOADS = {
 USERS = "users.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
+HALVES = "halves.json"
 TWO_PHASE = "two-phase.json"
-OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, "scaling.json")
+NOT_EVALUATIONS = (MATCHED, HALVES, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, "scaling.json")
+OTHERS = (QUALITY, SIGNIFICANCE, *NOT_EVALUATIONS)
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
@@ -112,11 +119,13 @@ def outputs(root: Path) -> dict[Path, str]:
     """Every file this script writes, and what is to stand in it."""
     folder = root / "docs" / "results"
     rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
-    names = [*DATASETS, *sorted({dataset for _, dataset in rows} - set(DATASETS))]
+    names = [*DATASETS, *sorted({dataset for _, dataset in rows} - {*DATASETS, *CHINESE_DATASETS})]
     results = Results(rows, read_queries_file(folder / QUALITY), names)
+    chinese = replace(results, datasets=CHINESE_DATASETS)
     reports = [file for file in sorted(folder.glob("*.json")) if file.name not in OTHERS]
     singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
     tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
+    chinese_tests = {pair: paired_tests(pair, chinese) for pair in CHINESE_COMPARISONS}
     chart = plot(results)
     image = [f"![Average nDCG@10 of the systems](results/{CHART})\n"] if chart else []
     pages = {
@@ -127,6 +136,9 @@ def outputs(root: Path) -> dict[Path, str]:
             *singles,
             *details(results),
             *significance_table(tests, names),
+            *chinese_tables(chinese),
+            *significance_table(chinese_tests, CHINESE_DATASETS, "### Differences on Chinese"),
+            *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
         ],
         root / "docs" / "speed.md": speed_table(folder / SPEED),
@@ -148,7 +160,7 @@ def outputs(root: Path) -> dict[Path, str]:
     if (folder / USERS).is_file():
         written[folder / CURVES] = latency_curves(folder / USERS)
     if any(tests.values()):
-        written[folder / SIGNIFICANCE] = significance_file(tests)
+        written[folder / SIGNIFICANCE] = significance_file(tests | chinese_tests)
     return written
 
 
@@ -252,10 +264,18 @@ def main_tables(results: Results) -> list[str]:
     return [*parts, f"{note}\n"]
 
 
+def chinese_tables(results: Results) -> list[str]:
+    """The table of the Chinese sets."""
+    if not any(results.has(system) for system, _ in CHINESE):
+        return []
+    return ["\n".join(["### Chinese, nDCG@10", "", *Table(CHINESE).markdown(results), ""])]
+
+
 def details(results: Results) -> list[str]:
     """The tables of what is kept, of variants, and of postings."""
     placed = {system for systems in (MAIN, *ABLATIONS.values()) for system, _ in systems}
-    others = [(system, system) for system in sorted({system for system, _ in results.rows} - placed)]
+    known = {system for system, dataset in results.rows if dataset in results.datasets}
+    others = [(system, system) for system in sorted(known - placed)]
     parts = kept_table(KEPT, results)
     parts += [
         "\n".join([f"### {title}, nDCG@10", "", *Table(systems).markdown(results), ""])

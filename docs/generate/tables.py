@@ -16,6 +16,7 @@ __all__ = [
     "Table",
     "Tests",
     "average_sets",
+    "halves_table",
     "kept_table",
     "matched_table",
     "paired_test",
@@ -145,13 +146,17 @@ def kept_table(pairs: Sequence[tuple[str, str]], results: Results) -> list[str]:
     return ["\n".join(["### What is kept", "", *heads, *lines, ""])] if lines else []
 
 
-def significance_table(tests: Tests, datasets: Sequence[str]) -> list[str]:
+def significance_table(
+    tests: Tests,
+    datasets: Sequence[str],
+    title: str = "### Differences of nDCG@10, and whether they are more than chance",
+) -> list[str]:
     """Differences of nDCG@10 between two systems, with p, as a table."""
     shown = [name for name in datasets if any(name in found for found in tests.values())]
     if not shown:
         return []
     lines = [
-        "### Differences of nDCG@10, and whether they are more than chance",
+        title,
         "",
         f"Two-sided paired t-test over the queries; bold: p < 0.05. There are {sum(map(len, tests.values()))} tests "
         "here, and p is not corrected for that: a single p just below 0.05 means little.",
@@ -207,3 +212,24 @@ def matched_table(file: Path) -> list[str]:
         f"other collections, at most 200 of each. [{file.name}](results/{file.name}), written by `recipes.matched`."
     )
     return ["\n".join(["### Shares of `matched`", "", *lines, "", note, ""])]
+
+
+def halves_table(file: Path) -> list[str]:
+    """What a table loses that was fitted to other documents, as recipes/halves.py recorded it; nothing without file."""
+    if not file.is_file():
+        return []
+    lines = [
+        "| table of | queries | the other half | the searched half | both | the encoder | BM25 | other − searched |",
+        f"|---|{'---:|' * 7}",
+    ]
+    for name, found in json.loads(file.read_text(encoding="utf-8")).items():
+        values = found["ndcg@10"]
+        for leg in ("dense", "hybrid"):
+            shown = [*(values[f"{who} {leg}"] for who in ("other", "own", "whole", "encoder")), values["bm25"]]
+            lost = found[f"other-own {leg}"]
+            cells = [f"{value:.3f}" for value in shown] + [
+                f"{lost['mean']:+.3f} ({lost['low']:+.3f} to {lost['high']:+.3f})"
+            ]
+            lines.append(f"| {name}, {leg} | {found['queries']:,} | {' | '.join(cells)} |")
+    note = f"In brackets the 95 % interval. [{file.name}](results/{file.name}), written by `recipes.halves`."
+    return ["\n".join(["### A table for documents it has not seen, nDCG@10", "", *lines, "", note, ""])]

@@ -124,6 +124,17 @@ def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest
     assert not (tmp_path / "quality.json").exists()
 
 
+def test_a_collection_that_is_not_usual_is_measured_where_it_is_named(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = quality.Collection("eval/toy", "Given a text, retrieve its like", skip_bad=True, usual=False)
+    monkeypatch.setattr(quality, "COLLECTIONS", (toy,))
+    assert quality.main([*arguments, "--system", "tiny"]) == 0
+    assert not (tmp_path / "quality.json").exists()
+    assert quality.main([*arguments, "--system", "tiny", "--datasets", "toy", "--", "--only", "bm25"]) == 0
+    assert [row["dataset"] for row in read_rows(tmp_path / "quality.json")] == ["toy"]
+
+
 def test_collections_have_different_names() -> None:
     names = [collection.name for collection in quality.COLLECTIONS]
     assert len(set(names)) == len(names)

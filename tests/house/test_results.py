@@ -104,6 +104,31 @@ def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
     assert results.main(["--check"]) == 0
 
 
+def test_chinese_sets_have_a_table_of_their_own(root: Path) -> None:
+    fill(root, {"bm25": {"scifact": 0.5, "cmrc2018-zh": 0.75}, "smollm2 hybrid": {"scifact": 0.75}})
+    fill(root, {"e5 hybrid": {"cmrc2018-zh": 0.875}})
+    assert results.main([]) == 0
+    page = (root / "docs" / "evaluation.md").read_text()
+    every, chinese = page.split("### Chinese, nDCG@10")
+    assert "| | scifact |" in every
+    assert "zh" not in every
+    assert "e5 hybrid" not in every
+    assert "| | cmrc2018-zh |" in chinese
+    assert "| BM25, pairs of neighbouring signs | 0.750 |" in chinese
+    assert "| e5 hybrid − bm25 | **+0.125 (p < 0.001)** |" in chinese
+    assert "cmrc2018-zh" in (root / "docs" / "results" / "significance.json").read_text()
+
+
+def test_halves_have_a_table_with_intervals(root: Path) -> None:
+    values = {f"{who} {leg}": 0.5 for who in ("other", "own", "whole", "encoder") for leg in ("dense", "hybrid")}
+    lost = {f"other-own {leg}": {"mean": -0.01, "low": -0.02, "high": 0.001} for leg in ("dense", "hybrid")}
+    found = {"cacm": {"documents": 10, "queries": 5, "ndcg@10": values | {"bm25": 0.25}, **lost}}
+    (root / "docs" / "results" / "halves.json").write_text(json.dumps(found))
+    assert results.main([]) == 0
+    page = (root / "docs" / "evaluation.md").read_text()
+    assert "| cacm, hybrid | 5 | 0.500 | 0.500 | 0.500 | 0.500 | 0.250 | -0.010 (-0.020 to +0.001) |" in page
+
+
 def test_the_readme_has_the_short_table_of_systems_that_have_every_set(root: Path) -> None:
     sets = result_tables.DATASETS
     fill(root, {"bm25": dict.fromkeys(sets, 0.5), "minilm-tuned hybrid": {**dict.fromkeys(sets, 0.5), "wikiqa": 0.85}})
