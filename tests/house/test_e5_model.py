@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from recipes import e5_model
 
 HIDDEN, INNER, ROWS, POSITIONS = 32, 64, 40, 16
-PIECES = ("", "", "", "", "▁query", ":", "▁", "a", "▁问", "答", "a", "")  # one twice
+PIECES = ("", "", "", "", "▁query", ":", "▁", "a", "▁问", "答", "▁passage", "long", "a", "")  # one twice
 
 
 def four_bits(values: npt.NDArray[np.float32]) -> bytes:
@@ -82,6 +82,25 @@ def test_weights_tokens_and_prompts_are_those_of_the_file(
     vectors = model.encode_query(["问答", "a"], show_progress_bar=False)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert not np.allclose(vectors[0], model.encode_document(["问答"], show_progress_bar=False)[0])
+
+
+def test_tokens_that_a_collection_lacks_are_left_out(
+    written: tuple[Path, npt.NDArray[np.float32]], tmp_path: Path
+) -> None:
+    file, rows = written
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "问答 ab"}\n', encoding="utf-8")
+    given = [str(file), str(tmp_path / "cut"), "--collection", str(tmp_path)]
+    assert e5_model.main(given) == 0
+    assert e5_model.main([str(file), str(tmp_path / "whole")]) == 0
+    cut, whole = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("cut", "whole"))
+    reads: Any = cut[0]
+    kept = list(range(11))  # what follows is in no text, or never read
+    embedding = reads.auto_model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_allclose(embedding, rows[kept], atol=1e-3)
+    for encode in ("encode_query", "encode_document"):
+        vectors = (getattr(model, encode)(["问答 ab"], show_progress_bar=False) for model in (cut, whole))
+        np.testing.assert_allclose(*vectors, atol=1e-5)
+    assert e5_model.main([str(file), str(tmp_path / "none"), "--collection", str(tmp_path / "nowhere")]) == 2
 
 
 def test_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
