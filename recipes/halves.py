@@ -26,14 +26,13 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, read_judged
 from lightretriever.artifacts.evaluation.tune import Difference
 from lightretriever.artifacts.pipeline.encoder import token_rows
-from lightretriever.artifacts.pipeline.fit import Bags, distinct_rows, fit_table, table_queries
+from lightretriever.artifacts.pipeline.fit import distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoder
@@ -79,7 +78,7 @@ class _Collection:
         in_order = [words[document.id] for document in documents]
         return cls(recipe, texts, states, documents, in_order, read_judged(dataset, "test"))
 
-    def table(self, rows: Rows, name: str) -> torch.Tensor:
+    def table(self, rows: Rows, name: str) -> Floats:
         """A table (V, H) fitted to these documents (n,), and to their sentences among those of the whole."""
         own, all_of = (
             set(corpus_sentences(documents, None, _SEED))
@@ -99,28 +98,33 @@ class _Collection:
         fitted = fit_table(
             distinct_rows(self.states, part.statistics), part.of_task(self.recipe.tasks[task], teacher), part.settings
         )
-        return torch.from_numpy(fitted.rows)
+        return fitted.rows
 
-    def queries(self) -> "tuple[Bags, Floats]":
-        """The test queries as bags of tokens, and their vectors (q, H) by the encoder itself."""
-        asked = list(self.judged.queries.values())
-        encoder = self.texts.encoder
-        bags = Bags.of(list(encoder.tokenizer.as_queries(asked)))
-        return bags, encoder.encode_queries(asked, self.recipe.tasks[self.recipe.default_task]).dense
+    def queries(self) -> tuple[list[npt.NDArray[np.int32]], Floats]:
+        """The tokens (n,) of each test query, and the queries' vectors (q, H) by the encoder itself."""
+        asked, encoder = list(self.judged.queries.values()), self.texts.encoder
+        encoded = encoder.encode_queries(asked, self.recipe.tasks[self.recipe.default_task])
+        return list(encoder.tokenizer.as_queries(asked)), encoded.dense
 
 
 def halves(collection: _Collection) -> Iterator[dict[str, Values]]:
     """The nDCG@10 of each query that has a relevant document in a half, (q,), by system, for both halves in turn."""
     drawn = np.random.default_rng(_SEED).permutation(len(collection.documents))
     cut = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
-    bags, encoded = collection.queries()
+    asked, encoded = collection.queries()
     tables = [collection.table(rows, f"teacher-{number}") for number, rows in enumerate(cut)]
     whole = collection.table(np.arange(len(drawn)), "teacher-whole")
     for searched, rows in enumerate(cut):
         by_table = {"other": tables[1 - searched], "own": tables[searched], "whole": whole}
-        with torch.inference_mode():
-            vectors = {name: table_queries(rows_of, bags).numpy() for name, rows_of in by_table.items()}
+        vectors = {name: _means(table, asked) for name, table in by_table.items()}
         yield _measured(collection, rows, vectors | {"encoder": encoded})
+
+
+def _means(table: Floats, queries: Sequence[npt.NDArray[np.int32]]) -> Floats:
+    """The mean row of each query's tokens, normalised (q, H). Zeros for a query without tokens."""
+    means = np.stack([table[ids].sum(axis=0) for ids in queries])
+    vectors: Floats = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    return vectors
 
 
 def _measured(collection: _Collection, rows: Rows, queries: Mapping[str, Floats]) -> dict[str, Values]:

@@ -55,6 +55,7 @@ from docs.generate.result_tables import (
 from docs.generate.tables import (
     Results,
     Table,
+    Tests,
     average_sets,
     halves_table,
     kept_table,
@@ -121,11 +122,10 @@ def outputs(root: Path) -> dict[Path, str]:
     rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
     names = [*DATASETS, *sorted({dataset for _, dataset in rows} - {*DATASETS, *CHINESE_DATASETS})]
     results = Results(rows, read_queries_file(folder / QUALITY), names)
-    chinese = replace(results, datasets=CHINESE_DATASETS)
+    chinese, chinese_tests = chinese_tables(replace(results, datasets=CHINESE_DATASETS))
     reports = [file for file in sorted(folder.glob("*.json")) if file.name not in OTHERS]
     singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
     tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
-    chinese_tests = {pair: paired_tests(pair, chinese) for pair in CHINESE_COMPARISONS}
     chart = plot(results)
     image = [f"![Average nDCG@10 of the systems](results/{CHART})\n"] if chart else []
     pages = {
@@ -136,8 +136,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *singles,
             *details(results),
             *significance_table(tests, names),
-            *chinese_tables(chinese),
-            *significance_table(chinese_tests, CHINESE_DATASETS, "### Differences on Chinese"),
+            *chinese,
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
         ],
@@ -160,7 +159,7 @@ def outputs(root: Path) -> dict[Path, str]:
     if (folder / USERS).is_file():
         written[folder / CURVES] = latency_curves(folder / USERS)
     if any(tests.values()):
-        written[folder / SIGNIFICANCE] = significance_file(tests | chinese_tests)
+        written[folder / SIGNIFICANCE] = significance_file({**tests, **chinese_tests})
     return written
 
 
@@ -264,11 +263,13 @@ def main_tables(results: Results) -> list[str]:
     return [*parts, f"{note}\n"]
 
 
-def chinese_tables(results: Results) -> list[str]:
-    """The table of the Chinese sets."""
+def chinese_tables(results: Results) -> tuple[list[str], Tests]:
+    """The tables of the Chinese sets, and their paired tests."""
+    tests = {pair: paired_tests(pair, results) for pair in CHINESE_COMPARISONS}
     if not any(results.has(system) for system, _ in CHINESE):
-        return []
-    return ["\n".join(["### Chinese, nDCG@10", "", *Table(CHINESE).markdown(results), ""])]
+        return [], tests
+    table = "\n".join(["### Chinese, nDCG@10", "", *Table(CHINESE).markdown(results), ""])
+    return [table, *significance_table(tests, results.datasets, "### Differences on Chinese")], tests
 
 
 def details(results: Results) -> list[str]:
