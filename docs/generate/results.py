@@ -55,7 +55,6 @@ from docs.generate.result_tables import (
 from docs.generate.tables import (
     Results,
     Table,
-    Tests,
     average_sets,
     halves_table,
     kept_table,
@@ -63,6 +62,7 @@ from docs.generate.tables import (
     paired_tests,
     significance_file,
     significance_table,
+    tables_apart,
 )
 
 __all__ = ["main", "outputs", "render"]
@@ -116,15 +116,21 @@ def render(report: Mapping[str, Any], name: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def recorded(folder: Path) -> Results:
+    """What quality.json has, with the datasets in the order of the tables; the Chinese ones have their own."""
+    rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
+    names = [*DATASETS, *sorted({dataset for _, dataset in rows} - {*DATASETS, *CHINESE_DATASETS})]
+    return Results(rows, read_queries_file(folder / QUALITY), names)
+
+
 def outputs(root: Path) -> dict[Path, str]:
     """Every file this script writes, and what is to stand in it."""
     folder = root / "docs" / "results"
-    rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
-    names = [*DATASETS, *sorted({dataset for _, dataset in rows} - {*DATASETS, *CHINESE_DATASETS})]
-    results = Results(rows, read_queries_file(folder / QUALITY), names)
-    chinese, chinese_tests = chinese_tables(replace(results, datasets=CHINESE_DATASETS))
+    results = recorded(folder)
+    chinese, chinese_tests = tables_apart(
+        "Chinese", CHINESE, CHINESE_COMPARISONS, replace(results, datasets=CHINESE_DATASETS)
+    )
     reports = [file for file in sorted(folder.glob("*.json")) if file.name not in OTHERS]
-    singles = [render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports]
     tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
     chart = plot(results)
     image = [f"![Average nDCG@10 of the systems](results/{CHART})\n"] if chart else []
@@ -133,9 +139,9 @@ def outputs(root: Path) -> dict[Path, str]:
         root / "docs" / "evaluation.md": [
             *main_tables(results),
             *image,
-            *singles,
+            *(render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports),
             *details(results),
-            *significance_table(tests, names),
+            *significance_table(tests, results.datasets),
             *chinese,
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
@@ -261,15 +267,6 @@ def main_tables(results: Results) -> list[str]:
     sizes = ", ".join(f"{name} {queries[name]:,}" for name in results.datasets if name in queries)
     note = f"Test queries: {sizes}. The average is over the sets that most rows of the table have; – is not measured."
     return [*parts, f"{note}\n"]
-
-
-def chinese_tables(results: Results) -> tuple[list[str], Tests]:
-    """The tables of the Chinese sets, and their paired tests."""
-    tests = {pair: paired_tests(pair, results) for pair in CHINESE_COMPARISONS}
-    if not any(results.has(system) for system, _ in CHINESE):
-        return [], tests
-    table = "\n".join(["### Chinese, nDCG@10", "", *Table(CHINESE).markdown(results), ""])
-    return [table, *significance_table(tests, results.datasets, "### Differences on Chinese")], tests
 
 
 def details(results: Results) -> list[str]:

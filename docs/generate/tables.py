@@ -23,6 +23,7 @@ __all__ = [
     "paired_tests",
     "significance_file",
     "significance_table",
+    "tables_apart",
 ]
 
 _ALIKE: Final = 1e-9  # differences this close are one number, rounded differently
@@ -170,6 +171,17 @@ def significance_table(
         if found
     ]
     return ["\n".join([*lines, ""])]
+
+
+def tables_apart(
+    title: str, systems: Sequence[tuple[str, str]], pairs: Sequence[tuple[str, str]], results: Results
+) -> tuple[list[str], Tests]:
+    """The tables of datasets that stand apart from the others, and the paired tests on them."""
+    tests = {pair: paired_tests(pair, results) for pair in pairs}
+    if not any(results.has(system) for system, _ in systems):
+        return [], tests
+    table = "\n".join([f"### {title}, nDCG@10", "", *Table(systems).markdown(results), ""])
+    return [table, *significance_table(tests, results.datasets, f"### Differences on {title}")], tests
 
 
 def _difference(test: PairedTest | None) -> str:
