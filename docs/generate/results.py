@@ -116,20 +116,19 @@ def render(report: Mapping[str, Any], name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def recorded(folder: Path) -> Results:
-    """What quality.json has, with the datasets in the order of the tables; the Chinese ones have their own."""
+def recorded(folder: Path) -> tuple[Results, Results]:
+    """What quality.json has, with the datasets in the order of the tables, and the same with the Chinese ones."""
     rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
     names = [*DATASETS, *sorted({dataset for _, dataset in rows} - {*DATASETS, *CHINESE_DATASETS})]
-    return Results(rows, read_queries_file(folder / QUALITY), names)
+    results = Results(rows, read_queries_file(folder / QUALITY), names)
+    return results, replace(results, datasets=CHINESE_DATASETS)
 
 
 def outputs(root: Path) -> dict[Path, str]:
     """Every file this script writes, and what is to stand in it."""
     folder = root / "docs" / "results"
-    results = recorded(folder)
-    chinese, chinese_tests = tables_apart(
-        "Chinese", CHINESE, CHINESE_COMPARISONS, replace(results, datasets=CHINESE_DATASETS)
-    )
+    results, apart = recorded(folder)
+    chinese, chinese_tests = tables_apart("Chinese", CHINESE, CHINESE_COMPARISONS, apart)
     reports = [file for file in sorted(folder.glob("*.json")) if file.name not in OTHERS]
     tests = {pair: paired_tests(pair, results) for pair in COMPARISONS}
     chart = plot(results)
