@@ -21,10 +21,8 @@ an `evaluation.json`, and becomes a table of its own.
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 from lightretriever.loadtest.results.library_tables import library_tables
@@ -60,6 +58,7 @@ from docs.generate.tables import (
     kept_table,
     matched_table,
     paired_tests,
+    render,
     significance_file,
     significance_table,
     tables_apart,
@@ -88,32 +87,10 @@ USERS = "users.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
 HALVES = "halves.json"
+SCALING = "scaling.json"
 TWO_PHASE = "two-phase.json"
-NOT_EVALUATIONS = (MATCHED, HALVES, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, "scaling.json")
-OTHERS = (QUALITY, SIGNIFICANCE, *NOT_EVALUATIONS)
+OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, HALVES, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, SCALING)
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
-
-MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
-
-
-def render(report: Mapping[str, Any], name: str) -> str:
-    """One evaluation as a Markdown table; `name` is the file below docs/results/."""
-    dataset, bundle, machine = report["dataset"], report["bundle"], report["environment"]["machine"]
-    measures = list(next(iter(report["metrics"].values())))
-    trained = "trained for retrieval" if bundle["model"]["trained"] else "not trained for retrieval"
-    size = f"{dataset['split']}: {dataset['queries']:,} queries, {bundle['documents']:,} documents"
-    lines = [
-        f"**{dataset['name']}** ({size}), {bundle['model']['name']}, {trained}; "
-        f"[{name}](results/{name}), {report['environment']['date'][:10]}, {machine['processor']}.",
-        "",
-        f"| | {' | '.join(measures)} |",
-        f"|---|{'---:|' * len(measures)}",
-    ]
-    for system in sorted(report["metrics"], key=["bm25", "dense", "sparse", "hybrid", "hybrid-paper"].index):
-        values = report["metrics"][system]
-        label = MEASURED.get(system, system)
-        lines.append(f"| {label} | {' | '.join(f'{values[measure]:.3f}' for measure in measures)} |")
-    return "\n".join([*lines, ""])
 
 
 def recorded(folder: Path) -> tuple[Results, Results]:

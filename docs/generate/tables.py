@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.evaluation.quality import MEASURE, PerQuery, Row
@@ -21,12 +21,15 @@ __all__ = [
     "matched_table",
     "paired_test",
     "paired_tests",
+    "render",
     "significance_file",
     "significance_table",
     "tables_apart",
 ]
 
 _ALIKE: Final = 1e-9  # differences this close are one number, rounded differently
+
+MEASURED = {"bm25": "BM25 on the words", "hybrid": "hybrid, as served", "hybrid-paper": "hybrid, the paper's fusion"}
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,26 @@ class Table:
             return texts
         best = f"{max(known):,.{self.digits}f}"
         return [f"**{text}**" if text == best else text for text in texts]
+
+
+def render(report: Mapping[str, Any], name: str) -> str:
+    """One evaluation as a Markdown table; `name` is the file below docs/results/."""
+    dataset, bundle, machine = report["dataset"], report["bundle"], report["environment"]["machine"]
+    measures = list(next(iter(report["metrics"].values())))
+    trained = "trained for retrieval" if bundle["model"]["trained"] else "not trained for retrieval"
+    size = f"{dataset['split']}: {dataset['queries']:,} queries, {bundle['documents']:,} documents"
+    lines = [
+        f"**{dataset['name']}** ({size}), {bundle['model']['name']}, {trained}; "
+        f"[{name}](results/{name}), {report['environment']['date'][:10]}, {machine['processor']}.",
+        "",
+        f"| | {' | '.join(measures)} |",
+        f"|---|{'---:|' * len(measures)}",
+    ]
+    for system in sorted(report["metrics"], key=["bm25", "dense", "sparse", "hybrid", "hybrid-paper"].index):
+        values = report["metrics"][system]
+        label = MEASURED.get(system, system)
+        lines.append(f"| {label} | {' | '.join(f'{values[measure]:.3f}' for measure in measures)} |")
+    return "\n".join([*lines, ""])
 
 
 def average_sets(systems: Sequence[str], results: Results) -> list[str]:
