@@ -37,11 +37,13 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_modules_find_what_they_import() -> None:
     assert MODULES
     run(AS_MODULES, *MODULES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", FILES, ids=str)
 def test_a_file_finds_what_it_imports(script: Path) -> None:
     run(AS_FILE, str(script.parent), str(script))

@@ -176,7 +176,14 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
     left = {one.name: one.reason for one in systems(Given(tiny_path, tmp_path)) if isinstance(one, LeftOut)}
-    assert set(left) - {"seekdb", "milvus", "lancedb"} == {"llm", "accelerated", "biencoder", "static", "opensearch"}
+    assert set(left) - {"seekdb", "milvus", "lancedb"} == {
+        "llm",
+        "accelerated",
+        "biencoder",
+        "static",
+        "opensearch",
+        "cluster",
+    }
     assert left["opensearch"] == "OPENSEARCH_HOME names no folder with bin/cluster"
     assert left["llm"] == "no --model was given"
     assert "--biencoder" in left["biencoder"]

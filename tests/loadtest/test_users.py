@@ -81,6 +81,7 @@ def test_one_command_measures_with_and_without_the_model(
     assert "LLM in the query path, 2 users" in users_table(file)[0]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_an_error(
     tiny_path: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

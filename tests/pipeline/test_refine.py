@@ -53,6 +53,7 @@ def changed(recipe: Path, **values: object) -> Path:
     return other
 
 
+@pytest.mark.slow
 def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path: Path) -> None:
     """The teacher stands in another space than this untrained model, so what it teaches is seen."""
     teacher = save_biencoder(tmp_path / "teacher", hidden_size=load_width(recipe))
@@ -113,6 +114,7 @@ def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_
     assert epochs[record["best_epoch"]]["overlap"] == max(epoch["overlap"] for epoch in epochs)
 
 
+@pytest.mark.slow
 def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(recipe: Path, tmp_path: Path) -> None:
     assert run("build", recipe).exit_code == 0
     first = Bundle.open(tmp_path / "bundle").manifest

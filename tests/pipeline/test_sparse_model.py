@@ -147,6 +147,7 @@ def test_bm25_takes_the_place_of_learned_impacts_where_the_recipe_says_so(
     assert (bundle.manifest.sparse.impacts, bundle.manifest.sparse.query_weights) == ("bm25", "count")
 
 
+@pytest.mark.slow
 def test_both_adds_bm25_to_what_the_sparse_model_learned(folders: dict[str, Path], tmp_path: Path) -> None:
     bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"], impacts="both", bm25_factor=2.0))
     assert bundle.manifest.sparse.impacts == "both"

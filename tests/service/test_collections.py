@@ -100,7 +100,7 @@ def test_metrics_are_those_of_all(client: TestClient) -> None:
     assert text.count("lightretriever_bundle_info{") == 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_path: Path, workers: int) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([ENTRY.model_dump(), ALL_ENTRY.model_dump()]))

@@ -39,7 +39,7 @@ def settings(certificate: Path | None, key: Path | None, password: str | None = 
     return {f"LIGHTRETRIEVER_TLS_{name}": str(value) for name, value in given.items() if value is not None}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, workers: int) -> None:
     certificate = certificates / "certificate.pem"
     environment = settings(certificate, certificates / "locked.pem", PASSWORD)

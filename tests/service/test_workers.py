@@ -232,6 +232,7 @@ def test_a_reload_reaches_all_workers(reloadable: Reloadable) -> None:
         assert Bundle.open(reloadable.versions["two"]).manifest.digest in bundle
 
 
+@pytest.mark.slow
 def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(reloadable: Reloadable) -> None:
     with two_workers(reloadable.link, **reloadable.settings) as (server, url):
         before = children(server)
@@ -250,6 +251,7 @@ def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(relo
         assert reloadable.served(url) == {"two"}
 
 
+@pytest.mark.slow
 def test_the_command_has_the_option(tiny_path: Path) -> None:
     """The installed program itself: its main module is imported again in every worker."""
     program = Path(sys.executable).with_name("lightretriever")

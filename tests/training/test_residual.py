@@ -71,6 +71,7 @@ def test_bm25_by_its_formula() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_in_slices_ends_with_the_result_of_one_run(toy: Path, tmp_path: Path) -> None:
     assert train(recipe_of(toy, tmp_path / "whole"))
     while not train(recipe_of(toy, tmp_path / "slices"), minutes=0):
