@@ -3,8 +3,8 @@ PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
 MEASURE = $(PYTHON_IN_VENV) -m lightretriever.loadtest
-# One process more than there are cores: some tests wait.
-PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+# Two processes more than there are cores: many tests wait for a server.
+PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 2 : 4)))
 PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
 TYPES := build/types/lightretriever
 SHELL := /bin/bash

@@ -195,6 +195,7 @@ def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
     asking(work)
 
 
+@pytest.mark.slow
 def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_path: Path) -> None:
     keys, file = tmp_path / "keys.json", tmp_path / "key"
     keys.write_text(json.dumps([ENTRY.model_dump()]))

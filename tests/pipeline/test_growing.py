@@ -90,7 +90,7 @@ def counts(made: dict[str, Any]) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("learned", "distil") else pytest.mark.slow) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind == "learned" else pytest.mark.slow) for kind in KINDS]
 )
 def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh_build(
     tmp_path: Path, kind: str
