@@ -164,6 +164,7 @@ def test_scores_of_no_documents(opened: tuple[str, DenseIndex]) -> None:
     assert opened[1].scores(unit(1)[0], np.array([], dtype=np.int64)).shape == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factory: str) -> None:
     before = faiss.omp_get_max_threads()

@@ -118,6 +118,7 @@ def test_a_service_that_fails_or_is_away() -> None:
     assert "can't be reached" in done.stderr
 
 
+@pytest.mark.slow
 def test_address_and_key_from_the_environment(tiny_bundle: Bundle, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([ENTRY.model_dump()]))

@@ -68,6 +68,7 @@ def test_a_limit_on_the_rate_is_kept_to(make: Maker, tiny_bundle: Bundle) -> Non
         assert (error.value.status, error.value.kind) == (429, "rate_limited")
 
 
+@pytest.mark.slow
 def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bundle: Bundle) -> None:
     quiet = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
     with Server(tiny_bundle.path, environment=quiet) as first:

@@ -23,6 +23,7 @@ def serve(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("limits", "environment", "says"),

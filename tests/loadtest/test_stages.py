@@ -30,6 +30,7 @@ def test_every_stage_is_timed_once_per_query(tiny_bundle: Bundle) -> None:
         assert min(values) > 0, stage
 
 
+@pytest.mark.slow
 def test_one_command_measures_and_records(
     tiny_path: Path, queries: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

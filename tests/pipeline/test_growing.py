@@ -161,6 +161,7 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
     refused("fingerprint: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "stage"), [("distil", "distil-table"), ("refine", "refine")])
 def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Path, kind: str, stage: str) -> None:
     recipe = write_recipe(tmp_path, kind)

@@ -28,6 +28,7 @@ def resources() -> tuple[int, int]:
     return sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count()
 
 
+@pytest.mark.slow
 def test_twenty_openings_leave_no_descriptors_and_no_threads(tiny_bundle: Bundle) -> None:
     open_search_close(tiny_bundle)
     descriptors, threads = resources()

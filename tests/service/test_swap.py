@@ -96,6 +96,7 @@ def resources() -> tuple[int, int, int]:
     return sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count(), mapped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [8])
 def test_swaps_under_load_fail_nothing_and_leave_nothing(
     client: TestClient, current: Path, versions: dict[str, Path], count: int

@@ -174,6 +174,7 @@ def test_a_changed_corpus_is_refused(toy: Path, tmp_path: Path) -> None:
     assert len(losses(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_rows_are_fitted_again_for_a_stage_with_other_settings_and_refused_for_other_queries(
     toy: Path, tmp_path: Path
 ) -> None:
@@ -271,6 +272,7 @@ def test_the_first_layers_alone_are_kept(toy: Path, tmp_path: Path) -> None:
         load_backbone(str(toy / "model"), work=tmp_path, device="cpu", layers=3)
 
 
+@pytest.mark.slow
 def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_path: Path) -> None:
     assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=1, layers=1)))
     backbone = load_backbone(str(toy / "model"), work=tmp_path, adapter=str(tmp_path / "adapter"), device="cpu")
