@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -51,7 +51,8 @@ def running() -> Iterator[Model]:
                 self.send_header("location", content["location"])
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(BrokenPipeError):  # the service has given up a late answer
+                self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
