@@ -94,7 +94,7 @@ PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end o
 
 
 def recorded(folder: Path) -> tuple[Results, Results]:
-    """What quality.json has, with the datasets in the order of the tables, and the same with the Chinese ones."""
+    """Read quality.json: first with the datasets in the order of the tables, then with the Chinese ones."""
     rows = {(row["system"], row["dataset"]): row for row in read_rows(folder / QUALITY)}
     names = [*DATASETS, *sorted({dataset for _, dataset in rows} - {*DATASETS, *CHINESE_DATASETS})]
     results = Results(rows, read_queries_file(folder / QUALITY), names)

@@ -250,7 +250,7 @@ def matched_table(file: Path) -> list[str]:
 
 
 def halves_table(file: Path) -> list[str]:
-    """What a table loses that was fitted to other documents, as recipes/halves.py recorded it; nothing without file."""
+    """Tabulate what recipes/halves.py recorded: nDCG@10 of tables fitted to other documents. Empty without the file."""
     if not file.is_file():
         return []
     lines = [

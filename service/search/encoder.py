@@ -53,7 +53,7 @@ class QueryEncoder:
         self.dense_tokenizer = None if sparse_tokenizer is None else tokenizer
         """That of the tables; None if it is the same."""
         self.words_tokenizer = tokenizer
-        """That of the tables, which knows words as a whole."""
+        """The tokenizer of the tables, which knows words as a whole."""
         self.tables = tables
         self.heads = heads or {}
         self._idf = idf
