@@ -122,9 +122,9 @@ class Encoder(ABC):
 def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, biencoder: bool) -> Encoder:
     """Load a model as a bi-encoder or as a language model; a GGUF file is converted below `work`. Raises ModelError."""
     if biencoder:
-        from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
+        from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
 
-        return load_biencoder(model.path, dtype=model.dtype, device=model.device, lowercase=settings.lowercase)
+        return load_biencoders(model.path, dtype=model.dtype, device=model.device, lowercase=settings.lowercase)
     from lightretriever.artifacts.pipeline.language_model import LanguageModel
     from lightretriever.artifacts.pipeline.model import load_model
 

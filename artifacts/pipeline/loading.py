@@ -8,14 +8,25 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from lightretriever.artifacts.errors import LightRetrieverError, ModelError
 from lightretriever.artifacts.tokens.tokenizer import is_of_library
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-__all__ = ["check_vocabulary", "is_of_sentence_transformers", "library_class", "loading", "module_folders", "route"]
+__all__ = [
+    "BESIDE",
+    "check_vocabulary",
+    "is_of_sentence_transformers",
+    "library_class",
+    "loading",
+    "module_folders",
+    "route",
+]
+
+BESIDE: Final = " + "
+"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.joint_encoder`)."""
 
 _LONGEST = 600
 _LFS = b"version https://git-lfs"
@@ -62,8 +73,8 @@ def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | 
 
 
 def is_of_sentence_transformers(path: str) -> bool:
-    """Whether a model is a folder that sentence-transformers saved."""
-    return (Path(path) / _LIST).is_file()
+    """Whether a model is a folder that sentence-transformers saved, or several of them, joined by " + "."""
+    return all((Path(one.strip()) / _LIST).is_file() for one in path.split(BESIDE))
 
 
 def library_class(path: str) -> str | None:

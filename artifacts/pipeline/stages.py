@@ -211,9 +211,9 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
 def _refine_teacher(recipe: Recipe, settings: RefineRecipe) -> Encoder | None:
     if settings.teacher is None:
         return None
-    from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
+    from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
 
-    return load_biencoder(settings.teacher, dtype=recipe.model.dtype, device=recipe.model.device)
+    return load_biencoders(settings.teacher, dtype=recipe.model.dtype, device=recipe.model.device)
 
 
 def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:

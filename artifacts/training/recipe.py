@@ -152,7 +152,7 @@ class TokenRegression(Section):
 
 
 class EncoderRecipe(Section):
-    """The sentence-transformers model that regression stages follow, a Hugging Face id or a directory.
+    """The bi-encoder that stages follow, a Hugging Face id or a directory, or several of them, joined by " + ".
 
     Texts are cut to `length` tokens, a share `long_share` of them to `long_length`. `held_out` texts of each set are
     never trained on. With `blocks`, so many blocks of 2,048 texts are drawn and kept in memory, and training goes

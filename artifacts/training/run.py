@@ -80,9 +80,9 @@ class Run:
         device = processes.device or recipe.model.device
         self._teacher = None
         if recipe.teacher is not None:
-            from lightretriever.artifacts.pipeline.biencoder import load_biencoder  # slow to import
+            from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
 
-            self._teacher = load_biencoder(recipe.teacher.path, device=device)
+            self._teacher = load_biencoders(recipe.teacher.path, device=device)
         dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
         self.adapter: Adapter = processes.in_turn(lambda: load_for_training(recipe, device, dimension))
         self._check_stages()
