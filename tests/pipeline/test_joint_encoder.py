@@ -1,6 +1,5 @@
 """Two bi-encoders whose vectors stand side by side."""
 
-
 import numpy as np
 import pytest
 import torch
