@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         source = Source(Bundle.open(given.bundle), given.work)
-        queries = np.stack([one.dense for one in encode(source.bundle, read_texts(given.queries)[: given.count])])
+        queries = np.stack(
+            [one.dense for one in encode(source.bundle, read_texts(given.queries, seed=0)[: given.count])]
+        )
         rows = compare(np.ascontiguousarray(source.vectors()), queries, given.turns)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -89,7 +91,7 @@ def compare(vectors: Vectors, queries: Vectors, turns: int) -> list[Row]:
 
 
 def _untrained(documents: int, dimension: int, parameters: Row) -> Any:
-    index = faiss.index_factory(dimension, f"IVF{lists_by_size(documents)},Flat", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(dimension, f"IVF{lists_by_size(documents)},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.niter = _ITERATIONS
     for name, value in parameters.items():
         setattr(index.cp, name, value)

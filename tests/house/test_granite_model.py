@@ -37,7 +37,11 @@ def tokenizer() -> bytes:
 def written(tmp_path: Path) -> tuple[Path, dict[str, npt.NDArray[np.float32]]]:
     """The file, and its tensors as they are to be read."""
     random, listed, content, read = np.random.default_rng(5), [], b"", {}
-    shapes = {"word_emb": (len(PIECES), HIDDEN), "pos_emb": (POSITIONS, HIDDEN), "type_emb": (2, HIDDEN)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "word_emb": (len(PIECES), HIDDEN),
+        "pos_emb": (POSITIONS, HIDDEN),
+        "type_emb": (2, HIDDEN),
+    }
     shapes |= {f"emb_ln.{letter}": (HIDDEN,) for letter in "wb"}
     for name, out, width in (
         ("qkv", 3 * HIDDEN, HIDDEN),
@@ -56,7 +60,7 @@ def written(tmp_path: Path) -> tuple[Path, dict[str, npt.NDArray[np.float32]]]:
             {"name": name, "dtype": "i8" if packed else "f32", "shape": shape, "len": len(part), "group": group}
         )
         content += part
-    sizes = {"hidden": HIDDEN, "layers": 1, "heads": 4, "intermediate": INNER, "vocab": len(PIECES)}
+    sizes: dict[str, float] = {"hidden": HIDDEN, "layers": 1, "heads": 4, "intermediate": INNER, "vocab": len(PIECES)}
     sizes |= {"max_positions": POSITIONS, "type_vocab": 2, "layer_norm_eps": 1e-12}
     text = tokenizer()
     header = {"meta": {"max_length": 16}, "arch": sizes, "tokenizer_len": len(text), "tensors": listed}
