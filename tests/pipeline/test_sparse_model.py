@@ -84,8 +84,9 @@ def test_impacts_and_query_weights_are_the_library_s(folders: dict[str, Path]) -
     assert rows is not None
     assert len(rows) == COUNT
     for (terms, impacts), weights in zip(rows, expected, strict=True):
-        np.testing.assert_array_equal(impacts, np.round(100 * weights[terms]))
-        assert set(np.flatnonzero(np.round(100 * weights) > 0)) == set(terms.tolist())
+        exact = 100 * weights.astype(np.float64)  # in its last bits a weight depends on the texts beside it
+        np.testing.assert_allclose(impacts, exact[terms], rtol=0, atol=0.501)
+        assert set(np.flatnonzero(exact > 0.501)) <= set(terms.tolist()) <= set(np.flatnonzero(exact > 0.499))
     asked = model.encode_query(["music player"], convert_to_sparse_tensor=False).numpy()[0]
     assert encoder.query_weights is not None
     tokens = encoder.tokenizer.query_ids("music player")
