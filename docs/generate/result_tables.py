@@ -57,6 +57,11 @@ MAIN: Systems = [
     ("minilm hybrid", "table distilled from MiniLM + BM25 impacts"),
     ("minilm-words hybrid", "table distilled from MiniLM + BM25 on words, 0.5 / 0.5"),
     ("minilm-tuned hybrid", "the same, weights by development queries"),
+    ("mpnet-granite full-dense", "mpnet and granite-30m side by side, their query encoders"),
+    ("mpnet-granite full-hybrid", "mpnet and granite-30m side by side, their query encoders + BM25 on words"),
+    ("mpnet-granite dense", "table distilled from mpnet and granite-30m, dense"),
+    ("mpnet-granite hybrid", "table distilled from mpnet and granite-30m + BM25 on words, 0.5 / 0.5"),
+    ("mpnet-granite-tuned hybrid", "table distilled from mpnet and granite-30m + BM25, weights by development queries"),
 ]
 
 CHINESE: Systems = [
@@ -75,7 +80,7 @@ SHORT: Sequence[tuple[str, str, bool]] = [
     ("minilm-tuned hybrid", "**recommended: MiniLM's table + BM25 on words**, weights tuned", False),
     ("minilm-words hybrid", "the same, weights 0.5 / 0.5", False),
     ("minilm-words full-hybrid", "its encoder: MiniLM + BM25 on words, weights 0.5 / 0.5", True),
-    ("mpnet hybrid", "mpnet's table + BM25 impacts", False),
+    ("mpnet-granite-tuned hybrid", "best: mpnet and granite side by side, their table + BM25 on words, tuned", False),
     ("smollm2 hybrid", "SmolLM2-135M's table + BM25 on words, weights 0.5 / 0.5", False),
     ("smollm2 full-hybrid", "its model: SmolLM2-135M + BM25 on words, weights 0.5 / 0.5", True),
 ]
@@ -190,12 +195,18 @@ COMPARISONS = [
     ("minilm-tuned hybrid", "bm25"),
     ("minilm-tuned hybrid", "minilm-words hybrid"),
     ("minilm-words hybrid", "minilm-words full-hybrid"),
+    ("mpnet-granite hybrid", "bm25"),
+    ("mpnet-granite hybrid", "minilm-words hybrid"),
+    ("mpnet-granite hybrid", "mpnet-granite full-hybrid"),
+    ("mpnet-granite-tuned hybrid", "minilm-tuned hybrid"),
 ]
 KEPT = [
     *((f"lightretriever {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
     *((f"lightretriever-fitted {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
     *((f"{name} {leg}", f"{name} full-{leg}") for name in ("mpnet", "minilm") for leg in ("dense", "hybrid")),
     ("minilm-words hybrid", "minilm-words full-hybrid"),
+    ("mpnet-granite dense", "mpnet-granite full-dense"),
+    ("mpnet-granite hybrid", "mpnet-granite full-hybrid"),
     ("smollm2 dense", "smollm2 full-dense"),
     ("smollm2 hybrid", "smollm2 full-hybrid"),
     ("smollm2-given hybrid", "smollm2 hybrid"),
