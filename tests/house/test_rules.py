@@ -219,6 +219,7 @@ def test_imported_distributions_are_declared() -> None:
         "recipes/halves.py": ["pipeline"],
         "recipes/levers.py": ["pipeline"],
         "recipes/static_model.py": ["pipeline"],
+        "recipes/unpacked_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],
         "service/http/tracing.py": ["tracing"],
         "service/client/adapters/": ["client", "dev"],

@@ -27,6 +27,7 @@ from lightretriever.artifacts.pipeline.fit import (
     table_queries,
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.tokens.idf import count_tokens
@@ -478,3 +479,22 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
         teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
     with pytest.raises(ResumeError, match="instruction: '' there, 'find' now"):
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
+
+
+def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, folder: Path) -> None:
+    """Its table ranks as both encoders together do, and the whole of them reads queries for comparison."""
+    second = save_biencoder(tmp_path / "second", hidden_size=16, vocabulary=150)
+    change(recipe, "model.path", f"{folder} + {second}")
+    change(recipe, "distil.epochs", 10)
+    run("build", recipe)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (bundle.manifest.model.name, bundle.manifest.dimension) == ("tiny-bi + second", 48)
+    epochs = json.loads((tmp_path / "work" / "tables" / "search" / "training.json").read_text())["epochs"]
+    assert max(epoch["overlap"] for epoch in epochs) > 0.3
+    both = load_biencoders(f"{folder} + {second}", device="cpu")
+    documents = [document.full_text for document in tiny_documents(COUNT)]
+    vectors = bundle.dense().vectors(np.arange(COUNT))
+    np.testing.assert_allclose(vectors, both.encode_documents(documents).dense, atol=2e-3)
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine:
+        answer = engine.search(SearchRequest(query="music player", k=5, mode="dense"))
+    assert len(answer.hits) == 5
