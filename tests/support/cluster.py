@@ -8,6 +8,7 @@ import fcntl
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -146,7 +147,8 @@ def remove_indexes(url: str, prefix: str) -> None:
 class Proxy:
     """What stands between a service and its cluster, at `url`: it holds requests whose path or body contains `held`
     until that changes, which it is doing while `holding`, and closes the connection of those that contain `broken`.
-    `refusing` is a status that it answers in place of the cluster."""
+    `refusing` is a status that it answers in place of the cluster, and `replaced` is a pattern in bodies with what it
+    puts there."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -154,6 +156,7 @@ class Proxy:
         self.broken: bytes | None = None
         self.holding = False
         self.refusing: int | None = None
+        self.replaced: tuple[bytes, bytes] | None = None
 
 
 @contextmanager
@@ -181,6 +184,7 @@ def proxied(url: str) -> Iterator[Proxy]:
                 self.end_headers()
                 return
             with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+                body = re.sub(*proxy.replaced, body) if proxy.replaced else body
                 connection.request(self.command, self.path, body, {"content-type": self.headers["content-type"] or ""})
                 found = connection.getresponse()
                 content = found.read()
