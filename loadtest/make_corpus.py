@@ -38,6 +38,8 @@ from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.build import expansion_source
 from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
@@ -168,7 +170,8 @@ def read_sample(recipe: Recipe, dimension: int | None = None) -> Sample:
     if dimension is not None and not 1 <= dimension <= manifest.dimension:
         most = manifest.dimension
         raise RecipeError(f"--dimension is {dimension}, the bundle has {most}.", remedy=f"Give 1 to {most}.")
-    batches = list(encoded_batches(recipe.work, recipe.corpus.open()))
+    expand = expansion_source(recipe, ShardStore(recipe.work / "encode"))
+    batches = list(encoded_batches(recipe.work, recipe.corpus.open(), expand))
     return Sample.of(batches, dimension or manifest.dimension, manifest.sparse.top_k)
 
 
@@ -202,6 +205,7 @@ def make_bundle(
         factory=factory,
         quantization=manifest.sparse.quantization,
         impacts=manifest.sparse.impacts,
+        expansion=manifest.sparse.expansion,
         idf=source.idf(),
         sparse_model=manifest.sparse.model,
         sparse_tokenizer_file=None

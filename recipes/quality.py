@@ -136,9 +136,12 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
     variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
     if given.no_refine:
         content.pop("refine", None)
+    if given.expand:
+        content["expand"] = content.get("expand") or {}
     if content["model"].get("idf") == "auto":
         del content["model"]["idf"]  # the default
     variant += "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
+    variant += "-expanded" * (content.get("expand") is not None)
     folder = given.work / collection.name
     if given.head_share is not None:
         variant += f"-head{given.head_share:g}"
@@ -230,6 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
     parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
     parser.add_argument("--no-refine", action="store_true", help="without the recipe's section refine")
+    parser.add_argument("--expand", action="store_true", help="with a section expand")
     parser.add_argument("--head-share", type=float, help="share of the test queries that the model reads")
     parser.add_argument("--idf", help="in place of the recipe's model.idf")
     parser.add_argument("--device", help="cpu, cuda, …, for building")

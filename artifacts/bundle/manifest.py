@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from lightretriever.artifacts.bundle.parts import ManifestPart, TaskInfo
+from lightretriever.artifacts.bundle.parts import ExpansionInfo, ManifestPart, TaskInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, InsidePath, TaskName, head_files
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
@@ -102,7 +102,7 @@ class SparseInfo(ManifestPart):
     the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. With
     `accelerate`, the file `impacts.plain` in the directory holds the posting lists again, for the compiled backend.
     `model` is what made the impacts, and `tokenizer` what makes the terms of documents and queries, where they are
-    others than the dense leg's.
+    others than the dense leg's. `expansion` says how the token table changed BM25's impacts, if it did.
     """
 
     directory: InsidePath = "lucene"
@@ -115,6 +115,7 @@ class SparseInfo(ManifestPart):
     accelerate: bool = Field(default=False, exclude_if=lambda accelerate: not accelerate)
     model: ModelSource | None = Field(default=None, exclude_if=lambda model: model is None)
     tokenizer: TokenizerInfo | None = Field(default=None, exclude_if=lambda tokenizer: tokenizer is None)
+    expansion: ExpansionInfo | None = Field(default=None, exclude_if=lambda expansion: expansion is None)
 
     @model_validator(mode="after")
     def _weights_have_their_file(self) -> Self:

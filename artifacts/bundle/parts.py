@@ -1,4 +1,5 @@
-"""Parts of a manifest that describe a task: its token table, its head queries, and when a document matches well."""
+"""Parts of a manifest that describe a task: its token table, its head queries, and when a document matches well; and
+how documents were expanded."""
 
 from typing import Annotated, Self
 
@@ -6,7 +7,7 @@ from lightretriever.artifacts.bundle.paths import InsidePath
 from lightretriever.artifacts.tokens.table import TableDtype
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["HeadInfo", "ManifestPart", "MatchThresholds", "TaskInfo"]
+__all__ = ["ExpansionInfo", "HeadInfo", "ManifestPart", "MatchThresholds", "TaskInfo"]
 
 Cosine = Annotated[float, Field(ge=-1.01, le=1.01, allow_inf_nan=False)]
 
@@ -49,3 +50,11 @@ class TaskInfo(ManifestPart):
     dtype: TableDtype
     head: HeadInfo | None = Field(default=None, exclude_if=lambda head: head is None)
     match: MatchThresholds | None = Field(default=None, exclude_if=lambda match: match is None)
+
+
+class ExpansionInfo(ManifestPart):
+    """By how many `terms` the token table of the default task expands each document in the sparse leg, and the `weight`
+    of what it says beside BM25 (see `artifacts.pipeline.expansion`); a recipe's section `expand`, too."""
+
+    terms: int = Field(default=128, ge=1)
+    weight: float = Field(default=1.5, gt=0, allow_inf_nan=False)

@@ -27,7 +27,7 @@ from lightretriever.artifacts.bundle.manifest import (
     SparseInfo,
     TokenizerInfo,
 )
-from lightretriever.artifacts.bundle.parts import HeadInfo, TaskInfo
+from lightretriever.artifacts.bundle.parts import ExpansionInfo, HeadInfo, TaskInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files, table_file
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -81,6 +81,7 @@ def write_bundle(
     top_k: int | None = None,
     quantization: int = 100,
     impacts: ImpactKind = "learned",
+    expansion: ExpansionInfo | None = None,
     idf: npt.NDArray[np.float32] | None = None,
     sparse_model: ModelSource | None = None,
     sparse_tokenizer_file: Path | None = None,
@@ -96,7 +97,8 @@ def write_bundle(
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
     normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
-    is consumed once, batch by batch; `impacts` names their kind. `sparse_model` made them, where another one made the
+    is consumed once, batch by batch; `impacts` names their kind, and `expansion` what
+    the token table did to them. `sparse_model` made them, where another one made the
     vectors, and their terms, of which there are V IDF weights, are tokens of `sparse_tokenizer_file` (None: of the same
     tokenizer). `weights` of dense and sparse are for requests that name none (None: the service's). `fields` are those
     to filter and count by. With `words`, those of title and text are indexed too, for BM25; with `accelerate`, the
@@ -115,7 +117,8 @@ def write_bundle(
         tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, tokenizer_file, lowercase=lowercase)
         tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
         terms, sparse = _write_terms(folder, tokenizer, sparse_tokenizer_file, idf)
-        sparse |= {"impacts": impacts, "words": words, "accelerate": accelerate, "model": sparse_model}
+        sparse |= {"impacts": impacts, "expansion": expansion, "model": sparse_model}
+        sparse |= {"words": words, "accelerate": accelerate}
         declared = dict(fields or {})
         with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words, accelerate=accelerate) as index:
             sample = QuerySample()

@@ -25,7 +25,7 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bm25Encoder", "ImpactRow", "add_impacts", "bm25_impacts"]
+__all__ = ["Bm25Encoder", "ImpactRow", "add_impacts", "bm25_impacts", "strongest"]
 
 ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
 """Terms (n,), ascending, and impacts (n,) of a document."""
@@ -50,7 +50,7 @@ def bm25_impacts(
     terms, counts = np.unique(ids, return_counts=True)
     saturation = counts / (counts + k1 * (1 - b + b * len(ids) / statistics.mean_length))
     weights = saturation * (statistics.idf(terms) if factor is None else factor)
-    return _strongest(terms, np.where(weights > 0, np.maximum(np.round(quantization * weights), 1), 0), top_k)
+    return strongest(terms, np.where(weights > 0, np.maximum(np.round(quantization * weights), 1), 0), top_k)
 
 
 def add_impacts(one: ImpactRow, other: ImpactRow, top_k: int | None = None) -> ImpactRow:
@@ -58,10 +58,12 @@ def add_impacts(one: ImpactRow, other: ImpactRow, top_k: int | None = None) -> I
     terms, places = np.unique(np.concatenate([one[0], other[0]]), return_inverse=True)
     sums = np.zeros(len(terms))
     np.add.at(sums, places, np.concatenate([one[1], other[1]]))
-    return _strongest(terms, sums, top_k)
+    return strongest(terms, sums, top_k)
 
 
-def _strongest(terms: npt.NDArray[np.integer], impacts: npt.NDArray[np.floating], top_k: int | None) -> ImpactRow:
+def strongest(terms: npt.NDArray[np.integer], impacts: npt.NDArray[np.floating], top_k: int | None = None) -> ImpactRow:
+    """Terms (n,), ascending, with whole impacts (n,) as a row: those above 0, of which the `top_k` highest are kept
+    (None: all)."""
     whole = np.minimum(impacts, MAX_IMPACT).astype(np.uint16)
     kept = np.flatnonzero(whole > 0)
     if top_k is not None and len(kept) > top_k:

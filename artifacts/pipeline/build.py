@@ -20,7 +20,7 @@ from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, encoded_batches, terms_tokenizer
+from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, Expand, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
@@ -29,6 +29,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = [
     "build_bundle",
     "check_before_build",
+    "expansion_source",
     "head_plan",
     "head_texts",
     "refined_folder",
@@ -62,6 +63,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     _check_same(recipe, facts, store, corpus)
     heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
+    expand = expansion_source(recipe, store)
     terms = terms_tokenizer(recipe.work)
     bundle = write_bundle(
         recipe.output,
@@ -72,13 +74,14 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         lowercase=facts["lowercase"],
         tables=tables,
         default_task=recipe.default_task,
-        documents=encoded_batches(recipe.work, corpus),
+        documents=encoded_batches(recipe.work, corpus, expand),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         table_dtype=recipe.index.table_dtype,
         factory=recipe.index.factory,
         top_k=recipe.index.top_k or plan["top_k"],
         quantization=plan["quantization"],
         impacts=plan["impacts"],
+        expansion=expand and expand[0],
         idf=_idf(recipe, facts, plan, terms),
         sparse_model=_sparse_source(recipe, facts),
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
@@ -90,6 +93,15 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
+
+
+def expansion_source(recipe: Recipe, store: ShardStore) -> Expand | None:
+    """How the recipe expands documents, and by which table (V, D); None if it does not. Raises ResumeError."""
+    if recipe.expand is None:
+        return None
+    rows = _table(recipe, recipe.default_task, store).rows
+    size = recipe.index.dimension or rows.shape[1]
+    return recipe.expand, np.asarray(rows[:, :size], np.float32)
 
 
 def _queries(recipe: Recipe) -> list[str]:

@@ -1,20 +1,25 @@
 """The encoded corpus as a bundle has it: shards joined with the documents, and with BM25. Needs no torch.
 
-WORK/bm25.json      where impacts have BM25 in them, what was counted for it, for documents that come later
+WORK/bm25.json        where impacts have BM25 in them, what was counted for it, for documents that come later
+WORK/expansion.json   where a token table expands them, what was measured for it
 """
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
-from lightretriever.artifacts.bundle.batches import EncodedBatch
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
+from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow
+from lightretriever.artifacts.pipeline.expansion import Expansion
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -33,6 +38,10 @@ SPARSE_TOKENIZER = "sparse_tokenizer.json"
 """In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
 
 _BM25: Final = "bm25.json"
+_SAMPLE: Final = 1000
+
+Expand: TypeAlias = tuple[ExpansionInfo, npt.NDArray[np.float32]]
+"""How to expand documents, and by which token table (V, D)."""
 
 
 def terms_tokenizer(work: Path) -> Path:
@@ -41,26 +50,56 @@ def terms_tokenizer(work: Path) -> Path:
     return work / (SPARSE_TOKENIZER if apart else "tokenizer.json")
 
 
-def encoded_batches(work: Path, corpus: Corpus) -> Iterator[EncodedBatch]:
+def encoded_batches(work: Path, corpus: Corpus, expand: Expand | None = None) -> Iterator[EncodedBatch]:
     """The shards of a work directory joined with the documents' JSON, id by id.
 
     BM25 over the tokens of the sparse leg is added to their impacts, or stands in their place, as the encoder was told.
+    With `expand`, a token table expands documents with BM25 impacts.
     Raises ResumeError for missing shards or another corpus, and CorpusError for one without a token that BM25 counts.
     """
     store = ShardStore(work / "encode")
     bm25 = _bm25(work, store, corpus)
+    expansion = None if expand is None or bm25 is None else _measure(expand, work, store, corpus, bm25)
+    for batch, texts in _joined(store, corpus, "index"):
+        if bm25 is None:
+            yield batch
+            continue
+        rows = bm25.impacts(texts, learned=_rows(batch) if store.plan["impacts"] == "both" else None)
+        if expansion is not None:
+            rows = expansion.impacts(dense_prefix(batch, expansion.dimension, first=0), rows)
+        yield EncodedBatch(batch.ids, batch.documents, batch.dense, *csr(rows))
+
+
+def _joined(store: ShardStore, corpus: Corpus, label: str) -> Iterator[tuple[EncodedBatch, list[str]]]:
+    """The shards with the documents' JSON, and their texts."""
     documents = iter(corpus)
-    with ProgressBar("index", total=store.totals().documents, unit="documents") as progress:
+    with ProgressBar(label, total=store.totals().documents, unit="documents") as progress:
         for shard in store:
             found = [next_document(documents, document_id) for document_id in shard.ids]
             progress.advance(len(found))
             raws, dense = [document.raw for document in found], shard.dense.astype(np.float32)
-            sparse = (shard.indptr, shard.terms, shard.impacts)
-            if bm25 is not None:
-                texts = [document.full_text for document in found]
-                sparse = csr(bm25.impacts(texts, learned=_learned(shard) if store.plan["impacts"] == "both" else None))
-            yield EncodedBatch(shard.ids, raws, dense, *sparse)
+            batch = EncodedBatch(shard.ids, raws, dense, shard.indptr, shard.terms, shard.impacts)
+            yield batch, [document.full_text for document in found]
     no_document_left(documents)
+
+
+def _measure(expand: Expand, work: Path, store: ShardStore, corpus: Corpus, bm25: Bm25Encoder) -> Expansion:
+    """Measure what an expansion needs: the mean of all vectors, and both parts of the impacts on about a thousand
+    documents from all over."""
+    settings, table = expand
+    total, size = store.totals().documents, table.shape[1]
+    step, first, mean = -(-total // _SAMPLE), 0, np.zeros(size)
+    vectors, texts = list[np.ndarray](), list[str]()
+    for batch, found in _joined(store, corpus, "expand"):
+        dense = dense_prefix(batch, size, first=first)
+        mean += dense.sum(axis=0, dtype=np.float64) / total
+        chosen = slice(-first % step, None, step)
+        vectors += list(dense[chosen])
+        texts += found[chosen]
+        first += len(found)
+    expansion = Expansion.of(settings, table, mean.astype(np.float32), np.array(vectors), bm25.impacts(texts))
+    expansion.save(work, store.documents["corpus_sha256"])
+    return expansion
 
 
 def csr(rows: Sequence[ImpactRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,9 +142,9 @@ def _tokenizer(work: Path) -> TextTokenizer:
     return TextTokenizer.from_file(terms_tokenizer(work), lowercase=lowercase)
 
 
-def _learned(shard: EncodedShard) -> list[tuple[np.ndarray, np.ndarray]]:
-    rows = [shard.row(number) for number in range(len(shard.ids))]
-    return [(row.terms, row.impacts) for row in rows]
+def _rows(batch: EncodedBatch) -> list[ImpactRow]:
+    terms, impacts = batch.terms.astype(np.int32, copy=False), batch.impacts.astype(np.uint16, copy=False)
+    return [(terms[start:end], impacts[start:end]) for start, end in pairwise(batch.indptr)]
 
 
 def next_document(documents: Iterator[Document], document_id: str) -> Document:

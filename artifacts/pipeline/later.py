@@ -12,11 +12,14 @@ from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.cluster.upsert import Encoded
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import DocumentError, ResumeError
+from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.build import expansion_source
 from lightretriever.artifacts.pipeline.encode import encoded_rows
 from lightretriever.artifacts.pipeline.encoded import csr, later_bm25
 from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.expansion import Expansion
 from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoder
@@ -31,6 +34,7 @@ class LaterDocuments:
 
     encoder: Encoder
     bm25: Bm25Encoder | None
+    expansion: Expansion | None
     manifest: Manifest
     meta: IndexMeta
     cut: int = 0
@@ -42,7 +46,9 @@ class LaterDocuments:
         with work_lock(recipe.work, shared=True):
             encoder = load_recipe_encoder(recipe)
             _check_model(encoder, recipe, manifest)
-            return cls(encoder, later_bm25(recipe.work, manifest.corpus.sha256), manifest, meta)
+            corpus, expand = manifest.corpus.sha256, expansion_source(recipe, ShardStore(recipe.work / "encode"))
+            expansion = None if expand is None else Expansion.read(*expand, recipe.work, corpus)
+            return cls(encoder, later_bm25(recipe.work, corpus), expansion, manifest, meta)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
         """Give vectors and rank features. Raises ModelError, and DocumentError for an impact that the index can't
@@ -57,7 +63,10 @@ class LaterDocuments:
         batch = EncodedBatch(ids, [one.raw for one in documents], dense, *csr(sparse))
         size, terms = self.manifest.dimension, self.manifest.sparse_vocab_size
         check_batch(batch, vocab_size=terms, dimension=size, first=0)
-        kept, vectors = keep_top_terms(batch, self.manifest.sparse.top_k), dense_prefix(batch, size, first=0)
+        vectors = dense_prefix(batch, size, first=0)
+        if self.expansion is not None:
+            batch = EncodedBatch(ids, batch.documents, dense, *csr(self.expansion.impacts(vectors, sparse)))
+        kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         return [(vectors[row], self._features(kept, row)) for row in range(len(ids))]
 
     def _features(self, batch: EncodedBatch, row: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.bundle.paths import TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
@@ -188,7 +189,8 @@ class Recipe(Section):
 
     With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
     otherwise. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has the
-    token tables of an official release (`emb_bag.pt`) by task; the others are made.
+    token tables of an official release (`emb_bag.pt`) by task; the others are made. With `expand`, the table of the
+    default task expands documents in the sparse leg.
     """
 
     name: str = Field(min_length=1)
@@ -203,6 +205,7 @@ class Recipe(Section):
     refine: RefineRecipe | None = None
     distil: DistilTableRecipe | None = None
     head: HeadRecipe | None = None
+    expand: ExpansionInfo | None = None
     work: Path
     output: Path
 
@@ -235,6 +238,8 @@ class Recipe(Section):
             given = [key for key in given if not key.startswith("encode.")]
         if self.distil is not None and self.sparse is None and self.encode.impacts not in (None, "bm25"):
             given += ["encode.impacts"]
+        if self.sparse is not None and self.expand is not None:
+            raise ValueError("expand can't be set beside sparse, whose terms have no rows in the token table")
         if self.distil is not None and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
         return self

@@ -69,6 +69,11 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
         )
     if recipe.sparse is not None:
         encoder = paired(encoder, load_sparse_encoder(recipe.sparse, recipe.encode, recipe.work))
+    if recipe.expand is not None and encoder.impacts != "bm25":
+        raise RecipeError(
+            f"expand: the impacts are {encoder.impacts}, and only BM25 impacts are expanded.",
+            remedy="Set encode.impacts to bm25, or leave expand out.",
+        )
     idf = _recipe_idf(recipe, encoder)
     facts: dict[str, Any] = {
         "name": encoder.name,

@@ -34,12 +34,12 @@ from tests.support.sparse_model import save_sparse_model
 COUNT = 60
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)
 NEW = {"_id": "new", "title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
-KINDS = ("learned", "both", "refine", "distil", "paired")
+KINDS = ("learned", "both", "refine", "distil", "expand", "paired")
 
 
 def write_recipe(folder: Path, kind: str) -> Path:
     """A recipe of every kind of encoder and of table, over 60 documents in shards of 8."""
-    bert = save_biencoder(folder / "bert") if kind in ("distil", "paired") else None
+    bert = save_biencoder(folder / "bert") if kind in ("distil", "expand", "paired") else None
     recipe: dict[str, Any] = {
         "name": "tiny",
         "model": {"path": str(bert or save_model(folder / "llama", "llama")), "device": "cpu"},
@@ -53,6 +53,8 @@ def write_recipe(folder: Path, kind: str) -> Path:
     }
     if bert:
         recipe["distil"] = {"epochs": 1, "batch_size": 16, "held_out": 8}
+    if kind == "expand":
+        recipe["expand"] = {"terms": 16}
     if kind == "paired":
         recipe["sparse"] = {"path": str(save_sparse_model(folder / "splade", bert or folder)), "device": "cpu"}
     if kind == "refine":
