@@ -14,8 +14,8 @@ from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import ADAPTER_SETTINGS, PROJECTION_FILE, save_projection
 from lightretriever.artifacts.pipeline.model import Backbone, load_model
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
+from lightretriever.artifacts.sparse.bm25 import BM25_B, BM25_K1
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.training.losses import BM25_B, BM25_K1
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     LoraRecipe,

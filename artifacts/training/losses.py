@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
+from lightretriever.artifacts.sparse.bm25 import BM25_B, BM25_K1
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, StepContext, same_text
 from torch.nn import functional
 
 __all__ = [
-    "BM25_B",
-    "BM25_K1",
     "BatchLayout",
     "TokenWeights",
     "bm25_scores",
@@ -28,10 +26,6 @@ __all__ = [
     "similarity_loss",
     "sparse_scores",
 ]
-
-
-BM25_K1: Final = 0.9
-BM25_B: Final = 0.4
 
 
 def query_means(states: torch.Tensor, queries: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -129,7 +129,7 @@ class Run:
                 optimizer.load_state_dict(optimizer.state_dict() | {"state": content["optimizer"]})
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise _unusable(self._checkpoint_file, error) from error
-            self.progress = self._whole(Progress(**content["progress"]))
+            self.progress = Progress(**content["progress"])
             self._forget_other_scores()
         if self.processes.first and self._log_file.is_file():
             os.truncate(self._log_file, self.progress.log_bytes)
@@ -190,11 +190,6 @@ class Run:
             self.adapter.save(self.recipe.output, self.recipe, self.idf, card)
         self.processes.wait()
 
-    def _whole(self, progress: Progress) -> Progress:
-        """The progress of an older checkpoint may not tell of all finished stages: these took the recipe's steps."""
-        untold = self.recipe.stages[: progress.stage - len(progress.finished)]
-        return replace(progress, finished=[*(stage.steps for stage in untold), *progress.finished])
-
     def _forget_other_scores(self) -> None:
         """Forget the best score where a stage begins whose kind is not that of the stage before: the two have different
         scores, or none, and the earlier weights are not to be taken for the later stage's."""
@@ -208,7 +203,7 @@ class Run:
         than it took."""
         if not self._checkpoint_file.is_file():
             return
-        progress, there = self._whole(read_progress(self.recipe.work)), len(self.recipe.stages)
+        progress, there = read_progress(self.recipe.work), len(self.recipe.stages)
         if there < (begun := progress.stage + (progress.step > 0)):
             raise ResumeError(
                 f"stages: {there} now, but {begun} have begun.",

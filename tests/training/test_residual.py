@@ -123,18 +123,6 @@ def stages_of(recipe: TrainRecipe) -> Any:
     return recipe.model_dump(mode="json", exclude={"stages": {"__all__": {"chunk_tokens", "steps", "every"}}})["stages"]
 
 
-def test_an_older_checkpoint_does_not_tell_the_steps_of_finished_stages(toy: Path, tmp_path: Path) -> None:
-    recipe = recipe_of(toy, tmp_path)
-    assert train(recipe)
-    file = tmp_path / "work" / "checkpoint.pt"
-    content = torch.load(file, weights_only=True)
-    assert content["progress"].pop("finished") == [4]
-    torch.save(content, file)
-    shorter = recipe.stages[0].model_copy(update={"steps": 2})
-    assert train(recipe.model_copy(update={"stages": [*recipe.stages, shorter]}))
-    assert torch.load(file, weights_only=True)["progress"]["finished"] == [4, 2]
-
-
 def test_cosines_are_the_teachers(toy: Path, tmp_path: Path) -> None:
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     documents = {"a": "music player", "b": "text editor"}
