@@ -169,18 +169,15 @@ def load_for_training(recipe: TrainRecipe, device: str, dimension: int | None = 
 
 
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
-    """README.md of the adapter's folder."""
-    model = recipe.model.name or Path(recipe.model.path).name
+    """README.md of the adapter's folder: how to use it, what it was trained on and how long, and its licences."""
+    model, dev, teacher = recipe.model.name or Path(recipe.model.path).name, recipe.dev, recipe.teacher
     licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
-    rows = "\n".join(
-        f"| {one.name} | {len(one.examples) or len(one.documents):,} | {one.weight:g} | {licences[one.name]} "
-        f"| {one.instruction} |"
-        for one in sets
-    )
-    stages = "\n".join(
-        f"- {stage.kind}: {stage.steps:,} steps of {stage.batch_size}, learning rate {stage.learning_rate:g}"
-        for stage in recipe.stages
-    )
+    read = [(one.name, len(one.examples) or len(one.documents), one.weight, licences[one.name]) for one in sets]
+    rows = "\n".join(f"| {name} | {count:,} | {weight:g} | {licence} |" for name, count, weight, licence in read)
+    stages = ", then ".join(f"{one.steps:,} steps of {one.batch_size} ({one.kind})" for one in recipe.stages)
+    best = "the weights are those of the last step"
+    if dev is not None and progress.best is not None:
+        best = f"nDCG@10 on {dev.path.name} was best at step {progress.best_step}: {progress.best:.3f}"
     return f"""---
 base_model: {model}
 library_name: peft
@@ -189,37 +186,13 @@ tags: [retrieval, lightretriever]
 ---
 # {recipe.name}
 
-A LoRA adapter that makes {model} a LightRetriever: documents are read by
-{"the whole model" if recipe.layers is None else f"the model's first {recipe.layers} layers"}, queries by a table of
-token vectors and their token counts. Use it as `model.adapter` in a recipe of `lightretriever build`; text is
-{"lowercased" if recipe.lowercase else "not lowercased"} on both sides.
+A LoRA adapter that makes {model} a LightRetriever: the model reads documents, and a table of token vectors and token
+counts stand for queries. Use it as `model.adapter` in a recipe of `lightretriever build`.
 
-## Training data
-| set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence | instruction |
-|---|---:|---:|---|---|
+| set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence |
+|---|---:|---:|---|
 {rows}
 
-## Stages
-{stages}
-
-{_notes(recipe, progress)}
+Trained in {progress.elapsed_s / 60:.0f} minutes: {stages}; {best}.
+Base model: {recipe.model.licence or "licence not stated"}. Teacher: {teacher and Path(teacher.path).name}.
 """
-
-
-def _notes(recipe: TrainRecipe, progress: Progress) -> str:
-    """Name the model that the vectors follow, and the step of the weights."""
-    said = [
-        f"Trained in {progress.elapsed_s / 60:.0f} minutes. Base model: {recipe.model.licence or 'licence not stated'}."
-    ]
-    if recipe.teacher is not None:
-        teacher = Path(recipe.teacher.path).name
-        if recipe.has(RegressionStage):
-            said.append(f"Document vectors follow those of the bi-encoder {teacher} and lie in its space.")
-        if recipe.has(ResidualStage):
-            said.append(f"Sparse weights are to be added to BM25; they follow an ensemble of BM25 and {teacher}.")
-    if recipe.dev is not None and progress.best is not None:
-        said.append(
-            f"The weights are those of step {progress.best_step}, the best on the development set "
-            f"{recipe.dev.path.name}, split {recipe.dev.split}: nDCG@10 {progress.best:.3f}."
-        )
-    return "\n".join(said)

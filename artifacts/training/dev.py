@@ -63,11 +63,7 @@ class DevSet:
 
 
 def evaluate_dev(
-    backbone: Backbone,
-    dev: DevSet,
-    max_length: int,
-    weights: TokenWeights,
-    bm25: tuple[float, float] | None = None,
+    backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights, bm25: tuple[float, float] | None = None
 ) -> dict[str, float]:
     """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force.
 

@@ -88,12 +88,7 @@ def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes
 
 
 def _step(
-    run: Run,
-    stage: Stage,
-    optimizer: torch.optim.Optimizer,
-    objective: Objective,
-    batch: Any,
-    step: int,
+    run: Run, stage: Stage, optimizer: torch.optim.Optimizer, objective: Objective, batch: Any, step: int
 ) -> None:
     """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
     started, processes, backbone = time.monotonic(), run.processes, run.adapter.backbone

@@ -211,11 +211,7 @@ class TokenWeights:
 
 
 def contrastive_objective(
-    outputs: Tensors,
-    layout: BatchLayout,
-    stage: ContrastiveStage,
-    weights: TokenWeights,
-    context: StepContext,
+    outputs: Tensors, layout: BatchLayout, stage: ContrastiveStage, weights: TokenWeights, context: StepContext
 ) -> tuple[Tensors, dict[str, float]]:
     """The losses of a step, which are to be added, and what else is logged.
 

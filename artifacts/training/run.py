@@ -120,8 +120,7 @@ class Run:
         return TokenWeights(idf if scored else None, idf if self.recipe.idf_rows else None)
 
     def resume(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set weights, optimiser and progress from the checkpoint, where there is one, and forget what was logged after
-        it. Raises ResumeError for a checkpoint that doesn't fit."""
+        """Go on from the checkpoint, where there is one, and forget what was logged after it. Raises ResumeError."""
         if self._checkpoint_file.is_file():
             content = _read_checkpoint(self._checkpoint_file)
             try:
@@ -159,8 +158,7 @@ class Run:
                 file.write(json.dumps(line) + "\n")
 
     def develop(self, stage: Stage, step: int) -> None:
-        """Score the development set on the first process; the weights of the best score are kept: that of hybrid
-        search, or of the sparse leg after a residual stage."""
+        """Score the development set, and keep the weights of the best hybrid (after a residual stage, sparse) score."""
         if self._dev is not None:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
@@ -174,7 +172,7 @@ class Run:
         self.processes.wait()
 
     def held_out(self, objective: Regression, step: int) -> None:
-        """Log how the model agrees with its teacher on the texts that are never trained on, on the first process."""
+        """Log how the model agrees with its teacher on the texts that are never trained on."""
         if self.processes.first:
             self.log({"step": step, "held_out": objective.held_out()})
         self.processes.wait()

@@ -49,13 +49,13 @@ class TaughtTexts:
         self._settings, self._seed, self._folder = recipe.teacher, recipe.seed % 2**64, recipe.work / "texts"
         self._shares = np.array([one.weight for one in sets]) / sum(one.weight for one in sets)
         self._trained: list[list[str]] = []
-        self._apart: dict[str, list[str]] = {}
+        self._apart: list[str] = []
         for number, one in enumerate(sets):
             texts = list(dict.fromkeys(one.documents.values()))
             random = np.random.default_rng((self._seed, _HELD_OUT, number))
             apart = set(random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist())
             self._trained.append([text for place, text in enumerate(texts) if place not in apart])
-            self._apart[one.name] = [texts[place] for place in sorted(apart)]
+            self._apart += [texts[place] for place in sorted(apart)]
         self._blocks = recipe.teacher.blocks
         self.block = lru_cache(maxsize=self._blocks or 2)(self._block)  # a batch may lie in two neighbouring blocks
 
@@ -79,15 +79,10 @@ class TaughtTexts:
         texts, folder = self._drawn(number), self._folder / f"block-{number:05d}"
         return texts, self._processes.in_turn(lambda: teacher_vectors(self._teacher, texts, None, folder))
 
-    def held_out(self) -> tuple[dict[str, list[str]], npt.NDArray[np.float16]]:
-        """The texts of each set that are never trained on, cut to the common length, and their vectors in order.
-
-        For one process alone.
-        """
-        longest = self._settings.length
-        texts = {name: cut(self._backbone, part, [longest] * len(part)) for name, part in self._apart.items()}
-        flat = [text for part in texts.values() for text in part]
-        return texts, teacher_vectors(self._teacher, flat, None, self._folder / "held-out")
+    def held_out(self) -> tuple[list[str], npt.NDArray[np.float16]]:
+        """The texts that are never trained on, cut to the common length, and their vectors. For one process alone."""
+        texts = cut(self._backbone, self._apart, [self._settings.length] * len(self._apart))
+        return texts, teacher_vectors(self._teacher, texts, None, self._folder / "held-out")
 
     def _drawn(self, number: int) -> list[str]:
         random = np.random.default_rng((self._seed, _BLOCK_OF, number))

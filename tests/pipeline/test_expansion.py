@@ -136,7 +136,8 @@ def test_a_bundle_finds_documents_by_terms_that_they_lack(tmp_path: Path) -> Non
     try:
         table = bundle.table("web").rows(np.arange(bundle.manifest.vocab_size))
         vectors = bundle.dense().vectors(np.arange(one.count))
-        rows = [other.terms(row) for row in range(other.count)]
+        read = [other.terms(row) for row in range(other.count)]
+        rows = [(terms, impacts.astype(np.uint16)) for terms, impacts in read]
         mean = vectors.mean(axis=0)
         expected = Expansion.of(ExpansionInfo(terms=16), table, mean, vectors, rows).impacts(vectors, rows)
         added = 0

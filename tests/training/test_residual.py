@@ -111,7 +111,7 @@ def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Pat
             assert torch.equal(trained[name.replace(".default", "")], tensor.bfloat16()), name
     assert any(not torch.equal(tensor, last[name]) for name, tensor in best.items())
     assert (tmp_path / "adapter" / "projection.safetensors").is_file()
-    assert "best on the development set" not in (tmp_path / "adapter" / "README.md").read_text()
+    assert "those of the last step" in (tmp_path / "adapter" / "README.md").read_text()
     plan = (tmp_path / "work" / "plan.json").read_bytes()
     with pytest.raises(ResumeError, match="stages: 1 now, but 2 have begun") as refused:
         train(recipe)
