@@ -48,6 +48,7 @@ MAIN: Systems = [
     ("smollm2-given hybrid", "SmolLM2-135M, table as it gives it, + BM25 on words"),
     ("smollm2 dense", "SmolLM2-135M, fitted table, dense"),
     ("smollm2 sparse", "SmolLM2-135M, BM25 over its tokens"),
+    ("smollm2-expanded sparse", "SmolLM2-135M, BM25 over its tokens, expanded by the fitted table"),
     ("smollm2 hybrid", "SmolLM2-135M, fitted table + BM25 on words"),
     ("smollm2-tuned hybrid", "SmolLM2-135M, fitted table + BM25 on words, weights by development queries"),
     *legs("lightretriever-fitted", "SmolLM2-135M, earlier adapter, fitted table", *LIGHT),
@@ -60,6 +61,7 @@ MAIN: Systems = [
     ("mpnet-granite full-dense", "mpnet and granite-30m side by side, their query encoders"),
     ("mpnet-granite full-hybrid", "mpnet and granite-30m side by side, their query encoders + BM25 on words"),
     ("mpnet-granite dense", "table distilled from mpnet and granite-30m, dense"),
+    ("mpnet-granite-expanded sparse", "BM25 over mpnet's tokens, expanded by that table"),
     ("mpnet-granite hybrid", "table distilled from mpnet and granite-30m + BM25 on words, 0.5 / 0.5"),
     ("mpnet-granite-tuned hybrid", "table distilled from mpnet and granite-30m + BM25, weights by development queries"),
 ]
@@ -111,6 +113,14 @@ def training(name: str, base: str) -> Systems:
 ABLATIONS: Mapping[str, Systems] = {
     "Training": [*training("lightretriever", "all parts"), *legs("untrained", "not trained at all", *LIGHT)],
     "Training, short runs": training("short", "all parts"),
+    "The sparse leg alone": [
+        ("bm25", "BM25 on words"),
+        ("smollm2 sparse", "BM25 over SmolLM2's tokens"),
+        ("smollm2-expanded sparse", "expanded by SmolLM2's fitted table"),
+        ("mpnet-granite sparse", "BM25 over mpnet's tokens"),
+        ("mpnet-granite-expanded sparse", "expanded by the table of mpnet and granite-30m"),
+        ("mpnet-granite dense", "for comparison: that table's dense leg alone"),
+    ],
     "What is light": [
         ("lightretriever full-dense", "nothing: queries by the whole model, dense"),
         *legs("lightretriever-fitted", "queries, table refined on the corpus", "dense"),
@@ -197,6 +207,10 @@ COMPARISONS = [
     ("minilm-words hybrid", "minilm-words full-hybrid"),
     ("mpnet-granite hybrid", "bm25"),
     ("mpnet-granite hybrid", "minilm-words hybrid"),
+    ("mpnet-granite-expanded sparse", "bm25"),
+    ("mpnet-granite-expanded sparse", "mpnet-granite dense"),
+    ("smollm2-expanded sparse", "bm25"),
+    ("smollm2-expanded sparse", "smollm2 sparse"),
     ("mpnet-granite hybrid", "mpnet-granite full-hybrid"),
     ("mpnet-granite-tuned hybrid", "minilm-tuned hybrid"),
 ]
