@@ -23,6 +23,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 from lightretriever.loadtest.results.library_tables import library_tables
@@ -210,7 +211,8 @@ def speed_lines(folder: Path) -> list[str]:
     if encoding is None or alone is None:
         return []
     ratio = f"{alone['value']:,.0f} × | SmolLM2-135M on the same CPU, without tokenising |"
-    lines, origins = [f"| encoding 65,536 queries | {encoding['value']:.2f} s | {ratio}"], list[str]()
+    lines = [f"| encoding 65,536 queries | {encoding['value']:.2f} s | {ratio}"]
+    origins = [_origin(encoding["documents"], encoding)]
     for file, ours, others in (
         (LOAD, "processes", {"llm": "SmolLM2-135M in the query path"}),
         (
@@ -225,10 +227,13 @@ def speed_lines(folder: Path) -> list[str]:
         highest = load["saturated"]
         found = [(highest[ours] / highest[name], what) for name, what in others.items() if highest.get(name)]
         lines += [f"| answers a second | {highest[ours]:,.0f} | {ratio:,.1f} × | {what} |" for ratio, what in found]
-        documents, day = load["bundle"]["documents"], load["date"][:10]
-        origins.append(f"{documents:,} documents, {load['machine']}, {day}, commit {load['commit']}")
+        origins.append(_origin(load["bundle"]["documents"], load))
     table = ["| speed | | ratio | against |", "|---|---:|---:|---|", *lines]
     return ["\n".join([*table, "", f"{'; '.join(dict.fromkeys(origins))}.", ""])]
+
+
+def _origin(documents: int, facts: dict[str, Any]) -> str:
+    return f"{documents:,} documents, {facts['machine']}, {facts['date'][:10]}, commit {facts['commit']}"
 
 
 def main_tables(results: Results) -> list[str]:
