@@ -97,8 +97,8 @@ def write_bundle(
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
     normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
     of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
-    is consumed once, batch by batch; `impacts` names their kind, and `expansion` what
-    the token table did to them. `sparse_model` made them, where another one made the
+    is consumed once, batch by batch; `impacts` names their kind, and `expansion` how the
+    token table expanded them. `sparse_model` made them, where another one made the
     vectors, and their terms, of which there are V IDF weights, are tokens of `sparse_tokenizer_file` (None: of the same
     tokenizer). `weights` of dense and sparse are for requests that name none (None: the service's). `fields` are those
     to filter and count by. With `words`, those of title and text are indexed too, for BM25; with `accelerate`, the

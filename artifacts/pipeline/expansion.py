@@ -8,11 +8,11 @@ token would add to the dense score. Less its mean over the corpus, it tells the 
                                                          and for the k terms of highest z_d
 
 λ is the section's `weight`, k its `terms`. u puts z in units of impacts: the mean BM25 impact of the documents' own
-terms over the root mean square of their z, both over a sample of the corpus. If all terms were
-kept, the sum over a query's tokens would rank as the sum of BM25 and the dense score does, so nothing is trained. A
-term that is left out counts as an average one, z = 0.
+terms over the root mean square of their z, both over a sample of the corpus. The sum of E_t · v_d over a query's tokens
+ranks as the dense score does, so nothing is trained. A term that is left out counts as an average one, z = 0.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Expansion:
     def of(
         cls, settings: ExpansionInfo, rows: Matrix, mean: Matrix, vectors: Matrix, sparse: Sequence[ImpactRow]
     ) -> Self:
-        """Measure u on a sample of the corpus' documents: their vectors (m, D) of length 1, and BM25 impacts."""
+        """Measure u on a sample of the documents: their vectors (m, D) float32 of length 1, and BM25 impacts."""
         z = [rows[terms] @ (vector - mean) for vector, (terms, _) in zip(vectors, sparse, strict=True)]
         own = np.concatenate([impacts for _, impacts in sparse])
         spread = float(np.sqrt(np.mean(np.concatenate(z).astype(np.float64) ** 2))) if len(own) else 0.0
@@ -61,7 +61,7 @@ class Expansion:
         return size
 
     def impacts(self, dense: Matrix, sparse: Sequence[ImpactRow]) -> list[ImpactRow]:
-        """Expand documents with vectors (n, D) of length 1 and BM25 impacts."""
+        """Expand documents with vectors (n, D) float32 of length 1 and BM25 impacts: n rows."""
         return list(self._rows(dense, sparse))
 
     def _rows(self, dense: Matrix, sparse: Sequence[ImpactRow]) -> Iterator[ImpactRow]:
@@ -77,16 +77,26 @@ class Expansion:
 
     def save(self, work: Path, corpus_sha256: str) -> None:
         """Keep for documents that come later what was measured on the corpus."""
-        content = {"corpus_sha256": corpus_sha256, "unit": self.unit, "mean": self.mean.tolist()}
+        content = {"corpus_sha256": corpus_sha256, "table_sha256": self._digest(), "unit": self.unit}
+        content["mean"] = self.mean.tolist()
         write_atomically(work / _FILE, json.dumps(content).encode())
 
     @classmethod
     def read(cls, settings: ExpansionInfo, rows: Matrix, work: Path, corpus_sha256: str | None) -> Self:
-        """What `save` kept. Raises ResumeError where the work directory was used for another corpus since."""
+        """What `save` kept. Raises ResumeError where the work directory was used for another corpus since, or the table
+        was fitted again."""
         kept = read_json(work / _FILE)
-        if kept["corpus_sha256"] != corpus_sha256:
-            raise ResumeError(
-                f"{work / _FILE}: was measured on another corpus than that of the bundle.",
-                remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
-            )
-        return cls(settings, rows, np.array(kept["mean"], np.float32), kept["unit"])
+        made = cls(settings, rows, np.array(kept["mean"], np.float32), kept["unit"])
+        for what, then, now in (
+            ("corpus", kept["corpus_sha256"], corpus_sha256),
+            ("token table", kept["table_sha256"], made._digest()),
+        ):
+            if then != now:
+                raise ResumeError(
+                    f"{work / _FILE}: was measured with another {what} than that of the bundle.",
+                    remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
+                )
+        return made
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self.rows.tobytes()).hexdigest()

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.cluster.documents import read_impacts
 from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.cluster.upsert import Encoded
@@ -80,6 +81,12 @@ class LaterDocuments:
 
 
 def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
+    if recipe.expand != manifest.sparse.expansion:
+        raise ResumeError(
+            f"{recipe.output}: was made with expand {_told(manifest.sparse.expansion)}, the recipe has "
+            f"{_told(recipe.expand)} now.",
+            remedy="Use the settings of the bundle, or build and push another one.",
+        )
     sides = (encoder.dense, encoder.sparse) if isinstance(encoder, PairedEncoder) else (encoder,)
     now = [one.fingerprint for one in sides]
     made = [one.sha256 for one in (manifest.model, manifest.sparse.model) if one is not None]
@@ -88,3 +95,7 @@ def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
             f"{recipe.output}: was made with another model than the recipe has now (SHA-256 {made}, now {now}).",
             remedy="Use the model of the bundle, or build and push another one.",
         )
+
+
+def _told(expansion: ExpansionInfo | None) -> str:
+    return "none" if expansion is None else str(expansion)

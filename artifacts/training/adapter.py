@@ -194,5 +194,5 @@ counts stand for queries. Use it as `model.adapter` in a recipe of `lightretriev
 {rows}
 
 Trained in {progress.elapsed_s / 60:.0f} minutes: {stages}; {best}.
-Base model: {recipe.model.licence or "licence not stated"}. Teacher: {teacher and Path(teacher.path).name}.
+Base model: {recipe.model.licence or "licence not stated"}. Teacher: {Path(teacher.path).name if teacher else "none"}.
 """

@@ -10,9 +10,12 @@ import yaml
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.expansion import Expansion
+from lightretriever.artifacts.pipeline.later import LaterDocuments
+from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
@@ -111,6 +114,8 @@ def test_what_was_measured_is_kept_for_documents_that_come_later(tmp_path: Path)
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ResumeError, match="another corpus"):
         Expansion.read(ExpansionInfo(terms=5), table, tmp_path, "corpus two")
+    with pytest.raises(ResumeError, match="another token table"):
+        Expansion.read(ExpansionInfo(terms=5), table + 1, tmp_path, "corpus one")
 
 
 def run(*words: object) -> None:
@@ -151,6 +156,26 @@ def test_a_bundle_finds_documents_by_terms_that_they_lack(tmp_path: Path) -> Non
     finally:
         one.close()
         other.close()
+
+
+def test_documents_that_come_later_need_the_settings_of_the_bundle(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "expand")
+    run("build", recipe)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    meta = IndexMeta.of(manifest, "lucene", large=True)
+    later = LaterDocuments.open(load_recipe(recipe), manifest, meta)
+    [document] = [one for number, one in enumerate(load_recipe(recipe).corpus.open()) if number == 5]
+    index = Bundle.open(tmp_path / "bundle").sparse()
+    try:
+        terms, impacts = index.terms(5)
+    finally:
+        index.close()
+    [(_, features)] = later.encode([document])
+    found = {term: features.get(str(term), 0) + 512 * features.get(f"{term}h", 0) for term in terms.tolist()}
+    np.testing.assert_allclose(list(found.values()), impacts, atol=1)
+    for other in (None, {"terms": 16, "weight": 1.0}):
+        with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=1\.5, the recipe has"):
+            LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, meta)
 
 
 @pytest.mark.parametrize("kind", ["learned", "both"])
