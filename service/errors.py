@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
@@ -170,6 +170,10 @@ class NoTokensError(ServiceError, kind="query_without_tokens", status=422, title
 
 class NoDirectionError(ServiceError, kind="query_without_direction", status=422, title="The query's vector is zero"):
     """The query's vector is zero, so no document is nearer than another."""
+
+
+UNSEARCHABLE: Final = (NoTokensError, NoDirectionError)
+"""The errors of `QueryEncoder.encode` for a text that nothing can be searched by: one without terms or direction."""
 
 
 class RateLimitedError(ServiceError, kind="rate_limited", status=429, title="Too many requests"):

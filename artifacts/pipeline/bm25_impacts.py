@@ -95,8 +95,8 @@ class Bm25Encoder:
         statistics = count_tokens(tokenizer.as_queries(corpus), tokenizer.vocab_size)
         if not statistics.mean_length:
             raise CorpusError(
-                f"The {statistics.documents} documents have no token.",
-                remedy="Give a corpus with text, or the tokenizer.",
+                f"None of the {statistics.documents} documents has a token that the tokenizer knows.",
+                remedy="Name a model whose vocabulary has the corpus' script.",
             )
         return cls(tokenizer, statistics, quantization, top_k, factor)
 

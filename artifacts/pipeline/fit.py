@@ -122,8 +122,10 @@ def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) 
 
 
 def scaled_rows(rows: npt.NDArray[np.floating], tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-    """The rows (V, H) by one factor, so that those of `tokens` have length 1 on average."""
-    scale = max(float(np.linalg.norm(rows[tokens], axis=1).mean()), 1e-12)
+    """The rows (V, H) by one factor, so that those of `tokens` have length 1 on average; as they are where
+    there are no tokens."""
+    lengths = np.linalg.norm(rows[tokens], axis=1)
+    scale = max(float(lengths.mean()), 1e-12) if lengths.size else 1.0
     return np.ascontiguousarray(rows / scale, dtype=np.float32)
 
 

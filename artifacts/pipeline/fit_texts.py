@@ -45,7 +45,8 @@ class DistilTexts:
 
     @classmethod
     def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
-        """Read the corpus, its shards and the queries. Raises ModelError for a tokenizer that can't serve queries."""
+        """Read the corpus, its shards and the queries. Raises ModelError for a tokenizer that can't serve queries, and
+        RecipeError where neither documents nor queries have a token that it knows."""
         documents = [document.full_text for document in recipe.corpus.open()]
         vectors = np.concatenate([shard.dense for shard in ShardStore(recipe.work / "encode")])
         texts = query_texts(settings.queries, settings.sample, settings.seed)
@@ -54,6 +55,12 @@ class DistilTexts:
             texts += corpus_sentences(recipe.corpus.open(), limit, settings.seed)
         texts = list(dict.fromkeys(texts))
         tokens = _tokens(encoder.tokenizer, documents, encoder.longest)
+        if not any(map(len, tokens)) and not any(map(len, encoder.tokenizer.as_queries(texts))):
+            raise RecipeError(
+                f"None of the {len(documents)} documents and {len(texts)} other texts has a token that {encoder.name} "
+                "knows, so no token table can be fitted to them.",
+                remedy="Name a model.path whose vocabulary has the corpus' script.",
+            )
         encoder.check_tokens([*texts[:_CHECKED], *documents[:_CHECKED]])
         return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.vocab_size), texts)
 

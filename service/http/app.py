@@ -183,8 +183,8 @@ async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | 
         try:
             with cold[0].lease() as engine:
                 await asyncio.to_thread(engine.warm_up, stop)
-        except ServiceError as error:
-            _log.error("warm-up failed: %s", error)
+        except Exception as error:  # try again, as long as the service runs
+            _log.error("warm-up failed: %s", error, exc_info=not isinstance(error, ServiceError))
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         else:
             cold.pop(0)

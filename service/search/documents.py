@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
 _SAMPLE: Final = 1000
 _PROBE_WORDS: Final = 8
+_PROBE_CHARACTERS: Final = 200
+_MORE: Final = 10  # times as many documents, where few make an example
 _FEWEST_WORDS: Final = 3
 _CLAUSE: Final = re.compile(r"[.,;:!?](?:\s|$)|\s[(\[–-]")
 
@@ -93,17 +95,19 @@ class Documents:
     def probes(self, count: int) -> list[str]:
         """Give up to `count` query-like texts: the first words of documents spread over the index."""
         texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
-        return [probe for text in texts if (probe := " ".join(text.split()[:_PROBE_WORDS]))]
+        return [probe for text in texts if (probe := _beginning(text.split()))]
 
-    def examples(self, count: int) -> list[str]:
-        """Give up to `count` queries to try, from documents spread over the index: titles of several words, or else how
-        the text begins."""
-        found = []
-        for document in self._sample(count + 2)[1:-1]:  # the first and the last of a corpus are often odd
-            title, text = (_CLAUSE.split(str(document.get(name) or ""))[0].split() for name in ("title", "text"))
-            if words := (title if len(title) >= _FEWEST_WORDS else text or title)[:_PROBE_WORDS]:
-                found.append(" ".join(words))
-        return list(dict.fromkeys(found))
+    def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
+        """Give up to `count` queries to try which are accepted, from documents spread over the index: titles of several
+        words, or else how the text begins."""
+        found: list[str] = []
+        for size in (count + 2, _MORE * count):
+            sample = self._sample(size)
+            inner = sample[1:-1] or sample  # the first and the last of a corpus are often odd
+            found = list(dict.fromkeys(text for one in inner if (text := _example(one)) and accept(text)))
+            if len(found) >= count or len(sample) < size:
+                break
+        return found[:count]
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
         size = min(count, self.store.count)
@@ -123,6 +127,17 @@ class Documents:
     def _ordinal(self, document_id: str) -> int | None:
         with reading():
             return self.store.ordinal(document_id)
+
+
+def _example(document: Mapping[str, Any]) -> str:
+    """Make a query to try of a document; "" if it has no words for one."""
+    title, text = (_CLAUSE.split(str(document.get(name) or ""))[0].split() for name in ("title", "text"))
+    return _beginning(title if len(title) >= _FEWEST_WORDS else text or title)
+
+
+def _beginning(words: Sequence[str]) -> str:
+    """Join the first words of a text, as far as they make a query of usual length."""
+    return " ".join(words[:_PROBE_WORDS])[:_PROBE_CHARACTERS].strip()
 
 
 def list_terms(

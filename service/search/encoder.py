@@ -24,7 +24,7 @@ from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import DenseTokens, EncodedQuery
-from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
 __all__ = ["QueryEncoder", "require_tokens"]
@@ -100,6 +100,15 @@ class QueryEncoder:
             raise _no_direction(field, text)
         clock.add("encode" if dense else "tokenize", started)
         return EncodedQuery(terms, counts, term_weights, weights, vector, text=text)
+
+    def can_encode(self, text: str, task: str) -> bool:
+        """Tell whether `encode` makes a query of a text for a task: the one place that says which texts are *without
+        terms*, or without direction. Documents may be such texts, so whoever makes queries of documents asks first."""
+        try:
+            self.encode(text, task, StageClock())
+        except UNSEARCHABLE:
+            return False
+        return True
 
     def encode_batch(
         self, texts: Sequence[str], task: str, clock: StageClock, *, dense: bool = True

@@ -81,7 +81,7 @@ class SearchEngine:
             modes=self.modes,
             spells=parts.spelling is not None,
         )
-        self.examples = parts.documents.examples(_EXAMPLES)
+        self.examples = parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try, made of documents."""
         self._backends = parts.backends()
         self._warm = False
@@ -203,8 +203,8 @@ class SearchEngine:
         """
         self._require_open()
         if not self._warm:
-            name = self.bundle.manifest.name
-            self._warm = warm_up(self.parts, self.settings, self._plan, name, stop or Event(), share)
+            manifest = self.bundle.manifest
+            self._warm = warm_up(self.parts, self.settings, self._plan, manifest, stop or Event(), share)
             trim_heap()
 
     def require_ready(self) -> None:
@@ -230,6 +230,9 @@ class SearchEngine:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _can_search(self, text: str) -> bool:
+        return self.parts.encoder.can_encode(text, self.bundle.manifest.default_task)
 
     def _answer(self, request: SearchRequest, clock: StageClock, explained: int = 1) -> Plain:
         search = Search(self.parts, self._plan(request, explained), clock)

@@ -8,7 +8,7 @@ from typing import Final
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
@@ -48,7 +48,7 @@ class EngineSearcher:
         request = SearchRequest.model_validate({**asked, **settings, "allow_partial": False})
         try:
             hits = self._engine.search(request).hits
-        except (NoTokensError, NoDirectionError):
+        except UNSEARCHABLE:
             return None
         return [Hit(hit.id, hit.score, None if hit.dense is None else hit.dense.score) for hit in hits]
 

@@ -14,7 +14,10 @@ __all__ = ["RequestLimits", "candidates_of", "phases_of", "reranks", "search_cos
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
-_NO_SPELLING: Final = "the bundle has no spellings: build it by this version, with `index.words: true`, to have them"
+_NO_SPELLING: Final = (
+    "the bundle has no spellings: build it by this version, with `index.words: true`, to have them, unless its "
+    "documents have no words that are written with spaces"
+)
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
 _ONE_PHASE_THERE: Final = "a cluster searches in one phase: leave it out, or serve the bundle on this machine"
 _NO_WORDS: Final = "the bundle has no words for BM25: build it with `index.words: true` to have them"

@@ -16,7 +16,7 @@ from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
 from tests.support.searching import evaluate_bundle, open_searcher
-from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle, tiny_documents
 
 QUERIES = [text for document in tiny_documents(80) if (text := " ".join(document.text.split()[:4]))][:60]
 
@@ -137,3 +137,28 @@ def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> No
     assert not same.below_bm25
     assert same.difference.mean == 0.0
     assert find_known_items(open_searcher, make_tiny_bundle(tmp_path / "few", documents=10), tmp_path) is None
+
+
+def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
+    """A sentence that the tokenizer knows nothing of finds nothing by vectors or tokens, and BM25 finds its words."""
+    known = [f"music player number {number} of nine" for number in range(30)]
+    unknown = [f"ភាសា ខ្មែរ អក្សរ លេខ{chr(ord('ក') + number)}" for number in range(30)]
+    shares = {}
+    for name, texts in (("some", [*known, *unknown]), ("all", unknown)):
+        documents = [TinyDocument(f"d{number}", "", text, 2000) for number, text in enumerate(texts)]
+        bundle = make_tiny_bundle(tmp_path / name, documents=documents, own_tokenizer=english_tokenizer())
+        found = find_known_items(open_searcher, bundle, tmp_path)
+        assert found is not None
+        assert found.queries == len(texts)
+        shares[name] = found.mrr
+        dev = tmp_path / f"{name}-dev"
+        (dev / "qrels").mkdir(parents=True)
+        queries = [json.dumps({"_id": f"q{number}", "text": text}) for number, text in enumerate(texts)]
+        (dev / "queries.jsonl").write_text("\n".join(queries) + "\n")
+        (dev / "qrels" / "dev.tsv").write_text("".join(f"q{number}\td{number}\t1\n" for number in range(len(texts))))
+        chosen = tuned(bundle.path, dev, step=0.5)
+        assert chosen.queries == len(texts)
+        assert (chosen.ndcg[0][1] > 0) == (name == "some")
+    assert shares["all"]["hybrid"] == 0
+    assert shares["all"]["bm25"] > 0.9
+    assert 0 < shares["some"]["hybrid"] <= 0.5

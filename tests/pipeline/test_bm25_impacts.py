@@ -117,14 +117,14 @@ def test_unknown_tokens_are_no_evidence() -> None:
     assert encoders[0].statistics.mean_length == encoders[1].statistics.mean_length
     for ours, theirs in zip(encoders[1].impacts(odd), encoders[0].impacts(plain), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    with pytest.raises(CorpusError, match="The 1 documents have no token"):
+    with pytest.raises(CorpusError, match="None of the 1 documents has a token that the tokenizer knows"):
         Bm25Encoder.of(["🎉"], tokenizer, 100, None)
 
 
 def test_a_corpus_without_tokens_is_refused(tmp_path: Path) -> None:
     train_tokenizer(tmp_path / "tokenizer.json", ["some text"])
     tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
-    with pytest.raises(CorpusError, match="The 2 documents have no token"):
+    with pytest.raises(CorpusError, match="None of the 2 documents has a token that the tokenizer knows"):
         Bm25Encoder.of(["", ""], tokenizer, 100, None)
 
 

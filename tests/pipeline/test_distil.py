@@ -24,6 +24,7 @@ from lightretriever.artifacts.pipeline.fit import (
     agreement,
     distinct_rows,
     fit_table,
+    scaled_rows,
     table_queries,
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
@@ -401,6 +402,38 @@ def test_unknown_tokens_are_no_part_of_bags(recipe: Path, tmp_path: Path, encode
     assert texts.statistics.frequencies[unknown] == 0
     bags = replace(texts, texts=["music 🎉", *QUERIES]).of_task("", tmp_path / "teacher").bags
     assert unknown not in bags.tokens
+
+
+def test_texts_without_terms_are_no_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    loaded, settings = load_recipe(recipe), DistilTableRecipe(sentences=False, held_out=2)
+    with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"_id": "khmer", "text": "ខ្មែរ"}) + "\n")
+    run_encode(loaded, encoder)
+    texts = DistilTexts.of(loaded, settings, encoder)
+    assert texts.documents[-1].size == 0
+    given = replace(texts, texts=["ខ្មែរ", *QUERIES]).of_task("", tmp_path / "teacher")
+    assert len(given.bags) == len(given.targets) == COUNT + len(QUERIES)
+    assert len(given.documents) == COUNT + 1
+    run("build", recipe)
+    with SearchEngine.open(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
+        engine.warm_up()
+        assert engine.ready
+
+
+def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    loaded, settings = load_recipe(recipe), DistilTableRecipe(sentences=False, held_out=2)
+    lines = [json.dumps({"_id": f"k{number}", "title": "ខ្មែរ", "text": "漢" * number}) for number in range(3)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    run_encode(loaded, encoder)
+    with pytest.raises(RecipeError, match="None of the 3 documents and 0 other texts has a token that tiny-bi knows"):
+        DistilTexts.of(loaded, settings, encoder)
+    with_queries = settings.model_copy(update={"queries": [tmp_path / "queries.jsonl"]})
+    given = DistilTexts.of(loaded, with_queries, encoder)
+    assert not given.statistics.frequencies.any()
+    fitted = given.of_task("", tmp_path / "teacher")
+    assert len(fitted.bags) == len(QUERIES)
+    states = np.ones((encoder.vocab_size, 4), np.float32)
+    np.testing.assert_array_equal(scaled_rows(states, np.flatnonzero(given.statistics.frequencies)), states)
 
 
 def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], FitTexts]:

@@ -1,5 +1,6 @@
 """Document expansion by the token table: the formula, what ranking it aims at, and a bundle that has it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,25 @@ def test_documents_that_come_later_need_the_settings_of_the_bundle(tmp_path: Pat
     for other in (None, {"terms": 16, "weight": 1.0}):
         with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=1\.5, the recipe has"):
             LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, meta)
+
+
+@pytest.mark.parametrize("expand", [{"terms": 16}, None])
+def test_a_later_document_without_terms_is_encoded(tmp_path: Path, expand: dict[str, int] | None) -> None:
+    """One whose only token is unknown has a vector, and just the terms that the table adds."""
+    recipe = edited(write_recipe(tmp_path, "expand"), expand=expand)
+    run("build", recipe)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    later = LaterDocuments.open(load_recipe(recipe), manifest, IndexMeta.of(manifest, "lucene", large=True))
+    known = next(iter(load_recipe(recipe).corpus.open()))
+    khmer = replace(known, id="khmer", title="", text="ខ្មែរ")
+    assert not later.encoder.tokenizer.query_ids(khmer.full_text)
+    [(vector, features), (_, others)] = later.encode([khmer, known])
+    np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-5)
+    assert (features == {}) == (expand is None)
+    assert others
+    [(alone, same)] = later.encode([khmer])
+    np.testing.assert_allclose(alone, vector, atol=1e-6)
+    assert same == features
 
 
 @pytest.mark.parametrize("kind", ["learned", "both"])

@@ -1,10 +1,12 @@
 """The reranking model: a real HTTP server that speaks the form of text-embeddings-inference, and scores by length."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from lightretriever.service.errors import DeadlineError, InvalidRequestError, Se
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
+from tests.support.tiny import make_tiny_bundle
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 KEY = "rerank-key"
@@ -92,6 +96,42 @@ def engine_with_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[Sea
 
 def search(engine: SearchEngine, **fields: Any) -> Any:
     return engine.search(SearchRequest.model_validate({"query": "play music", "candidates": 30, **fields}))
+
+
+@contextmanager
+def unreachable() -> Iterator[str]:
+    """The address of a port that nobody listens at, and nobody else takes meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/rerank"
+
+
+def test_a_service_gets_ready_and_answers_while_the_model_is_down(
+    tiny_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready = threading.Event()
+    with unreachable() as url:
+        settings = SETTINGS.model_copy(update={"rerank_url": url})
+        with TestClient(create_app(tiny_bundle.path, settings, on_ready=ready.set)) as client:
+            assert ready.wait(60)
+            assert client.get("/readyz").status_code == 200
+            assert not caplog.records
+            answer = client.post("/search", json={"query": "play music"}).json()
+            assert (len(answer["hits"]), answer["degraded"]) == (10, ["rerank"])
+            assert client.get("/readyz").status_code == 200
+
+
+def test_a_new_version_takes_over_while_the_model_is_down(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    current = tmp_path / "current"
+    current.symlink_to(make_tiny_bundle(tmp_path / "old", documents=20).path)
+    with unreachable() as url:
+        settings = SETTINGS.model_copy(update={"rerank_url": url, "watch_s": 0})
+        with EngineHolder.open(current, settings) as holder:
+            holder.start()
+            (tmp_path / "next").symlink_to(tiny_bundle.path)
+            (tmp_path / "next").replace(current)
+            assert holder.ask().result(60)
+            assert holder.engine.ready
 
 
 def test_the_first_candidates_are_in_the_models_order(engine_with_model: SearchEngine, model: Model) -> None:

@@ -15,9 +15,18 @@ from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["TASKS", "TinyDocument", "make_tiny_bundle", "tiny_batches", "tiny_documents", "tiny_idf", "train_tokenizer"]
+__all__ = [
+    "TASKS",
+    "TinyDocument",
+    "english_tokenizer",
+    "make_tiny_bundle",
+    "tiny_batches",
+    "tiny_documents",
+    "tiny_idf",
+    "train_tokenizer",
+]
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TASKS = {
@@ -91,6 +100,16 @@ def train_tokenizer(path: Path, texts: Sequence[str], *, vocab_size: int = 400) 
     )
     tokenizer.train_from_iterator([text.lower() for text in texts], trainer)
     tokenizer.save(str(path))
+
+
+def english_tokenizer() -> Tokenizer:
+    """A WordPiece that knows four English words, all numbers, and nothing else."""
+    words = ["music", "player", "terminal", "a", *"0123456789", *(f"##{digit}" for digit in "0123456789")]
+    pieces = {piece: place for place, piece in enumerate(["[UNK]", *words])}
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 def tiny_batches(

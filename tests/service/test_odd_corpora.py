@@ -1,0 +1,166 @@
+"""Corpora that are odd, such as one without a single word that the tokenizer knows: they start, swap and answer."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.bundle.query_sample import query_vectors
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.service.errors import InvalidRequestError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.settings import Settings
+
+from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
+
+SETTINGS: Final = Settings(deadline_ms=60_000, warm_up_queries=12, watch_s=0)
+KHMER: Final = "ភាសាខ្មែរ"
+
+CORPORA: Final[dict[str, Sequence[tuple[str, str]]]] = {
+    "one document": [("music", "player")],
+    "one unknown document": [("", KHMER)],
+    "one unknown among others": [("music", "player"), ("", KHMER), ("a terminal", "music")],
+    "all unknown": [(KHMER, f"{KHMER} {'漢' * number}") for number in range(1, 6)],
+    "the first and the last unknown": [("", KHMER), ("music", "player"), ("", "漢字")],
+    "all equal": [("music", "player")] * 5,
+    "empty titles": [("", f"player {number}") for number in range(5)],
+    "empty texts": [(f"player {number}", "") for number in range(5)],
+    "only digits": [("", str(10**number)) for number in range(5)],
+    "only emoji": [("", "🎉" * number) for number in range(1, 6)],
+    "only punctuation": [("", "..."), ("!", "?"), ("", "“ ”")],
+    "only stop words": [("the", "of and the"), ("a", "a a")],
+    "one word very often": [("", "music " * 100_000)],
+    "a very long word": [("", "x" * 200_000)],
+    "control characters": [("", "\x00\x01\x02"), ("", "\u200b\u2060")],
+    "unusual spaces": [("", "\u00a0\u2003music\u3000"), ("\u2028", "player\x85")],
+    "combining marks alone": [("", "\u0301\u0302"), ("", "\ufe0f")],
+    "spellings of special tokens": [("[UNK]", "[CLS] [SEP] [UNK] [PAD]")],
+    "the syntax of Lucene": [("AND OR NOT", '*:* "" (( [1 TO 2} \\ ~ ^ :')],
+    "markup": [("<b>music</b>", "</script><script>alert(1)</script>&lt;")],
+    "right to left": [("שלום", "مرحبا \u202e music")],
+    "private use and beyond": [("\ue000", "\U0010fffd \U0001f9d1\u200d\U0001f4bb")],
+}
+
+
+def odd_bundle(path: Path, texts: Sequence[tuple[str, str]]) -> Bundle:
+    """A bundle of these titles and texts under a small English WordPiece."""
+    documents = [TinyDocument(f"d{number}", *pair, year=2000) for number, pair in enumerate(texts)]
+    tokenizer = english_tokenizer()
+    return make_tiny_bundle(path, documents=documents, own_tokenizer=tokenizer, words=True, tasks=("default",))
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return odd_bundle(tmp_path_factory.mktemp("usual") / "bundle", [("music", "player")] * 3).path
+
+
+@pytest.fixture
+def current(tmp_path: Path, usual: Path) -> Path:
+    link = tmp_path / "current"
+    link.symlink_to(usual)
+    return link
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_they_start_and_swap(name: str, tmp_path: Path, current: Path) -> None:
+    texts = CORPORA[name]
+    odd = odd_bundle(tmp_path / "odd", texts)
+    ready = Event()
+    with TestClient(create_app(odd.path, SETTINGS, on_ready=ready.set)) as client:
+        assert ready.wait(60)
+        assert client.get("/readyz").status_code == 200
+        answer = client.post("/search", json={"query": "music player", "k": 100, "snippets": {}, "explain": True})
+        assert answer.status_code == 200, answer.text
+        found = {hit["id"]: hit["fields"] for hit in answer.json()["hits"]}
+        assert [(found[f"d{place}"]["title"], found[f"d{place}"]["text"]) for place in range(len(texts))] == texts
+        for example in client.get("/info").json().get("examples", []):
+            assert client.post("/search", json={"query": example}).status_code == 200, example
+    with EngineHolder.open(current, SETTINGS) as holder:
+        holder.engine.warm_up()
+        holder.start()
+        following = tmp_path / "next"
+        following.symlink_to(odd.path)
+        following.replace(current)
+        assert holder.ask().result(60)
+        assert holder.engine.ready
+        assert holder.engine.bundle.manifest.digest == odd.manifest.digest
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    """Over three documents, of which the tokenizer knows no token in the second."""
+    path = tmp_path_factory.mktemp("unknown") / "bundle"
+    with SearchEngine.open(odd_bundle(path, CORPORA["one unknown among others"]), SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("text", "possible"),
+    [("music", True), (f"music {KHMER}", True), ("a", True), (KHMER, False), ("🎉 ...", False), ("\u200b", False)],
+)
+def test_a_text_without_terms_can_not_be_encoded(engine: SearchEngine, text: str, possible: bool) -> None:
+    encoder = engine.parts.encoder
+    assert encoder.can_encode(text, "default") == possible
+    assert bool(encoder.tokenizer.query_ids(text)) == possible
+
+
+def test_nor_can_one_without_direction(engine: SearchEngine) -> None:
+    tokenizer = engine.parts.encoder.tokenizer
+    rows = np.zeros((tokenizer.vocab_size, 4), np.float32)
+    rows[tokenizer.query_ids("music")[0]] = 1
+    encoder = QueryEncoder(tokenizer, {"default": TokenTable(rows, None)})
+    assert encoder.can_encode("music player", "default")
+    assert not encoder.can_encode("player", "default")
+    assert encoder.encode("player", "default", StageClock(), dense=False).terms.size == 1
+    vectors = query_vectors(TokenTable(rows, None), tokenizer.as_queries(["player", KHMER, "music"]))
+    np.testing.assert_array_equal(vectors, np.full((1, 4), 0.5, np.float32))
+
+
+def test_examples_are_queries_that_find_something(tmp_path: Path) -> None:
+    texts = [*[("", KHMER)] * 20, *((f"a music player {number}", "") for number in range(9)), *[("", "漢字")] * 20]
+    with SearchEngine.open(odd_bundle(tmp_path / "bundle", texts)) as engine:
+        assert len(engine.examples) == 3
+        assert all(example.startswith("a music player") for example in engine.examples)
+
+
+def test_examples_and_probes_are_of_usual_length(tmp_path: Path) -> None:
+    with SearchEngine.open(odd_bundle(tmp_path / "bundle", [(f"music {'9' * 100_000} a b", "")])) as engine:
+        assert engine.examples == [f"music {'9' * 194}"]
+        assert engine.parts.documents.probes(1) == engine.examples
+
+
+def test_spelling_leaves_what_it_does_not_know(engine: SearchEngine) -> None:
+    def searched(query: str) -> str | None:
+        return engine.search(SearchRequest(query=query, mode="bm25", spelling="auto", prefix=True)).searched
+
+    assert searched(KHMER) is None
+    assert searched("🎉") is None
+    assert searched(f"{KHMER} termnal music") == f"{KHMER} terminal music"
+
+
+def test_a_corpus_without_spellings_says_so(tmp_path: Path) -> None:
+    with SearchEngine.open(odd_bundle(tmp_path / "bundle", CORPORA["all unknown"])) as engine:
+        assert engine.parts.spelling is None
+        with pytest.raises(InvalidRequestError, match="its documents have no words that are written with spaces"):
+            engine.search(SearchRequest(query="musik", spelling="auto"))
+
+
+def test_a_snippet_of_a_text_without_terms_is_its_beginning_or_what_is_spelt_alike(engine: SearchEngine) -> None:
+    asked = {"mode": "hybrid", "snippets": {"fields": ["text"]}, "k": 3}
+    marked = {}
+    for query in ("music", f"music {KHMER}"):
+        hits = engine.search(SearchRequest.model_validate({"query": query, **asked})).hits
+        (snippet,) = (hit.snippets["text"] for hit in hits if hit.id == "d1" and hit.snippets is not None)
+        assert snippet.text == KHMER
+        marked[query] = [snippet.text[start:end] for start, end in snippet.marks]
+    assert marked == {"music": [], f"music {KHMER}": [KHMER]}
