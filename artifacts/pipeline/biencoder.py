@@ -17,6 +17,7 @@ from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, library_class, loading, module_folders, route
+from lightretriever.artifacts.pipeline.longest import cut_at_longest
 from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
@@ -182,9 +183,11 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     except BundleError as error:
         raise ModelError(error.message) from error
+    stated = route(model, "document")[0].max_seq_length
+    cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
     prompts = json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
-    settings = (tokenizer.sha256, longest, prompts, weights, lowercase)
+    settings = (tokenizer.sha256, stated, prompts, weights, lowercase)
     folders = module_folders(local_folder(path))
     encoder = BiEncoder(
         name=Path(path).name,

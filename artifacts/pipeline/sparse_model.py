@@ -20,6 +20,7 @@ from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.encode import QUANTIZATION
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.loading import library_class, loading, module_folders, route
+from lightretriever.artifacts.pipeline.longest import cut_at_longest
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k
@@ -127,10 +128,11 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
                 f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model weighs {size} terms.",
                 remedy="Use the tokenizer the model was trained with.",
             )
-        longest = read.max_seq_length
+        stated = read.max_seq_length
+        cut_at_longest(path, asked, read)
         weights = None if static is None else _positive(static.weight, tokenizer.vocab_size, path)
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        parts = (tokenizer.sha256, longest, dtype, settings.lowercase, digest)
+        parts = (tokenizer.sha256, stated, dtype, settings.lowercase, digest)
         return SparseModel(
             name=Path(path).name,
             fingerprint=fingerprint(module_folders(local_folder(path)), *parts),
@@ -139,7 +141,7 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
             device=model.device,
             hidden_size=0,
             embedded=tokenizer.vocab_size,
-            longest=longest,
+            longest=read.max_seq_length,
             model=model,
             settings=settings,
             weights=weights,

@@ -74,6 +74,10 @@ class _GivenQueries(QueryEncoder):
         super().__init__(base.tokenizer, base.tables)
         self._queries = queries
 
+    def can_encode(self, text: str, task: str) -> bool:
+        """Tell whether a text is one of the queries, and has a vector."""
+        return text in self._queries and super().can_encode(text, task)
+
     def encode(
         self,
         text: str,
