@@ -10,10 +10,42 @@ import numpy.typing as npt
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import write_atomically
 
-__all__ = ["UNREADABLE", "read_array", "write_array"]
+__all__ = ["UNREADABLE", "load_npy", "read_array", "write_array"]
 
 UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
-"""The errors of `numpy.load` for a file that is no whole array. It parses the header as Python, hence the last two."""
+"""The errors of `load_npy` for a file that is no whole array. NumPy parses the header as Python, hence the last two."""
+
+
+_MAGIC: Final = b"\x93NUMPY"
+_SAVE: Final = "save one array of numbers with numpy.save"
+_KINDS: Final = {
+    b"PK\x03\x04": f"it is an archive, as numpy.savez and torch.save write them: {_SAVE}",
+    b"PK\x05\x06": f"it is an empty archive: {_SAVE}",
+    b"\x80": f"it is a pickle, which may run code and is never loaded: {_SAVE}",
+}
+"""What a file is that begins so, and what to do."""
+
+
+def load_npy(path: Path, *, mapped: bool = True) -> npt.NDArray[Any]:
+    """Read the array of any shape and number type in a `.npy` file, or map it. The only way here from a file to an
+    array: `numpy.load` gives an archive as something else than an array, and advises to load pickles unsafely.
+
+    Raises one of `UNREADABLE`: ValueError says what the file is where it is no `.npy`, and that arrays of Python
+    objects are not loaded.
+    """
+    with path.open("rb") as file:
+        begins = file.read(len(_MAGIC))
+    if begins != _MAGIC:
+        told = (kind for start, kind in _KINDS.items() if begins.startswith(start))
+        unknown = "it is empty" if not begins else f"it begins with {begins!r} and not as a .npy file does"
+        raise ValueError(next(told, f"{unknown}: {_SAVE}"))
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except ValueError as error:
+        if "object" not in str(error).lower():
+            raise
+        raise ValueError(f"its values are Python objects, which are never loaded: {_SAVE}") from error
+    return array
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
@@ -26,9 +58,8 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 def read_array(path: Path) -> npt.NDArray[Any]:
     """Read an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
     try:
-        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+        return load_npy(path, mapped=False)
     except UNREADABLE as error:
         raise ResumeError(
             f"{path}: can't be read: {error}.", remedy="Delete it and run the stage that makes it again."
         ) from error
-    return array

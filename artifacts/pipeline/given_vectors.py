@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.files.arrays import UNREADABLE
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.pipeline.encoder import Encoder
 
 __all__ = ["GivenVectors"]
@@ -45,7 +45,7 @@ class GivenVectors:
         not finite.
         """
         try:
-            vectors: npt.NDArray[np.floating] = np.load(str(path), mmap_mode="r", allow_pickle=False)
+            vectors: npt.NDArray[np.floating] = load_npy(path)
         except UNREADABLE as error:
             raise RecipeError(f"distil.vectors: {path} can't be read as .npy: {error}.") from error
         shape = (count, encoder.hidden_size)

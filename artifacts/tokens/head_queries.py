@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.arrays import UNREADABLE, write_array
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.files.workdir import write_atomically
 
@@ -74,8 +74,8 @@ class HeadQueries:
             found = json.loads(read_bounded(texts, _MAX_BYTES))
             if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
                 raise ValueError(f"{texts.name} is no list of texts")
-            rows = None if sparse is None else np.load(sparse, "r", allow_pickle=False)
-            return cls(found, np.load(vectors, "r", allow_pickle=False), rows, lowercase=lowercase)
+            rows = None if sparse is None else load_npy(sparse)
+            return cls(found, load_npy(vectors), rows, lowercase=lowercase)
         except (*UNREADABLE, RecursionError) as error:
             raise BundleError(f"{texts}: unusable head queries: {error}.", remedy=_FETCH) from error
 

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.files.arrays import UNREADABLE, write_array
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array
 
 __all__ = [
     "IDF_FILE",
@@ -92,7 +92,7 @@ def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
     finite and positive.
     """
     try:
-        idf: npt.NDArray[np.float32] = np.load(path, allow_pickle=False)
+        idf: npt.NDArray[np.float32] = load_npy(path, mapped=False)
     except FileNotFoundError as error:
         raise BundleError(f"{path}: the file is missing.", remedy=_REMEDY) from error
     except UNREADABLE as error:
@@ -102,8 +102,8 @@ def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
 
 
 def _check(path: Path, idf: npt.NDArray[np.float32], vocab_size: int) -> None:
-    if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (vocab_size,):
-        found = f"{idf.dtype.name} of shape {idf.shape}" if isinstance(idf, np.ndarray) else type(idf).__name__
+    if idf.dtype != np.float32 or idf.shape != (vocab_size,):
+        found = f"{idf.dtype.name} of shape {idf.shape}"
         raise BundleError(
             f"{path}: {found} instead of float32 of shape ({vocab_size},), one IDF per token.", remedy=_REMEDY
         )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.arrays import UNREADABLE
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.files.atomic_file import writing
 
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
@@ -137,9 +137,8 @@ def _quantise(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], np
 
 def _map(path: Path) -> npt.NDArray[np.generic]:
     try:
-        array: npt.NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return load_npy(path)
     except FileNotFoundError as error:
         raise BundleError(f"{path}: the file is missing.", remedy="Fetch or build the bundle again.") from error
     except UNREADABLE as error:
         raise BundleError(f"{path}: not a NumPy array: {error}.", remedy="Fetch or build the bundle again.") from error
-    return array

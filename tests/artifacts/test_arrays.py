@@ -1,11 +1,17 @@
 """A damaged header of an array is an error like any other."""
 
+import io
+import pickle
+import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.files.arrays import read_array
+from lightretriever.artifacts.files.arrays import load_npy, read_array
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 
@@ -32,3 +38,51 @@ def test_a_damaged_header_is_an_error_that_names_the_file(tmp_path: Path, header
         load_idf(file, 3)
     with pytest.raises(ResumeError, match=r"rows\.npy: can't be read"):
         read_array(file)
+
+
+class Evil:
+    """Writes a file where it is loaded as a pickle."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_is_no_array_is_told_and_never_loaded(tmp_path: Path, mapped: bool) -> None:
+    file, loaded = tmp_path / "rows.npy", tmp_path / "loaded"
+    archive = io.BytesIO()
+    np.savez(archive, rows=np.zeros((3, 2), np.float32))
+    objects = io.BytesIO()
+    np.save(objects, np.array([Evil(loaded)], dtype=object), allow_pickle=True)
+    for content, told in (
+        (b"", "it is empty"),
+        (b"PK\x05\x06" + bytes(18), "an empty archive"),
+        (archive.getvalue(), "an archive, as numpy.savez and torch.save write them"),
+        (pickle.dumps(Evil(loaded)), "a pickle, which may run code and is never loaded"),
+        (objects.getvalue(), "its values are Python objects, which are never loaded"),
+        (np.ones(6, np.float32).tobytes(), "not as a .npy file does"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(told)) as raised:
+            load_npy(file, mapped=mapped)
+        assert str(raised.value).endswith("save one array of numbers with numpy.save")
+        for read in (TokenTable.open, partial(load_idf, vocab_size=3), read_array):
+            with pytest.raises((BundleError, ResumeError), match=re.escape(told)):
+                read(file)
+        (tmp_path / "texts.json").write_text('["a"]')
+        with pytest.raises(BundleError, match=re.escape(told)):
+            HeadQueries.open(tmp_path / "texts.json", file, lowercase=True)
+    assert not loaded.exists()
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_an_array_is_read_as_it_was_saved(tmp_path: Path, mapped: bool) -> None:
+    rows = np.arange(6, dtype=np.float16).reshape(3, 2)
+    np.save(tmp_path / "rows.npy", rows)
+    found = load_npy(tmp_path / "rows.npy", mapped=mapped)
+    assert found.dtype == rows.dtype
+    assert np.array_equal(found, rows)
+    assert isinstance(found, np.memmap) == mapped

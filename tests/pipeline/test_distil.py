@@ -1,4 +1,5 @@
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,14 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
         ("shifted", r"The first of them is row [234]\d, document"),
         ("end", r"The first of them is row 11\d, document"),
         ("zero", r'the vector of document "editor" has the norm 0'),
-        ("text", r"can't be read as \.npy"),
+        ("text", r"it begins with b'no vec' and not as a \.npy file does: save one array of numbers with numpy\.save"),
+        ("empty", r"it is empty: save one array"),
+        ("archive", r"it is an archive, as numpy\.savez and torch\.save write them: save one array"),
+        ("pickle", r"it is a pickle, which may run code and is never loaded: save one array"),
+        ("objects", r"its values are Python objects, which are never loaded: save one array"),
+        ("raw", r"it begins with b'.*' and not as a \.npy file does: save one array"),
+        ("cut", r"can't be read as \.npy"),
+        ("folder", r"can't be read as \.npy: .*Is a directory"),
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(
@@ -225,13 +233,31 @@ def test_vectors_that_do_not_fit_are_refused(
     made: dict[str, npt.NDArray[Any]] = {"short": vectors[1:], "double": vectors.astype(np.float64), "zero": zero}
     made |= {"random": random, "shifted": np.concatenate([vectors[:20], vectors[-1:], vectors[20:-1]])}
     made["end"] = np.concatenate([vectors[:-10], -vectors[-10:]])
+    file = tmp_path / "vectors.npy"
     if name == "text":
-        (tmp_path / "vectors.npy").write_text("no vectors")
+        file.write_text("no vectors")
+    elif name == "empty":
+        file.touch()
+    elif name == "archive":
+        np.savez(tmp_path / "archive.npz", vectors=vectors)
+        (tmp_path / "archive.npz").replace(file)
+    elif name == "pickle":
+        file.write_bytes(pickle.dumps(vectors))
+    elif name == "objects":
+        np.save(file, np.array([{"a": 1}, "b"], dtype=object))
+    elif name == "raw":
+        file.write_bytes(vectors.tobytes())
+    elif name == "cut":
+        np.save(file, vectors)
+        file.write_bytes(file.read_bytes()[:-100])
+    elif name == "folder":
+        file.mkdir()
     else:
         np.save(tmp_path / "vectors.npy", made[name])
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
-    with pytest.raises(LightRetrieverError, match=message):
+    with pytest.raises(LightRetrieverError, match=message) as raised:
         run("encode", recipe)
+    assert "allow_pickle" not in str(raised.value)
 
 
 def test_a_few_changed_documents_are_counted_and_no_obstacle(
