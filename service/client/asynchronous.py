@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 from lightretriever.service.client.calls import (
+    BatchSize,
     Call,
     Numbered,
     Query,
@@ -88,7 +89,7 @@ class AsyncSearchClient:
         If you leave the loop early, `aclose` the generator to cancel running requests.
         """
         check_stream(batch_size, concurrency)
-        return self._stream(numbered_async(queries, batch_size), concurrency, fields)
+        return self._stream(numbered_async(queries, batch_size), BatchSize(batch_size), concurrency, fields)
 
     async def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
         """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
@@ -187,26 +188,38 @@ class AsyncSearchClient:
         return call.answer(response.status_code, response.headers, response.content)
 
     async def _stream(
-        self, batches: AsyncIterator[Numbered], concurrency: int, fields: dict[str, Any]
+        self, batches: AsyncIterator[Numbered], size: BatchSize, concurrency: int, fields: dict[str, Any]
     ) -> AsyncGenerator[SearchResponse]:
         gate = asyncio.Semaphore(concurrency)
 
-        async def answered(batch: list[Query], first: int) -> BatchResponse:
+        async def answers(batch: Numbered) -> list[SearchResponse]:
             async with gate:
-                return await self.call(batch_call(batch, fields, first=first))
+                return await self._answers(batch, size, fields)
 
-        pending: deque[asyncio.Task[BatchResponse]] = deque()
+        pending: deque[asyncio.Task[list[SearchResponse]]] = deque()
         try:
-            async for first, batch in batches:
-                pending.append(asyncio.create_task(answered(batch, first)))
+            async for batch in batches:
+                pending.append(asyncio.create_task(answers(batch)))
                 # One more than run at a time, so that the slots stay busy while the caller takes answers.
                 if len(pending) > concurrency:
-                    for response in (await pending.popleft()).results:
+                    for response in await pending.popleft():
                         yield response
             while pending:
-                for response in (await pending.popleft()).results:
+                for response in await pending.popleft():
                     yield response
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _answers(self, batch: Numbered, size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
+        requests, found = deque([batch]), list[SearchResponse]()
+        while requests:
+            (first, queries), *rest = size.cut(requests.popleft())
+            requests.extendleft(reversed(rest))
+            try:
+                found += (await self.call(batch_call(queries, fields, first=first))).results
+            except AnswerError as error:
+                size.halve(queries, error)
+                requests.appendleft((first, queries))
+        return found

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from lightretriever.service.client.errors import AnswerError, ClientError
+from lightretriever.service.errors import DeadlineError
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
@@ -29,6 +30,7 @@ from lightretriever.service.schemas import (
 from pydantic import BaseModel, ValidationError
 
 __all__ = [
+    "BatchSize",
     "Call",
     "Numbered",
     "Query",
@@ -221,6 +223,26 @@ async def numbered_async(queries: Iterable[Query] | AsyncIterable[Query], size: 
             first, batch = first + size, []
     if batch:
         yield first, batch
+
+
+class BatchSize:
+    """How many searches of a stream go into one request. All of a batch share one deadline, counted from its arrival,
+    so a request that is too late for it is made again in halves, as are those that come after."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def cut(self, batch: Numbered) -> list[Numbered]:
+        """Cut a batch into requests of the present size, in order."""
+        first, queries = batch
+        return [(first + place, part) for place, part in numbered(queries, self._most)]
+
+    def halve(self, queries: Sequence[Query], error: AnswerError) -> None:
+        """Halve the size after a request failed. Raises the error if the deadline was not the cause, or the request has
+        one search alone."""
+        if error.kind != DeadlineError.kind or len(queries) == 1:
+            raise error
+        self._most = min(self._most, -(-len(queries) // 2))
 
 
 def _request(model: type[M], name: str, value: object, fields: Mapping[str, Any], place: str = "") -> M:

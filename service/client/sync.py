@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 from lightretriever.service.client.calls import (
+    BatchSize,
     Call,
     Numbered,
     Query,
@@ -86,10 +87,11 @@ class SearchClient:
 
         Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time, and at most two
         further batches in memory. A batch's error is raised in place of its first answer and names a bad query's
-        position among all queries, from 0. Keywords as in `search_batch`; `timeout_s` applies to each batch.
+        position among all queries, from 0. Keywords as in `search_batch`; `timeout_s` applies to each request. A batch
+        that is too late for the service's deadline is searched in halves, as are those after it.
         """
         check_stream(batch_size, concurrency)
-        return self._stream(numbered(queries, batch_size), concurrency, fields)
+        return self._stream(numbered(queries, batch_size), BatchSize(batch_size), concurrency, fields)
 
     def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
         """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
@@ -193,21 +195,30 @@ class SearchClient:
         return call.answer(response.status_code, response.headers, bytes(body))
 
     def _stream(
-        self, batches: Iterable[Numbered], concurrency: int, fields: dict[str, Any]
+        self, batches: Iterable[Numbered], size: BatchSize, concurrency: int, fields: dict[str, Any]
     ) -> Generator[SearchResponse]:
-        pending: deque[Future[BatchResponse]] = deque()
+        pending: deque[Future[list[SearchResponse]]] = deque()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
             try:
-                for first, batch in batches:
-                    pending.append(pool.submit(self._batch, batch, fields, first))
+                for batch in batches:
+                    pending.append(pool.submit(self._answers, batch, size, fields))
                     # One more than run at a time, so that the threads stay busy while the caller takes answers.
                     if len(pending) > concurrency:
-                        yield from pending.popleft().result().results
+                        yield from pending.popleft().result()
                 while pending:
-                    yield from pending.popleft().result().results
+                    yield from pending.popleft().result()
             finally:
                 for future in pending:
                     future.cancel()
 
-    def _batch(self, batch: list[Query], fields: dict[str, Any], first: int) -> BatchResponse:
-        return self.call(batch_call(batch, fields, first=first))
+    def _answers(self, batch: Numbered, size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
+        requests, found = deque([batch]), list[SearchResponse]()
+        while requests:
+            (first, queries), *rest = size.cut(requests.popleft())
+            requests.extendleft(reversed(rest))
+            try:
+                found += self.call(batch_call(queries, fields, first=first)).results
+            except AnswerError as error:
+                size.halve(queries, error)
+                requests.appendleft((first, queries))
+        return found

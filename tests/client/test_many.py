@@ -1,6 +1,7 @@
 """Any number of queries: in order, in bounded memory, with several requests at once, and ended early."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from lightretriever.service.client import AnswerError, AsyncSearchClient, Client
 from lightretriever.service.schemas import SearchRequest
 
 from tests.client.both import Client, Maker, Query
-from tests.client.scripted import FOUND, Scripted, Step, answer, problem, stall_until
+from tests.client.scripted import FOUND, Scripted, Step, answer, in_time, problem, stall_until
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("play music", "text editor", "chess games", "network", "Ελληνικά", "parser", "terminal")
@@ -120,6 +121,38 @@ def test_every_batch_is_tried_again(make: Maker) -> None:
         answers = list(client.search_many(["music"] * SIZE * 3, batch_size=SIZE, concurrency=1))
         assert len(answers) == 3 * SIZE
         assert len(server.seen) == 6
+
+
+@pytest.mark.parametrize(("most", "size", "concurrency"), [(5, 32, 4), (1, 32, 4), (1, 3, 1), (31, 32, 2), (32, 32, 4)])
+def test_a_batch_that_is_too_late_is_searched_in_smaller_ones(
+    make: Maker, most: int, size: int, concurrency: int
+) -> None:
+    """No answer is lost, none is given twice, and what has been too late is not tried again and again."""
+    queries = [f"query {number}" for number in range(200)]
+    with Scripted(in_time(most)) as server, make(server.url) as client:
+        answers = client.search_many(iter(queries), batch_size=size, concurrency=concurrency)
+        assert [answer.hits[0].id for answer in answers] == queries
+        asked = [len(json.loads(request["body"])["searches"]) for request in server.seen]
+    halvings = sum(count > most for count in asked)
+    assert halvings <= concurrency * max(0, (size - 1).bit_length())
+    assert sum(count for count in asked if count <= most) == len(queries)
+
+
+def test_a_search_that_is_too_late_alone_is_an_error_in_its_place(make: Maker) -> None:
+    with Scripted(in_time(2), in_time(2), in_time(0)) as server, make(server.url) as client:
+        answers = client.search_many(["music"] * 5, batch_size=2, concurrency=1)
+        assert [next(answers).hits[0].id for _ in range(4)] == ["music"] * 4
+        with pytest.raises(AnswerError, match=r"^searches\.4: too late \(504 deadline_exceeded\)"):
+            next(answers)
+        assert next(answers, None) is None
+
+
+def test_other_errors_are_not_tried_in_halves(make: Maker) -> None:
+    for status, kind in ((504, "unexpected_answer"), (422, "invalid_request"), (500, "search_failed")):
+        with Scripted(problem(status, kind)) as server, make(server.url) as client:
+            with pytest.raises(AnswerError, match=str(status)):
+                list(client.search_many(["music"] * SIZE, batch_size=SIZE))
+            assert len(server.seen) == 1
 
 
 def test_the_source_may_fail(make: Maker) -> None:
