@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from lightretriever.artifacts.errors import OutputError
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
@@ -51,7 +52,7 @@ def ready_line(collections: Collections) -> str:
 
 def announce(line: str) -> None:
     """Print a line on stdout; ignore a full disk or a closed pipe."""
-    with suppress(OSError):
+    with suppress(OSError, OutputError):
         print(line, flush=True)
 
 
