@@ -6,6 +6,7 @@ LightRetrieverError
 ├── RecipeError         a recipe or a setting of an offline command is wrong
 ├── ResumeError         a work directory was begun with other inputs or settings
 ├── DiskError           a file can't be written: the disk is full, or it must not be
+├── OutputError         what a command prints can't be written
 ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
 ├── TokenizerError      a tokenizer fails on a text
 ├── ClusterError        an OpenSearch cluster can't be used, or does not hold what it should
@@ -32,6 +33,7 @@ __all__ = [
     "LightRetrieverError",
     "MissingExtraError",
     "ModelError",
+    "OutputError",
     "RecipeError",
     "ResumeError",
     "TokenizerError",
@@ -67,6 +69,14 @@ class ResumeError(LightRetrieverError):
 
 class DiskError(LightRetrieverError):
     """A file can't be written: the disk is full, or permissions forbid it."""
+
+
+class OutputError(LightRetrieverError):
+    """What a command prints can't be written: the disk is full, or its reader has `closed` the pipe."""
+
+    def __init__(self, reason: str, *, closed: bool) -> None:
+        super().__init__(f"The output can't be written: {reason}.", remedy="Send it to another place.")
+        self.closed = closed
 
 
 class ModelError(LightRetrieverError):

@@ -103,6 +103,13 @@ class Settings(BaseSettings):
         le=3_600,
         description="Time after which the kernel closes a connection whose client does not read its answer (Linux).",
     )
+    keep_alive_s: int = Field(
+        default=75,
+        ge=1,
+        le=86_400,
+        description="Time after which the service closes a connection on which no whole head of a request has come. "
+        "Longer than a proxy in front keeps idle connections: nginx and load balancers of AWS 60 s by default.",
+    )
     shutdown_grace_s: int = Field(
         default=10, ge=1, description="Time for requests in flight to finish after SIGTERM or SIGINT."
     )

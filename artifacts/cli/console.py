@@ -1,17 +1,90 @@
-"""How a console command ends."""
+"""How a console command prints, and how it ends."""
 
+import errno
+import io
+import os
 import sys
+from typing import TYPE_CHECKING, Final, TextIO
 
 import typer
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError, OutputError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = ["run_console"]
 
+_ERROR: Final = 2
+_CLOSED_PIPE: Final = 141  # as a shell tells of a program that SIGPIPE ended
+
 
 def run_console(app: typer.Typer) -> None:
-    """Run a command line; an expected error is one line on stderr and exit status 2."""
+    """Run a command line; an expected error is one line on stderr and exit status 2.
+
+    So is output that can't be written; a reader that closes the pipe ends the command with status 141 and without a
+    word. Characters that the output's encoding lacks are printed as escapes. What can't be written to stderr is lost.
+    """
+    sys.stdout = _checked(sys.stdout, _Output)
+    sys.stderr = _checked(sys.stderr, _Lossy)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except LightRetrieverError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        _end(error)
+    except BaseExceptionGroup as group:  # of the tasks of a server
+        found, others = group.split(OutputError)
+        if found is None or others is not None:
+            raise
+        _end(_first(found))
+
+
+def _end(error: LightRetrieverError) -> None:
+    if isinstance(error, OutputError) and error.closed:
+        sys.exit(_CLOSED_PIPE)
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(_ERROR)
+
+
+def _first(group: BaseExceptionGroup[OutputError]) -> OutputError:
+    error = group.exceptions[0]
+    return error if isinstance(error, OutputError) else _first(error)
+
+
+class _Output(io.FileIO):
+    """Standard output. OutputError if it can't be written, once: then whatever else is printed is dropped."""
+
+    _broken = False
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        if not self._broken:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self._broken = True
+                raise OutputError(error.strerror or str(error), closed=error.errno == errno.EPIPE) from error
+        return memoryview(data).nbytes
+
+
+class _Lossy(io.FileIO):
+    """Standard error. What can't be written is dropped."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _checked(stream: TextIO | None, kind: type[io.FileIO]) -> TextIO:
+    """The stream over a file of this kind, if it is one that a process begins with."""
+    if stream is None:  # closed by whoever began this process
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123  # it lives as long as the process
+    if not any(stream is one for one in (sys.__stdout__, sys.__stderr__)):
+        return stream
+    stream.flush()
+    raw = kind(stream.fileno(), "wb", closefd=False)
+    lines = stream.isatty() or kind is _Lossy
+    buffer = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors="backslashreplace", line_buffering=lines)

@@ -83,7 +83,7 @@ def serve(make: Callable[[Callable[[], None]], Starlette], what: str, *, host: s
         config = uvicorn.Config(
             make(ready),
             loop="uvloop",
-            http="h11",
+            http="httptools",
             ws="none",
             lifespan="on",
             log_config=None,

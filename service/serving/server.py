@@ -1,24 +1,27 @@
 """The web server of one process: uvicorn, until a signal ends it."""
 
+import asyncio
 import ipaddress
 import logging
 import os
-import re
+import resource
 import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Final
 
 import uvicorn
+from lightretriever.artifacts.errors import OutputError
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.search.collections import Collections
+from lightretriever.service.serving.connection import Connections, connection_class
 from lightretriever.service.settings import Settings
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = [
     "BACKLOG",
@@ -32,10 +35,9 @@ __all__ = [
 
 BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
-_KEEP_ALIVE_S: Final = 5
 _REFRESH_S: Final = 1
-_CHUNK: Final = re.compile(rb"\r\n[0-9A-Fa-f]+(?:[ \t;][^\r\n]*)?\r\n")
-_MOST_CHUNKS: Final = 1000
+_MOST_CONNECTIONS: Final = 10_000
+_LAST_CALL_S: Final = 0.1
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ def ready_line(collections: Collections) -> str:
 
 def announce(line: str) -> None:
     """Print a line on stdout; ignore a full disk or a closed pipe."""
-    with suppress(OSError):
+    with suppress(OSError, OutputError):
         print(line, flush=True)
 
 
@@ -80,49 +82,44 @@ def serve(collections: Collections, listener: socket.socket, on_ready: Callable[
         os._exit(0)
 
 
-class _Protocol(H11Protocol):
-    """Refuses a body of very many chunks, before they are parsed in the event loop one by one. Answers a client that
-    has closed its own side of the connection after its request, as HTTP allows."""
+class _Server(uvicorn.Server):
+    """Stops in two steps, so that no request that was sent before the signal is lost: first it takes what comes, and
+    closes each connection with its next answer; then it closes those that are idle."""
 
-    _ended = False
-    _chunks = 0
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
 
-    def data_received(self, data: bytes) -> None:
-        self._chunks += len(_CHUNK.findall(data))
-        if self._chunks <= _MOST_CHUNKS:
-            super().data_received(data)
-        elif self.cycle is not None and not self.cycle.response_started:
-            self.send_400_response(f"A body has at most {_MOST_CHUNKS} chunks; send fewer and larger ones.")
-        else:
-            self.transport.close()
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        super().handle_exit(sig, frame)
+        self._connections.stop()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to keep the connection open
-        if self.transport.get_extra_info("sslcontext") is not None:
-            return False  # TLS has no half-closed connections
-        self._ended = True
-        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._chunks = 0
-        if self._ended:
-            self.transport.close()
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        self._connections.stop()
+        await asyncio.sleep(_LAST_CALL_S)
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(_LAST_CALL_S)  # for the requests of those that were taken last
+        await super().shutdown(sockets)
+        self._connections.tell()
 
 
-def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int = _KEEP_ALIVE_S) -> uvicorn.Server:
-    """Make the server of an application, to run once with a listening socket. It closes connections that are idle for
-    `keep_alive_s` seconds."""
+def make_server(app: Application, listener: socket.socket) -> uvicorn.Server:
+    """Make the server of an application, to run once with a listening socket."""
     settings = app.state.settings
     _bound_writes(listener, settings)
+    connections = Connections(_most_connections())
 
     async def refresh() -> None:
         app.state.collections.metrics.refresh()
+        connections.tell()
 
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        # h11 parses one request at a time and bounds its head, so pipelining or endless heads can't exhaust memory.
-        http=_Protocol,
+        http=connection_class(connections),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -130,15 +127,21 @@ def make_server(app: Application, listener: socket.socket, *, keep_alive_s: int 
         server_header=False,
         forwarded_allow_ips=_also_mapped(settings.trusted_proxies),
         backlog=BACKLOG,
-        timeout_keep_alive=keep_alive_s,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_grace_s,
-        callback_notify=refresh,  # every second, for the other processes
+        callback_notify=refresh,  # every second, for the other processes and the log
         timeout_notify=_REFRESH_S,
         ssl_certfile=settings.tls_certificate_file,
         ssl_keyfile=settings.tls_key_file,
         ssl_keyfile_password=settings.tls_key_password,
     )
-    return uvicorn.Server(config)
+    return _Server(config, connections)
+
+
+def _most_connections() -> int:
+    """Three quarters of the files that the process may have open; the bundle, and a new one beside it, need others."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files * 3 // 4)
 
 
 def check_tls(settings: Settings) -> None:

@@ -101,6 +101,7 @@ def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, c
                 if not ready and (ready := all("ready" in worker.said for worker in workers)):
                     announce(f"{workers[0].said['ready']} in {count} processes at {address}")
         finally:
+            listener.close()  # the last worker to stop then answers what still waits to be accepted
             for worker in workers:
                 worker.terminate()
             until = monotonic() + settings.shutdown_grace_s + _PATIENCE_S

@@ -68,7 +68,7 @@ def test_the_same_answers_from_two_workers(full: bool, place: Place) -> None:
         headers = place.headers | {"content-type": "application/json"}
         with lines_to_both(children(server), url) as lines:
             both = {line.pid: line.http for line in lines}
-            # In turn, because the server closes what is idle for 5 s.
+            # In turn, because the server closes what is idle for 75 s.
             for body in bodies:
                 for pid, http in both.items():
                     http.request("POST", "/search", orjson.dumps(body), headers)

@@ -147,7 +147,7 @@ def lines_to_both(pids: Sequence[int], url: str) -> Iterator[list[Line]]:
         while len(lines) < LINES or {line.pid for line in lines} != set(pids):
             line = open_line(pids, url)
             stack.callback(line.http.close)
-            # The server closes what is idle for 5 s.
+            # The server closes what is idle for 75 s.
             lines = [one for one in lines if one.since > line.since - 2]
             if sum(one.pid == line.pid for one in lines) < LINES:
                 lines.append(line)

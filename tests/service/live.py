@@ -29,11 +29,11 @@ class Live:
 
 
 @contextmanager
-def running(app: Application, *, keep_alive_s: int = 5) -> Iterator[Live]:
+def running(app: Application) -> Iterator[Live]:
     """Serve the application as `lightretriever serve` does."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         host, port = listener.getsockname()
-        server = make_server(app, listener, keep_alive_s=keep_alive_s)
+        server = make_server(app, listener)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         live = Live(server, host, port)

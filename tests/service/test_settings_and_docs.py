@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
 UNITS = {
+    "keep_alive_s",
     "encode_timeout_s",
     "rate_limit_per_s",
     "watch_s",

@@ -1,0 +1,133 @@
+"""Where a command's output goes: encodings without its characters, full disks and closed pipes, for every command."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import sleep
+
+import httpx2
+import pytest
+
+from tests.client.scripted import FOUND, Scripted, answer
+
+ROOT = Path(__file__).resolve().parents[2]
+CHINESE = "庆祝"
+DISK = "error: The output can't be written: No space left on device. Send it to another place.\n"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    """A service whose hits no ASCII text has."""
+    hit = {**FOUND["hits"][0], "id": CHINESE, "fields": {"title": CHINESE, "text": CHINESE * 100}}  # type: ignore[index]
+    with Scripted(*[answer({**FOUND, "hits": [hit] * 500})] * 100) as server:
+        yield server.url
+
+
+def run(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a process of its own, by a line of the shell."""
+    command = ["bash", "-o", "pipefail", "-c", shell, "bash", sys.executable, "-m", "lightretriever.service.cli"]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def commands(bundle: Path, service: str) -> dict[str, list[str]]:
+    return {
+        "help": ["--help"],
+        "key": ["key", "a", "--scope", "search"],
+        "verify": ["verify", str(bundle)],
+        "verify as JSON": ["verify", str(bundle), "--json"],
+        "search": ["search", CHINESE, "--url", service],
+        "search as JSON": ["search", CHINESE, "--url", service, "--json"],
+    }
+
+
+NAMES = list(commands(Path(), ""))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_full_disk_is_one_line_and_status_2(tiny_path: Path, service: str, name: str) -> None:
+    done = run(*commands(tiny_path, service)[name], shell='"$@" >/dev/full')
+    assert done.returncode == 2
+    assert done.stderr.endswith(DISK)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_closed_pipe_ends_a_command_without_a_word(tiny_path: Path, service: str, name: str) -> None:
+    done = run(*commands(tiny_path, service)[name], shell='"$@" | sleep 0')
+    assert done.returncode == 141
+    assert "rror" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_an_output_a_command_does_what_it_does(tiny_path: Path, service: str, name: str) -> None:
+    assert run(*commands(tiny_path, service)[name], shell='"$@" >&-').returncode == 0
+    assert run(*commands(tiny_path, service)[name], shell='"$@" 2>&-').returncode == 0
+    assert run(*commands(tiny_path, service)[name], shell='"$@" 2>/dev/full').returncode == 0
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1:strict"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_characters_that_the_encoding_lacks_are_escaped(service: str, environment: dict[str, str]) -> None:
+    done = run("search", "a", "--url", service, **{"PYTHONUTF8": "0", **environment})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u5e86\u795d" in done.stdout
+    wrong = run("search", "a", "--url", f"http://{CHINESE}", **environment)
+    assert wrong.returncode == 2
+    assert "Traceback" not in wrong.stderr
+
+
+def test_the_head_of_many_hits(service: str) -> None:
+    done = run("search", CHINESE, "--url", service, shell='"$@" | head -1')
+    assert done.stdout.strip() == f"1. {CHINESE}"
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""
+
+
+def test_no_hits_and_a_full_disk_is_an_error() -> None:
+    with Scripted(answer({**FOUND, "hits": []})) as server:
+        done = run("search", "a", "--url", server.url, shell='"$@" >/dev/full')
+    assert (done.returncode, done.stderr) == (2, DISK)
+
+
+@pytest.mark.parametrize("output", ["/dev/full", "a closed pipe"])
+def test_a_service_goes_on_without_an_output(tiny_path: Path, output: str, tmp_path: Path) -> None:
+    """Nobody reads the line that says it is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shell = 'exec "$@" >/dev/full' if output == "/dev/full" else 'exec "$@" > >(exec true)'
+    command = ["bash", "-c", shell, "bash", sys.executable, "-m", "lightretriever.service.cli", "serve"]
+    errors = tmp_path / "errors"
+    with errors.open("w") as log:
+        process = subprocess.Popen([*command, str(tiny_path), "--port", str(port)], cwd=ROOT, stderr=log)
+    try:
+        while True:
+            with suppress(httpx2.TransportError):
+                if httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200:
+                    break
+            assert process.poll() is None, errors.read_text()
+            sleep(0.05)
+        body = {"query": "play music", "deadline_ms": 1000}
+        assert httpx2.post(f"http://127.0.0.1:{port}/search", json=body, timeout=60).status_code == 200
+    finally:
+        process.terminate()
+        status = process.wait()
+    assert status == 0
+    assert "Traceback" not in errors.read_text()

@@ -1,0 +1,207 @@
+"""Connections of the real server: how long they are kept, how many there may be, and how they end when it stops."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from time import sleep
+
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.service.live import Live, running
+from tests.service.process import Server
+
+BODY = b'{"query":"music","k":1,"fields":[]}'
+SEARCH = (
+    b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    + BODY
+)
+LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def opened(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), 60)
+
+
+def ask(connection: socket.socket, request: bytes = LIVE) -> bytes:
+    """Give the head of the answer. ConnectionError if there is none."""
+    connection.sendall(request)
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        if not (piece := connection.recv(65_536)):
+            raise ConnectionError("closed without an answer")
+        answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    length = int(head.partition(b"content-length: ")[2].split()[0])
+    while len(body) < length:
+        body += connection.recv(65_536)
+    return head
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed its side, or does so within a minute."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_connections_are_kept_for_longer_than_proxies_keep_theirs() -> None:
+    """nginx (`keepalive_timeout`) and AWS's load balancers have 60 s. Who closes first never meets a closed one."""
+    assert Settings().keep_alive_s > 60
+
+
+@pytest.fixture
+def hasty(tiny_bundle: Bundle) -> Iterator[Live]:
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1, keep_alive_s=1)
+    with SearchEngine.open(tiny_bundle, settings) as engine, running(create_app(engine)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("sent", [b"", LIVE, LIVE + LIVE, LIVE + LIVE[:-2], LIVE[:20]])
+def test_a_connection_without_another_request_is_closed_after_keep_alive_s(hasty: Live, sent: bytes) -> None:
+    with closing(opened(hasty.port)) as connection:
+        connection.sendall(sent)
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert received.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
+
+
+def test_a_head_that_dribbles_does_not_hold_a_connection(hasty: Live) -> None:
+    def dribble(connection: socket.socket) -> None:
+        connection.sendall(LIVE[:-2])
+        while True:
+            connection.sendall(b"x: y\r\n")
+            sleep(0.1)
+
+    with closing(opened(hasty.port)) as connection, pytest.raises(ConnectionError):
+        dribble(connection)
+
+
+def test_a_connection_that_was_idle_for_seconds_is_still_there(tiny_bundle: Bundle) -> None:
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+    with (
+        SearchEngine.open(tiny_bundle, settings) as engine,
+        running(create_app(engine)) as server,
+        closing(opened(server.port)) as connection,
+    ):
+        ask(connection)
+        sleep(6)
+        assert ask(connection, SEARCH).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.fixture
+def narrow(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """A server of eight connections."""
+    monkeypatch.setattr("lightretriever.service.serving.server._MOST_CONNECTIONS", 8)
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+    with SearchEngine.open(tiny_bundle, settings) as engine, running(create_app(engine)) as server:
+        yield server
+
+
+def test_silent_connections_make_room_for_new_ones_and_not_those_that_are_used(narrow: Live) -> None:
+    with closing(opened(narrow.port)) as kept:
+        ask(kept)
+        silent = [opened(narrow.port) for _ in range(50)]
+        assert all(is_closed(connection) for connection in silent[:43])
+        assert ask(kept).startswith(b"HTTP/1.1 200 ")
+        assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in silent[43:])
+    for connection in silent:
+        connection.close()
+
+
+def test_the_connection_that_is_idle_for_longest_makes_room(narrow: Live) -> None:
+    idle = [opened(narrow.port) for _ in range(8)]
+    for connection in idle:
+        ask(connection)
+    ask(idle[0])  # now the second one is
+    with closing(opened(narrow.port)) as another:
+        assert ask(another, SEARCH).startswith(b"HTTP/1.1 200 ")
+        assert is_closed(idle[1])
+        assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in (idle[0], *idle[2:]))
+    for connection in idle:
+        connection.close()
+
+
+@dataclass
+class Client:
+    """Sends one request after the other until it is told to stop, and counts."""
+
+    port: int
+    stopping: Event
+    answers: int = 0
+    told: int = 0
+    """Answers with `Connection: close`."""
+    lost: int = 0
+    """Requests without an answer."""
+    refused: bool = False
+
+    def keep(self) -> None:
+        """All on one connection, until an answer closes it."""
+        with closing(opened(self.port)) as connection:
+            while not self.told:
+                if not self._ask(connection):
+                    return
+
+    def renew(self) -> None:
+        """Each on a new connection, until one is refused."""
+        while not self.refused:
+            before = self.stopping.is_set()
+            try:
+                connection = opened(self.port)
+            except ConnectionError:
+                self.refused = True
+                return
+            with closing(connection):
+                if not self._ask(connection) and before:
+                    self.lost -= 1  # it was opened when the server had begun to stop
+                    return
+
+    def _ask(self, connection: socket.socket) -> bool:
+        try:
+            head = ask(connection, SEARCH)
+        except ConnectionError:
+            self.lost += 1
+            return False
+        self.answers += 1
+        self.told += b"\r\nconnection: close" in head
+        return True
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("way", [Client.keep, Client.renew])
+def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int, way: Callable[[Client], None]) -> None:
+    with Server(tiny_path, workers=workers, environment={"LIGHTRETRIEVER_LOG_LEVEL": "warning"}) as server:
+        stopping, port = Event(), int(server.ready_line.rpartition(":")[2])
+        clients = [Client(port, stopping) for _ in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+            ends = [pool.submit(way, client) for client in clients]
+            while not all(client.answers for client in clients):
+                sleep(0.01)
+            stopping.set()
+            server.process.send_signal(signal.SIGTERM)
+            for end in ends:
+                end.result()
+        code, _, errors = server.wait()
+    assert (code, errors) == (0, "")
+    assert [client.lost for client in clients] == [0] * 16
+    if way is Client.keep:
+        assert [client.told for client in clients] == [1] * 16
+
+
+def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
+    with Server(tiny_path, environment={"LIGHTRETRIEVER_SHUTDOWN_GRACE_S": "3600"}) as server:
+        port = int(server.ready_line.rpartition(":")[2])
+        with closing(opened(port)) as silent, closing(opened(port)) as idle:
+            ask(idle)
+            server.process.terminate()
+            assert server.wait()[0] == 0
+            assert is_closed(silent)
+            assert is_closed(idle)
