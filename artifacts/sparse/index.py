@@ -144,8 +144,16 @@ class ImpactIndex(LuceneIndex):
 
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
-        packed = from_java(java_call(self._java.documents, self.handle, self.packed_ordinals(ordinals)))
-        return unpack_texts(packed, len(ordinals))
+        rest = np.argsort(ordinals, kind="stable")  # Lucene reads in ascending order
+        found = [b""] * len(ordinals)
+        while len(rest):
+            packed = self.packed_ordinals(np.asarray(ordinals)[rest])
+            parts = unpack_texts(from_java(java_call(self._java.documents, self.handle, packed)), 1 + len(rest))
+            read = int.from_bytes(parts[0], "little")
+            for place, text in zip(rest[:read].tolist(), parts[1:], strict=False):
+                found[place] = text
+            rest = rest[read:]
+        return found
 
 
 def _packed(terms: npt.NDArray[np.integer[Any]], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray]:

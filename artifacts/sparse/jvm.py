@@ -22,13 +22,27 @@ from typing import Any, Final, TypeAlias
 
 from lightretriever.artifacts.errors import JavaError
 
-__all__ = ["DEFAULT_HEAP_MB", "JavaObject", "anserini_jar", "detach_thread", "java_call", "java_class", "start_jvm"]
+__all__ = [
+    "DEFAULT_HEAP_MB",
+    "SEARCH_HEAP_MB",
+    "JavaObject",
+    "anserini_jar",
+    "detach_thread",
+    "java_call",
+    "java_class",
+    "start_jvm",
+    "start_jvm_to_search",
+]
 
 JavaObject: TypeAlias = Any
 """A Java class, object or method as pyjnius wraps it; it has no static types."""
 
 DEFAULT_HEAP_MB: Final = 1024
-"""Upper limit of the Java heap, in MiB. Searching needs little; writing an index uses about half of it."""
+"""Upper limit of the Java heap, in MiB, of a process that may write an index, which uses about half of it."""
+
+SEARCH_HEAP_MB: Final = 256
+"""The same of a process that only searches. What large answers leave fills the heap up to its limit before Java looks
+for garbage, and Java keeps it; a quarter of this is enough for the largest answers."""
 
 CLASSES: Final = Path(__file__).parent / "classes"
 LEAST_JAVA: Final = 21
@@ -82,6 +96,13 @@ def start_jvm(heap_mb: int | None = None) -> None:
                 f"The JVM runs with a heap of {_started.heap_mb} MiB; {heap_mb} MiB were asked for.",
                 remedy="A process has one JVM: ask for the heap with the first call of start_jvm().",
             )
+
+
+def start_jvm_to_search() -> None:
+    """Start the JVM with a heap of `SEARCH_HEAP_MB`, unless it runs already, with whatever heap. Errors as in
+    `start_jvm`."""
+    with _lock:
+        start_jvm(SEARCH_HEAP_MB if _started is None else None)
 
 
 def detach_thread() -> None:

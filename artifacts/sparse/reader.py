@@ -16,6 +16,8 @@ __all__ = ["RESTORE", "LuceneIndex"]
 RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 """The remedy for a damaged index."""
 
+_IDS_AT_ONCE: Final = 65_536
+
 
 class LuceneIndex:
     """A Lucene index of one segment, open for reading. Any number of threads may use it at once.
@@ -53,8 +55,12 @@ class LuceneIndex:
 
     def ids(self) -> list[str]:
         """The ids of all documents, in ordinal order."""
-        packed = from_java(java_call(self._java.ids, self.handle))
-        return [text.decode() for text in unpack_texts(packed, self.count)]
+        found: list[str] = []
+        for first in range(0, self.count, _IDS_AT_ONCE):  # all at once would fill Java's heap
+            count = min(_IDS_AT_ONCE, self.count - first)
+            packed = from_java(java_call(self._java.ids, self.handle, first, count))
+            found += [text.decode() for text in unpack_texts(packed, count)]
+        return found
 
     def ordinal(self, document_id: str) -> int | None:
         """The ordinal of the document with this id, None if there is no such document."""

@@ -11,6 +11,8 @@ OBJECTIVES: Final[Goals] = {
     "soak_rate": ("rate of these requests", "70 % of capacity"),
     "soak_failures": ("wrong or missing answers to them", "0"),
     "soak_p99_ms": ("their latency, from when a request was due, including swaps", "p99 ≤ 500"),
+    "large_answers": ("answers of up to 1,000 hits, four at a time", ""),
+    "large_answers_mb": ("memory growth by them, Java's heap included", "≤ 352"),
     "soak_growth_mb": ("memory growth after the first tenth of the time, including swaps, without Java's heap", "≤ 16"),
     "overload_failures": (
         "five times the capacity for a minute: requests with neither a correct answer nor 503 and Retry-After",

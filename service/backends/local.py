@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.backends.base import Backends, Leg
 from lightretriever.service.backends.compiled import CompiledSparse
@@ -24,8 +24,9 @@ def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
     if not hashed:
         with ThreadPoolExecutor(1) as thread:
             hashes = thread.submit(bundle.check_hashes)
-            start_jvm()
+            start_jvm_to_search()
             hashes.result()
+    start_jvm_to_search()
     index = bundle.sparse()
     try:
         words = LuceneWords(WordSearch(index), Spelling(index)) if bundle.manifest.sparse.words else None

@@ -11,7 +11,7 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.service.backends.base import Backends
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
 from lightretriever.service.backends.opensearch_legs import ClusterLeg, ClusterLegs
@@ -49,7 +49,7 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
         meta = read_meta(cluster, index)
         _check(meta, bundle, alias, index)
         if meta.words:
-            start_jvm()  # splits queries into words
+            start_jvm_to_search()  # splits queries into words
     except BaseException:
         cluster.close()
         raise

@@ -7,6 +7,7 @@ from typing import Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
+from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
@@ -27,6 +28,7 @@ _SETTINGS: Final = Settings(
 @contextmanager
 def open_searcher(bundle: Bundle) -> Iterator["EngineSearcher"]:
     """Open a bundle for evaluation. Raises BundleError and JavaError."""
+    start_jvm()  # with the heap to write an index for comparison
     with SearchEngine.open(bundle, _SETTINGS) as engine:
         yield EngineSearcher(engine)
 

@@ -8,7 +8,7 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB
+from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import mix
@@ -23,7 +23,7 @@ LATE_S = 1.0
 GROWTH_MB = 16
 MAX_WAITING = 2000  # about what is answered within the deadline
 # What Java takes of its heap only later would hide what else grows. So all of it is there from the beginning.
-WHOLE_HEAP = {"JAVA_TOOL_OPTIONS": f"-Xms{DEFAULT_HEAP_MB}m -XX:+AlwaysPreTouch"}
+WHOLE_HEAP = {"JAVA_TOOL_OPTIONS": f"-Xms{SEARCH_HEAP_MB}m -XX:+AlwaysPreTouch"}
 SLACK = 6  # Java opens a file now and then, and a lane starts a thread when it needs one
 
 

@@ -275,3 +275,27 @@ def test_reading_needs_no_write_permission(written: Path, tmp_path: Path) -> Non
     with ImpactIndex.open(tmp_path / "read-only") as index:
         index.check()
     assert sorted(path.name for path in (tmp_path / "read-only").iterdir()) == before
+
+
+def test_documents_come_in_any_order_however_large_they_are(tmp_path: Path) -> None:
+    """Java gives some MiB at a time, in ascending order."""
+    texts = [b'{"text":"%s"}' % (bytes([ord("a") + number]) * (number % 3 * 5_000_000)) for number in range(9)]
+    path = tmp_path / "index"
+    with ImpactIndexWriter(path) as writer:
+        ids = [f"d{number}" for number in range(len(texts))]
+        writer.add(ids, texts, np.arange(len(texts) + 1), np.zeros(len(texts), int), np.ones(len(texts), int))
+    with ImpactIndex.open(path) as index:
+        for wanted in ([], [8], [8, 0, 5], [2, 2, 1, 2, 0, 0], list(range(9))[::-1]):
+            assert index.documents(np.array(wanted, np.int64)) == [texts[number] for number in wanted]
+        for bad in ([9], [0, -1]):
+            with pytest.raises(ValueError, match="ordinal"):
+                index.documents(np.array(bad))
+
+
+def test_the_ids_of_many_documents_are_whole_and_in_order(tmp_path: Path) -> None:
+    count = 2 * 65_536 + 3
+    with ImpactIndexWriter(tmp_path / "index") as writer:
+        ids = [f"ï{number}" for number in range(count)]
+        writer.add(ids, [b"{}"] * count, np.arange(count + 1), np.zeros(count, int), np.ones(count, int))
+    with ImpactIndex.open(tmp_path / "index") as index:
+        assert index.ids() == ids

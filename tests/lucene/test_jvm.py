@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, detach_thread, java_call, java_class, start_jvm
+from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, detach_thread, java_call, java_class
 
 from tests.lucene.support import query
 
@@ -36,13 +37,50 @@ def java_threads() -> int:
     return int(java_call(java_class("java.lang.Thread").activeCount))
 
 
-def test_starting_again_is_harmless() -> None:
-    start_jvm()
-    start_jvm(DEFAULT_HEAP_MB)
-    with pytest.raises(JavaError, match="runs with a heap of 1024 MiB; 2048 MiB were asked for"):
-        start_jvm(2048)
-    with pytest.raises(JavaError, match="heap_mb is 8"):
-        start_jvm(8)
+HEAP = """
+from lightretriever.artifacts.errors import JavaError
+from lightretriever.artifacts.sparse.jvm import *
+
+def limit() -> list[str]:
+    runtime = java_class("java.lang.management.ManagementFactory").getRuntimeMXBean()
+    return [str(option) for option in runtime.getInputArguments().toArray() if str(option).startswith("-Xmx")]
+"""
+
+
+@pytest.mark.parametrize(("begin", "heap"), [("start_jvm", DEFAULT_HEAP_MB), ("start_jvm_to_search", SEARCH_HEAP_MB)])
+def test_the_heap_has_the_limit_of_what_the_process_does(begin: str, heap: int) -> None:
+    """Starting again is harmless, but another limit is an error."""
+    script = f"""{HEAP}
+{begin}()
+print(limit())
+start_jvm()
+start_jvm_to_search()
+start_jvm({heap})
+for other in (2048, 8):
+    try:
+        start_jvm(other)
+    except JavaError as error:
+        print(error.message)
+"""
+    done = python(script)
+    expected = f"['-Xmx{heap}m']\nThe JVM runs with a heap of {heap} MiB; 2048 MiB were asked for.\nheap_mb is 8, which"
+    assert done.stdout.startswith(expected), done
+
+
+@pytest.mark.parametrize(("way", "heap"), [("search", SEARCH_HEAP_MB), ("evaluate", DEFAULT_HEAP_MB)])
+def test_a_process_that_searches_has_the_smaller_one(tiny_bundle: Bundle, way: str, heap: int) -> None:
+    script = f"""{HEAP}
+import sys
+from pathlib import Path
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.evaluation import open_searcher
+bundle = Bundle.open(Path(sys.argv[1]))
+with SearchEngine.open(bundle) if {way!r} == "search" else open_searcher(bundle):
+    print(limit())
+"""
+    done = python(script, str(tiny_bundle.path))
+    assert done.stdout == f"['-Xmx{heap}m']\n", done
 
 
 def test_an_unknown_class_is_an_error() -> None:

@@ -34,6 +34,9 @@ import org.apache.lucene.util.BytesRef;
  * IndexBuilder.
  */
 public final class OpenIndex {
+  /** Bytes of documents that an answer has before it ends with the next one. */
+  private static final long READ_AT_ONCE = 8 << 20;
+
   private static final Logger LUCENE = Logger.getLogger("org.apache.lucene");
 
   static {
@@ -84,34 +87,49 @@ public final class OpenIndex {
     return index.reader.maxDoc();
   }
 
-  /** The texts of the given documents as they were added, packed by Packed.parts. */
+  /**
+   * The JSON of documents, whose numbers ascend: how many of them it is, int32, then the texts, packed by Packed.parts. The
+   * first is there, and the others up to some MiB; those behind are empty, to be asked for again.
+   */
   public static byte[] documents(OpenIndex index, byte[] ordinals) throws IOException {
     return index.reading(
         () -> {
           IntBuffer wanted = Packed.ints(ordinals);
-          List<byte[]> texts = new ArrayList<>(wanted.limit());
-          for (int i = 0; i < wanted.limit(); i++) {
-            texts.add(text(index.leaf(), wanted.get(i)));
+          List<byte[]> parts = new ArrayList<>(wanted.limit() + 1);
+          byte[] count = new byte[Integer.BYTES];
+          parts.add(count);
+          // A reader of values has a buffer for the largest document, so one reads all that are asked for.
+          BinaryDocValues values = wanted.limit() == 0 ? null : DocValues.getBinary(index.leaf(), IndexBuilder.RAW);
+          long size = 0;
+          int read = 0;
+          for (; read < wanted.limit() && size < READ_AT_ONCE; read++) {
+            byte[] text = text(values, wanted.get(read));
+            size += text.length;
+            parts.add(text);
           }
-          return Packed.parts(texts);
+          Packed.little(count).putInt(read);
+          while (parts.size() <= wanted.limit()) {
+            parts.add(new byte[0]);
+          }
+          return Packed.parts(parts);
         });
   }
 
-  /** The ids of all documents in order, packed by Packed.parts. */
-  public static byte[] ids(OpenIndex index) throws IOException {
+  /** The ids of so many documents from the first on, in order, packed by Packed.parts. */
+  public static byte[] ids(OpenIndex index, int first, int count) throws IOException {
     return index.reading(
         () -> {
-          List<byte[]> ids = new ArrayList<>(index.reader.maxDoc());
+          List<byte[]> ids = new ArrayList<>(count);
           LeafReader leaf = index.leaf();
           if (leaf != null) {
             BinaryDocValues values = DocValues.getBinary(leaf, IndexBuilder.ID);
-            while (values.nextDoc() != BinaryDocValues.NO_MORE_DOCS) {
+            for (int document = first; document < first + count && values.advanceExact(document); document++) {
               BytesRef id = BytesRef.deepCopyOf(values.binaryValue());
               ids.add(id.bytes);
             }
           }
-          if (ids.size() != index.reader.maxDoc()) {
-            throw new IllegalStateException(ids.size() + " of " + index.reader.maxDoc() + " documents have an id");
+          if (ids.size() != count) {
+            throw new IllegalStateException("document " + (first + ids.size()) + " has no id");
           }
           return Packed.parts(ids);
         });
@@ -153,9 +171,7 @@ public final class OpenIndex {
     index.directory.close();
   }
 
-  /** Values must be asked for in ascending order, hence anew for each document. */
-  private static byte[] text(LeafReader leaf, int document) throws IOException {
-    BinaryDocValues values = DocValues.getBinary(leaf, IndexBuilder.RAW);
+  private static byte[] text(BinaryDocValues values, int document) throws IOException {
     if (!values.advanceExact(document)) {
       throw new IllegalStateException("document " + document + " has no value " + IndexBuilder.RAW);
     }
