@@ -4,13 +4,10 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Any, Final, TextIO
 
 import typer
 from lightretriever.artifacts.errors import LightRetrieverError, OutputError
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 __all__ = ["run_console"]
 
@@ -57,7 +54,7 @@ class _Output(io.FileIO):
 
     _broken = False
 
-    def write(self, data: "ReadableBuffer", /) -> int:
+    def write(self, data: Any, /) -> int:
         if not self._broken:
             try:
                 return super().write(data)
@@ -70,7 +67,7 @@ class _Output(io.FileIO):
 class _Lossy(io.FileIO):
     """Standard error. What can't be written is dropped."""
 
-    def write(self, data: "ReadableBuffer", /) -> int:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError:

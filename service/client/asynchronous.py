@@ -182,7 +182,7 @@ class AsyncSearchClient:
             async with asyncio.timeout(left_s):
                 response = await self._http.request(call.method, call.path, content=call.body, headers=call.headers)
         except TimeoutError as error:
-            raise UnreachableError.late(self._connection.address, self._connection.timeout_s) from error
+            raise self._connection.late() from error
         except httpx2.HTTPError as error:
             raise self._connection.failed(error) from error
         return call.answer(response.status_code, response.headers, response.content)

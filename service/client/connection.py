@@ -7,6 +7,7 @@ from typing import Final, TypedDict
 
 import httpx2
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
+from lightretriever.service.client.proxies import EnvironmentProxy
 from lightretriever.service.client.retries import Attempts, Retries
 
 __all__ = ["Connection", "HttpOptions"]
@@ -20,6 +21,8 @@ class HttpOptions(TypedDict):
     base_url: str
     headers: dict[str, str]
     verify: SSLContext
+    proxy: httpx2.Proxy | None
+    trust_env: bool
 
 
 class Connection:
@@ -27,6 +30,7 @@ class Connection:
 
     def __init__(self, base_url: str, *, api_key: str | None, timeout_s: float, retries: Retries | None) -> None:
         self.address = _address(base_url)
+        self._proxy = EnvironmentProxy.of(self.address)
         self.headers = {"accept": "application/json", "user-agent": "lightretriever-client"}
         if api_key is not None:
             if not _KEY.fullmatch(api_key):
@@ -39,19 +43,37 @@ class Connection:
 
     def http_options(self) -> HttpOptions:
         """Give the arguments of httpx2's clients."""
-        return {"base_url": self.address, "headers": self.headers, "verify": _tls()}
+        proxy = None if self._proxy is None else self._proxy.proxy
+        # What it would take from the environment is the proxy; of one that it can't use it makes a ValueError.
+        return {
+            "base_url": self.address,
+            "headers": self.headers,
+            "verify": _tls(),
+            "proxy": proxy,
+            "trust_env": False,
+        }
 
     def attempts(self, *, once: bool) -> Attempts:
         """Begin a call."""
         return Attempts(Retries(attempts=1) if once else self.retries, self.timeout_s)
 
+    def late(self) -> UnreachableError:
+        """The whole call timed out."""
+        return UnreachableError.late(self._way(), self.timeout_s)
+
     def failed(self, error: httpx2.HTTPError) -> ClientError:
         """Convert an error of httpx2."""
         if isinstance(error, httpx2.TimeoutException):
-            return UnreachableError.late(self.address, self.timeout_s)
+            return self.late()
         if isinstance(error, httpx2.DecodingError):
             return AnswerError(status=200, kind="unexpected_answer", detail=f"The answer can't be decoded: {error}.")
-        return UnreachableError.broken(self.address, error)
+        return UnreachableError.broken(self._way(), error, by_proxy=self._proxy is not None)
+
+    def _way(self) -> str:
+        """The address, and the proxy on the way to it."""
+        if self._proxy is None:
+            return self.address
+        return f"{self.address} by the proxy {self._proxy} ({self._proxy.variable})"
 
 
 @cache

@@ -48,10 +48,11 @@ class UnreachableError(ClientError):
         return cls(message, remedy="Allow more time with timeout_s.", passing=False)
 
     @classmethod
-    def broken(cls, address: str, error: Exception) -> Self:
-        """No server listens, or the connection broke."""
+    def broken(cls, address: str, error: Exception, *, by_proxy: bool = False) -> Self:
+        """No server listens, or the connection broke, perhaps that to a proxy."""
         reason = str(error).rstrip(".") or type(error).__name__
-        return cls(f"{address} can't be reached: {reason}.", remedy="Does the service run there?")
+        remedy = "Do the proxy and the service run? NO_PROXY names hosts without a proxy." if by_proxy else ""
+        return cls(f"{address} can't be reached: {reason}.", remedy=remedy or "Does the service run there?")
 
 
 class AnswerError(ClientError):

@@ -189,7 +189,7 @@ class SearchClient:
                 for piece in response.iter_bytes():
                     body += piece
                     if monotonic() > until:
-                        raise UnreachableError.late(self._connection.address, self._connection.timeout_s)
+                        raise self._connection.late()
         except httpx2.HTTPError as error:
             raise self._connection.failed(error) from error
         return call.answer(response.status_code, response.headers, bytes(body))

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import socket
-from multiprocessing import Pipe, RawValue
+from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.context import SpawnProcess
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -15,6 +16,7 @@ from time import monotonic, sleep
 from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.errors import SettingsError
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
 from lightretriever.service.search.collections import Collections, Folders
@@ -26,6 +28,7 @@ __all__ = ["run_workers"]
 
 _log = logging.getLogger(__name__)
 _BEAT_S: Final = 0.5
+_LOADING_S: Final = 120.0  # until the first beat, when Python has loaded the service
 _PATIENCE_S: Final = 15.0  # a worker that is silent, or takes to end after the grace period, for so long is killed
 
 
@@ -36,14 +39,18 @@ class _Worker(SpawnProcess):
         self._bundles, self._settings, self._listener = bundles, settings, listener
         self._supervisor = os.getpid()
         self._messages, self._tell = Pipe(duplex=False)
-        self._heard = RawValue("d", monotonic())
+        self._beats, self._pulse = Pipe(duplex=False)  # shared memory would need a folder to write to
+        self._heard = monotonic() + _LOADING_S - _PATIENCE_S
         self.start()
 
     def well(self) -> bool:
         """Read its messages, and kill it if it was silent for too long. False if it ended."""
         while self._messages.poll():
             self.said.update([self._messages.recv()])
-        if monotonic() - self._heard.value > _PATIENCE_S:
+        while self._beats.poll():
+            self._beats.recv_bytes()
+            self._heard = monotonic()
+        if monotonic() - self._heard > _PATIENCE_S:
             self.kill()
         return self.is_alive()
 
@@ -63,7 +70,8 @@ class _Worker(SpawnProcess):
 
     def _beat(self) -> None:
         while os.getppid() == self._supervisor:
-            self._heard.value = monotonic()
+            with suppress(OSError):  # the supervisor has ended, and has its end of the pipe no more
+                self._pulse.send_bytes(b"beat")
             sleep(_BEAT_S)
         os.kill(os.getpid(), signal.SIGTERM)  # nothing else would stop this process
 
@@ -71,14 +79,14 @@ class _Worker(SpawnProcess):
 def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, count: int, address: str) -> None:
     """Serve in `count` processes until SIGTERM or SIGINT.
 
-    LightRetrieverError if a worker ends before all were ready, or fails while no other is ready. Prints the served
-    bundle and `address` on stdout when all are ready.
+    SettingsError if there is no folder for their metrics. LightRetrieverError if a worker ends before all were ready,
+    or fails while no other is ready. Prints the served bundle and `address` on stdout when all are ready.
     """
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopped.append(number))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # in the workers, too, until they can handle it
-    with TemporaryDirectory(prefix="lightretriever-") as metrics:
+    with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
         workers = [_Worker(bundles, settings, listener) for _ in range(count)]
         ready = False
@@ -108,3 +116,13 @@ def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, c
             for worker in workers:
                 worker.join(max(0.0, until - monotonic()))
                 worker.kill()
+
+
+def _shared_folder() -> "TemporaryDirectory[str]":
+    try:
+        return TemporaryDirectory(prefix="lightretriever-")
+    except OSError as error:
+        raise SettingsError(
+            f"--workers needs a folder that it can write to, for the metrics that they share: {error.strerror}.",
+            remedy="Name one in TMPDIR, in a container by --tmpfs /tmp, or serve with one process.",
+        ) from error

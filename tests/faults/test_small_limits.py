@@ -29,10 +29,11 @@ def serve(
     ("limits", "environment", "says"),
     [
         ("ulimit -n 32;", {}, ("may have 32 files and connections open", "Allow 256 or more: ulimit -n 1024.")),
+        ("ulimit -v 1500000;", {}, ("may have 1,536,000,000 bytes of address space", "ulimit -v unlimited")),
         ("", {"_JAVA_OPTIONS": "-Xmx8m"}, ("_JAVA_OPTIONS='-Xmx8m'", "Unset _JAVA_OPTIONS")),
         ("", {"_JAVA_OPTIONS": "-Da=b -XX:MaxRAM=8m"}, ("_JAVA_OPTIONS='-Da=b", "Unset _JAVA_OPTIONS")),
     ],
-    ids=["files", "heap", "ram"],
+    ids=["files", "space", "heap", "ram"],
 )
 def test_the_end_says_why(
     tiny_bundle: Bundle, limits: str, environment: dict[str, str], says: tuple[str, str], workers: int
@@ -44,3 +45,12 @@ def test_the_end_says_why(
     assert lines[0].startswith("error: ")
     for words in says:
         assert words in lines[0]
+
+
+def test_workers_without_a_folder_for_their_metrics_are_one_line(tiny_bundle: Bundle) -> None:
+    """No file may have a byte, so no folder for temporary files can be used."""
+    done = serve(tiny_bundle, "ulimit -f 0;", {}, 2)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --workers needs a folder that it can write to")
+    assert "TMPDIR" in done.stderr
+    assert done.stderr.count("\n") == 1
