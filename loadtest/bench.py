@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--biencoder", help="a folder of sentence-transformers")
     parser.add_argument("--biencoder-bundle", type=Path, help="the bundle that it read the documents of")
     parser.add_argument("--static-bundle", type=Path, help="a bundle of static embeddings with BM25 impacts")
-    parser.add_argument("--accelerated-bundle", type=Path, help="a bundle of the same documents with index.accelerate")
+    parser.add_argument("--accelerated-bundle", type=Path, help="the same documents by tokens, with index.accelerate")
     parser.add_argument("--systems", default=",".join(NAMES), help="which systems, separated by commas (all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of every run (10)")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")

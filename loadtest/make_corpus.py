@@ -5,7 +5,7 @@
 RECIPE is the recipe of an existing bundle. The program fits a model to its encoded documents, in the work directory.
 Tokenizer, token tables and IDF of the new bundle are those of the real one. A thousand of `--queries`, spread over
 them, lay out the dense index, as a recipe's queries would. `--accelerated FOLDER` writes the same bundle with posting
-lists of the compiled backend, too; both share their other files by hard links.
+lists of the compiled backend, too, where its terms are tokens; both share their other files by hard links.
 
 The model consists of neighbourhoods: every fitted document with its nearest ones, k in total. A synthetic document is
 drawn near a fitted one, from one of the neighbourhoods that contain it. Within a neighbourhood, a document's share p_j
@@ -31,15 +31,15 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.manifest import CorpusInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, SparseInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.pipeline.build import expansion_source
+from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
@@ -60,7 +60,8 @@ class Sample:
     """A whole encoded corpus in memory: n documents.
 
     `documents`: their JSON. `dense` (n, D) float32 of length 1. `indptr` (n+1,) int64, `terms` (nnz,) int32 and
-    `impacts` (nnz,) uint16: the sparse vectors in CSR form.
+    `impacts` (nnz,) uint16: the sparse vectors in CSR form. `names`: the terms by number; None where these are token
+    ids.
     """
 
     documents: list[bytes]
@@ -68,6 +69,7 @@ class Sample:
     indptr: Ordinals
     terms: npt.NDArray[np.int32]
     impacts: npt.NDArray[np.uint16]
+    names: Sequence[str] | None = None
 
     @classmethod
     def of(cls, batches: Sequence[EncodedBatch], dimension: int, top_k: int | None = None) -> Self:
@@ -80,6 +82,7 @@ class Sample:
             indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             terms=np.concatenate([batch.terms for batch in kept]).astype(np.int32),
             impacts=np.concatenate([batch.impacts for batch in kept]).astype(np.uint16),
+            names=kept[-1].names,  # those of the batches before are the first of them
         )
 
     def postings(self, documents: Ordinals) -> tuple[Ordinals, Ordinals]:
@@ -127,7 +130,8 @@ class SyntheticCorpus:
             orjson.dumps({**orjson.loads(self._sample.documents[middle]), "_id": name})
             for middle, name in zip(middles, ids, strict=True)
         ]
-        return EncodedBatch(ids, texts, dense, indptr, self._sample.terms[places], self._sample.impacts[places])
+        sample = self._sample
+        return EncodedBatch(ids, texts, dense, indptr, sample.terms[places], sample.impacts[places], names=sample.names)
 
     def _vectors(self, generator: np.random.Generator, middles: Ordinals) -> Floats:
         """Draw dense vectors (m, D) float32 of length 1, near the central documents (m,).
@@ -170,8 +174,8 @@ def read_sample(recipe: Recipe, dimension: int | None = None) -> Sample:
     if dimension is not None and not 1 <= dimension <= manifest.dimension:
         most = manifest.dimension
         raise RecipeError(f"--dimension is {dimension}, the bundle has {most}.", remedy=f"Give 1 to {most}.")
-    expand = expansion_source(recipe, ShardStore(recipe.work / "encode"))
-    batches = list(encoded_batches(recipe.work, recipe.corpus.open(), expand))
+    leg = sparse_leg(recipe, ShardStore(recipe.work / "encode"))
+    batches = list(encoded_batches(recipe.work, recipe.corpus.open(), leg))
     return Sample.of(batches, dimension or manifest.dimension, manifest.sparse.top_k)
 
 
@@ -201,20 +205,27 @@ def make_bundle(
         default_task=manifest.default_task,
         documents=corpus.draw(documents),
         dimension=corpus.dimension,
-        top_k=manifest.sparse.top_k,
+        sparse=_settings(source, manifest.sparse, accelerate=accelerate),
         factory=factory,
-        quantization=manifest.sparse.quantization,
-        impacts=manifest.sparse.impacts,
-        expansion=manifest.sparse.expansion,
-        idf=source.idf(),
-        sparse_model=manifest.sparse.model,
-        sparse_tokenizer_file=None
-        if manifest.sparse.tokenizer is None
-        else source.path / manifest.sparse.tokenizer.file,
         weights=manifest.fusion,
-        words=manifest.sparse.words,
-        accelerate=accelerate,
         queries=queries,
+    )
+
+
+def _settings(source: Bundle, info: SparseInfo, *, accelerate: bool) -> SparseSettings:
+    return SparseSettings(
+        vocabulary=info.vocabulary,
+        impacts=info.impacts,
+        language=info.language,
+        quantization=info.quantization,
+        top_k=info.top_k,
+        **{name: value for name in ("k1", "b") if (value := getattr(info, name)) is not None},
+        token_factor=info.token_factor,
+        expansion=info.expansion,
+        idf=source.idf(),
+        model=info.model,
+        tokenizer_file=None if info.tokenizer is None else source.path / info.tokenizer.file,
+        accelerate=accelerate,
     )
 
 

@@ -34,11 +34,11 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.results.record import four_digits, record, typed
-from lightretriever.loadtest.servers.model import Encode, query_encoder
+from lightretriever.loadtest.servers.bundle_documents import query_encoder
+from lightretriever.loadtest.servers.model import Encode, model_encoder
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import align, fuse_linear
 
 __all__ = ["PAPER", "encode_light", "main", "rows_of"]
@@ -56,12 +56,6 @@ _HERE: Final[dict[str, Any]] = {}  # state of an encoding process
 Times = dict[str, float]
 
 
-def light_encoder(bundle: Bundle) -> QueryEncoder:
-    """Open the service's query encoder for the bundle's default task."""
-    task, own = bundle.manifest.default_task, bundle.sparse_tokenizer()
-    return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf(), sparse_tokenizer=own)
-
-
 def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:
     """Encode texts with the service's encoder in `processes` new processes, and give the seconds: `tokenize_s` and
     `encode_s` summed over them, and the wall-clock time `both_s` from the first start to the last end."""
@@ -77,7 +71,7 @@ def encode_light(path: Path, texts: Sequence[str], processes: int) -> Times:
 def _open(path: Path, barrier: Barrier) -> None:
     """Open the encoder in a new process."""
     bundle = Bundle.open(path)
-    _HERE.update(encoder=light_encoder(bundle), task=bundle.manifest.default_task, barrier=barrier)
+    _HERE.update(encoder=query_encoder(bundle), task=bundle.manifest.default_task, barrier=barrier)
 
 
 def _encode(texts: Sequence[str]) -> Times:
@@ -116,7 +110,7 @@ def measure_light(bundle: Bundle, texts: Sequence[str], processes: int, searches
     turns = [encode_light(bundle.path, texts, processes) for _ in range(_TURNS)]
     times = sorted(turns, key=lambda turn: turn["both_s"])[_TURNS // 2]
     few = texts[:searches]
-    queries = list(light_encoder(bundle).encode_batch(few, bundle.manifest.default_task, StageClock()))
+    queries = list(query_encoder(bundle).encode_batch(few, bundle.manifest.default_task, StageClock()))
     return {**times, "search_s": search_s(bundle, queries) * len(texts) / len(few)}
 
 
@@ -198,7 +192,7 @@ def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     from lightretriever.artifacts.pipeline.model import choose_device  # needs torch, as the model does
 
     model = QueryModel(given.model, given.adapter, given.bos_token)
-    encode = query_encoder(model, bundle, light_encoder(bundle), device=given.device)
+    encode = model_encoder(model, bundle, query_encoder(bundle), device=given.device)
     device = str(choose_device(given.device))
     sample = texts[: given.llm_queries or (_LLM_ON_CPU if device == "cpu" else given.count)]
     facts |= {"model": Path(given.model).name, "device": device}

@@ -30,6 +30,7 @@ from lightretriever.loadtest.comparison.service_costs import processes, serve_co
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.results.record import four_digits, latency, origin, record, typed, write_json
 from lightretriever.loadtest.results.scaling_tables import write_tables
+from lightretriever.loadtest.servers.bundle_documents import dense_info
 from lightretriever.loadtest.stages import measure
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.schemas import SearchRequest
@@ -52,7 +53,8 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
     lists = sizes.pop(f"{manifest.sparse.directory}/{IMPACTS_FILE}", 0)
     sizes["lists"] = lists if manifest.sparse.accelerate else 0  # else they lie there unused
     lucene = sum(size for name, size in sizes.items() if name.startswith(f"{manifest.sparse.directory}/"))
-    dense = sizes[manifest.dense.file]
+    info = dense_info(bundle)
+    dense = sizes[info.file]
     cold, memory = cold_start(bundle, queries), processes(bundle.path, queries, seconds)
     with SearchEngine.open(bundle, Settings(max_candidates=max(most for _, most in SIZES))) as engine:
         engine.warm_up()
@@ -67,7 +69,7 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
         "documents": manifest.documents,
         "dimension": manifest.dimension,
         "top_k": manifest.sparse.top_k,
-        "factory": manifest.dense.factory,
+        "factory": info.factory,
         "accelerated": manifest.sparse.accelerate,
         "bytes": {"dense": dense, "lucene": lucene, "other": sum(sizes.values()) - dense - lucene},
         "cold": cold,

@@ -30,6 +30,7 @@ from lightretriever.loadtest.client.connection import search_requests
 from lightretriever.loadtest.comparison.process import Server, python
 from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
 from lightretriever.loadtest.results.record import four_digits, latency, record, typed
+from lightretriever.loadtest.servers.bundle_documents import dense_info
 from lightretriever.service.backends.base import EncodedQuery, Leg
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.json import json_response
@@ -58,6 +59,7 @@ Seconds = dict[str, list[float]]
 def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 100) -> Seconds:
     """Time every stage on every query. The engine must be warm."""
     parts, task = engine.parts, engine.bundle.manifest.default_task
+    dense_info(engine.bundle)  # a bundle without one has no such stages
     dense, sparse = parts.legs["dense"], parts.legs["sparse"]
     seconds: Seconds = {}
 

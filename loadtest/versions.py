@@ -66,16 +66,24 @@ def timed(work, values):
 def vectors(text):
     terms, counts = np.unique(tokenizer.encode(text), return_counts=True)
     mean = counts.astype(np.float32) @ table.rows(terms)
+    length = max(float(np.linalg.norm(mean)), 1e-12)
+    if vocabulary is not None:
+        terms, counts = np.unique(vocabulary.terms_of([text])[0], return_counts=True)
+        terms = terms.tolist() if accelerator is None else terms.astype(np.int32)
+        known = [one if vocabulary.language is None else vocabulary.token_of(one) for one in terms]
+        factors = [1 if idf is None or one is None else idf[int(one)] for one in known]
+        return mean / length, terms, counts.astype(np.float32) * np.array(factors, np.float32)
     if own is not None:
         terms, counts = np.unique(own.encode(text), return_counts=True)
     weights = counts.astype(np.float32) * (1 if idf is None else idf[terms])
-    return mean / max(float(np.linalg.norm(mean)), 1e-12), terms.astype(np.int32), weights.astype(np.float32)
+    return mean / length, terms.astype(np.int32), weights.astype(np.float32)
 
 k = 100
 bundle = Bundle.open(Path(sys.argv[1]))
 accelerator = bundle.accelerator() if hasattr(bundle, "accelerator") else None
 tokenizer, idf = bundle.tokenizer(), bundle.idf()
-own = bundle.sparse_tokenizer() if hasattr(bundle, "sparse_tokenizer") else None
+vocabulary = bundle.vocabulary(tokenizer) if hasattr(bundle, "vocabulary") else None
+own = bundle.sparse_tokenizer() if hasattr(bundle, "sparse_tokenizer") else None  # before terms were texts
 table = bundle.table(bundle.manifest.default_task)
 with SearchEngine.open(bundle) as engine, bundle.sparse() as sparse:
     dense = bundle.dense()

@@ -3,9 +3,11 @@
     python -m recipes.quality RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
-in for each collection. A bi-encoder's recipe has a section `distil`. What stands after `--` is handed to
-`lightretriever evaluate`, as in `-- --only hybrid --weights dense=0.5,sparse=0.5`. With `--head-share`, the model reads
-that share of the test queries, drawn by a fixed seed, as the bundle's head queries.
+in for each collection. A bi-encoder's recipe has a section `distil`. One build gives the rows of `dense`, `sparse`,
+`hybrid` and `bm25`. What stands after `--` is handed to `lightretriever evaluate`, as in `-- --only hybrid --weights
+dense=0.3,sparse=0.7`, which measures the same bundle again under another name. `--vocabulary` and `--no-expand` make
+another bundle of the same encoded corpus. With `--head-share`, the model reads that share of the test queries, drawn by
+a fixed seed, as the bundle's head queries.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
     WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-d256-k64
@@ -24,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from lightretriever.artifacts.bundle.manifest import read_manifest
@@ -32,6 +34,7 @@ from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.cli import app
 
 from recipes.judged_part import write_judged_part
@@ -126,7 +129,7 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
     options = {
         "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
         "encode": {"max_length": given.max_length},
-        "index": {"dimension": given.dimension, "top_k": given.top_k},
+        "index": {"dimension": given.dimension, "top_k": given.top_k, "vocabulary": given.vocabulary},
     }
     for section, values in options.items():
         chosen = {key: value for key, value in values.items() if value is not None}
@@ -136,12 +139,12 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
     variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
     if given.no_refine:
         content.pop("refine", None)
-    if given.expand:
-        content["expand"] = content.get("expand") or {}
+    if given.no_expand:
+        content["expand"] = False
     if content["model"].get("idf") == "auto":
         del content["model"]["idf"]  # the default
     variant += "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
-    variant += "-expanded" * (content.get("expand") is not None)
+    variant += f"-{given.vocabulary}" * (given.vocabulary is not None) + "-plain" * given.no_expand
     folder = given.work / collection.name
     if given.head_share is not None:
         variant += f"-head{given.head_share:g}"
@@ -233,7 +236,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
     parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
     parser.add_argument("--no-refine", action="store_true", help="without the recipe's section refine")
-    parser.add_argument("--expand", action="store_true", help="with a section expand")
+    parser.add_argument("--vocabulary", choices=get_args(VocabularyKind), help="in place of index.vocabulary")
+    parser.add_argument("--no-expand", action="store_true", help="documents have the terms of their texts alone")
     parser.add_argument("--head-share", type=float, help="share of the test queries that the model reads")
     parser.add_argument("--idf", help="in place of the recipe's model.idf")
     parser.add_argument("--device", help="cpu, cuda, …, for building")

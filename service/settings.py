@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     max_explained: int = Field(
         default=50_000,
         ge=1,
-        description="Most token shares that one request may have explained: `k` times the query's different tokens. "
+        description="Most shares that a request may have explained: `k` times the query's different terms and tokens. "
         "The searches of a batch that have `explain` get equal parts of it.",
     )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")

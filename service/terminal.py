@@ -18,12 +18,13 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     url: Annotated[str, typer.Option(help="Address of the service.", envvar="LRSEARCH_URL")] = "http://127.0.0.1:8080",
     k: Annotated[int | None, typer.Option(help="Number of hits.", show_default="10")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="Both legs, one, or plain BM25.", show_default="hybrid")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Both legs, or one of them.", show_default="hybrid")] = None,
     task: Annotated[str | None, typer.Option(help="Token table that encodes the query.")] = None,
     field: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a request; the value is JSON, or else text."),
     ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what each word adds to the scores.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer's JSON unchanged.")] = False,
     api_key: Annotated[
         str | None, typer.Option(help="API key, if the service needs one.", envvar="LRSEARCH_API_KEY")
@@ -38,6 +39,8 @@ def search(
         raise MissingExtraError(f"this command needs {error.name}, which is not installed.", remedy=_EXTRA) from error
     given = {"k": k, "mode": mode, "task": task}
     fields = dict(map(_field, field or ())) | {name: value for name, value in given.items() if value is not None}
+    if explain:
+        fields["explain"] = True
     if not as_json and "fields" not in fields:
         fields.setdefault("snippets", _SNIPPETS)
     call = search_call(query, fields)

@@ -58,8 +58,8 @@ def unfrozen() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A whole small bundle, with words for BM25. Read only: who changes files copies it first."""
-    return make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", words=True)
+    """A whole small bundle, whose terms are tokens. Read only: who changes files copies it first."""
+    return make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Encoded documents on their way into a bundle: checked, cut to size, normalised."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,8 @@ class EncodedBatch:
     """Documents in corpus order: n ids, n documents as UTF-8 JSON, and both of their vectors.
 
     `dense` (n, H) of any float type, H at least the bundle's dimension D; the sparse vectors in CSR form: `indptr`
-    (n+1,) int64, `terms` (nnz,) token ids, no term twice in a document, `impacts` (nnz,) integers 1..65535.
+    (n+1,) int64, `terms` (nnz,) places in `names`, or token ids where there are no names, no term twice in a document,
+    `impacts` (nnz,) integers 1..65535.
     """
 
     ids: list[str]
@@ -27,6 +29,7 @@ class EncodedBatch:
     indptr: npt.NDArray[np.int64]
     terms: npt.NDArray[np.integer]
     impacts: npt.NDArray[np.integer]
+    names: Sequence[str] | None = None
 
 
 def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: int) -> None:
@@ -47,7 +50,7 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
             f"{where}: dense vectors of shape {batch.dense.shape}, expected at least {dimension} values each.",
             remedy="Lower the dimension, or encode with a larger model.",
         )
-    _check_sparse(batch, where, vocab_size)
+    _check_sparse(batch, where, vocab_size if batch.names is None else len(batch.names))
 
 
 def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None:
@@ -100,9 +103,7 @@ def keep_top_terms(batch: EncodedBatch, top_k: int | None) -> EncodedBatch:
     kept = order if top_k is None else order[rank < top_k]
     kept = kept[np.lexsort((batch.terms[kept], rows[kept]))]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[kept], minlength=len(counts)))]).astype(np.int64)
-    return EncodedBatch(
-        batch.ids, batch.documents, batch.dense, indptr, batch.terms[kept].astype(np.int32), batch.impacts[kept]
-    )
+    return replace(batch, indptr=indptr, terms=batch.terms[kept].astype(np.int32), impacts=batch.impacts[kept])
 
 
 def _check_sparse(batch: EncodedBatch, where: str, vocab_size: int) -> None:
@@ -114,7 +115,7 @@ def _check_sparse(batch: EncodedBatch, where: str, vocab_size: int) -> None:
             remedy=_ENCODE_AGAIN,
         )
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    for name, values, low, high in (("token id", terms, 0, vocab_size - 1), ("impact", impacts, 1, MAX_IMPACT)):
+    for name, values, low, high in (("term", terms, 0, vocab_size - 1), ("impact", impacts, 1, MAX_IMPACT)):
         outside = np.flatnonzero((values < low) | (values > high))
         if len(outside):
             document = batch.ids[rows[outside[0]]]
@@ -126,5 +127,5 @@ def _check_sparse(batch: EncodedBatch, where: str, vocab_size: int) -> None:
     if len(twice):
         place = order[twice[0]]
         raise CorpusError(
-            f'document "{batch.ids[rows[place]]}": token id {terms[place]} occurs twice.', remedy=_ENCODE_AGAIN
+            f'document "{batch.ids[rows[place]]}": term {terms[place]} occurs twice.', remedy=_ENCODE_AGAIN
         )

@@ -13,6 +13,7 @@ from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
+from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import scale_path
 from pydantic import Field, ValidationError, model_validator
 
@@ -30,9 +31,10 @@ __all__ = [
     "TokenizerInfo",
     "parse_manifest",
     "read_manifest",
+    "table_files",
 ]
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 _MAX_BYTES: Final = 64 << 20
 _FORMAT: Final = "lightretriever-bundle"
 _REBUILD: Final = "Fetch or build the bundle again."
@@ -43,7 +45,7 @@ _DIGEST: Final = "manifest_sha256"
 
 LegWeight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
-ImpactKind = Literal["learned", "bm25", "both"]
+ImpactKind = Literal["learned", "bm25"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
@@ -97,21 +99,26 @@ class DenseInfo(ManifestPart):
 class SparseInfo(ManifestPart):
     """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
 
-    `impacts` says what w is: learned by the model, BM25 over the same tokens, or the sum of both.
-    `query_weights` says what a token of the query weighs: its count, or its count times its IDF, which then lies in
-    the file `idf`, (V,) float32. With `words`, the words of title and text are indexed too, for BM25. With
-    `accelerate`, the file `impacts.plain` in the directory holds the posting lists again, for the compiled backend.
-    `model` is what made the impacts, and `tokenizer` what makes the terms of documents and queries, where they are
-    others than the dense leg's. `expansion` says how the token table changed BM25's impacts, if it did.
+    `vocabulary` says what a term is: a word of `language`, a token, or the terms of both in one index. `impacts` says
+    what the w of tokens is: learned by the model, or BM25; that of words is BM25, with the parameters `k1` and `b`, and
+    `expansion` says how the token table changed it, if it did. In a vocabulary of both, the w of tokens is multiplied
+    by `token_factor`. A query weighs a term by its count; with `query_weights` idf_count, a token by its count times
+    its IDF, which then lies in the file `idf`, (V,) float32. With `accelerate`, the file `impacts.plain` in the
+    directory holds the posting lists again, for the compiled backend. `model` is what made the impacts of tokens, and
+    `tokenizer` what makes the tokens, where they are others than the dense leg's.
     """
 
     directory: InsidePath = "lucene"
+    vocabulary: VocabularyKind
+    language: Language | None = Field(default=None, exclude_if=lambda language: language is None)
     quantization: int = Field(default=100, ge=1)
     top_k: int | None = Field(default=None, ge=1)
-    impacts: ImpactKind = Field(default="learned", exclude_if=lambda kind: kind == "learned")
+    impacts: ImpactKind
+    k1: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda k1: k1 is None)
+    b: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda b: b is None)
+    token_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False, exclude_if=lambda one: one is None)
     query_weights: Literal["count", "idf_count"] = "count"
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
-    words: bool = Field(default=False, exclude_if=lambda words: not words)
     accelerate: bool = Field(default=False, exclude_if=lambda accelerate: not accelerate)
     model: ModelSource | None = Field(default=None, exclude_if=lambda model: model is None)
     tokenizer: TokenizerInfo | None = Field(default=None, exclude_if=lambda tokenizer: tokenizer is None)
@@ -121,6 +128,10 @@ class SparseInfo(ManifestPart):
     def _weights_have_their_file(self) -> Self:
         if (self.idf is not None) != (self.query_weights == "idf_count"):
             raise ValueError(f"query_weights {self.query_weights!r} does not go with the idf file {self.idf!r}")
+        if (self.language is None) != (self.vocabulary == "tokens"):
+            raise ValueError(f"the vocabulary {self.vocabulary!r} does not go with the language {self.language!r}")
+        if self.accelerate and self.vocabulary != "tokens":
+            raise ValueError(f"the compiled backend searches tokens, and the vocabulary is {self.vocabulary!r}")
         return self
 
     @property
@@ -130,21 +141,20 @@ class SparseInfo(ManifestPart):
 
 
 class LegWeights(ManifestPart):
-    """Weights of dense, sparse, and BM25 on the words of title and text in hybrid search; 0 leaves a leg out."""
+    """Weights of the dense and the sparse leg in hybrid search; 0 leaves a leg out."""
 
     dense: LegWeight = 0.0
     sparse: LegWeight = 0.0
-    bm25: LegWeight = Field(default=0.0, exclude_if=lambda weight: weight == 0)
 
     @model_validator(mode="after")
     def _not_all_zero(self) -> Self:
-        if not (self.dense or self.sparse or self.bm25):
+        if not (self.dense or self.sparse):
             raise ValueError("one of the weights must be above 0")
         return self
 
 
 class FileInfo(ManifestPart):
-    """Size in bytes and SHA-256 of a file, and its XXH3 (128 bits), which older bundles lack."""
+    """Size in bytes and SHA-256 of a file, and its XXH3 (128 bits)."""
 
     bytes: int = Field(ge=0)
     sha256: Sha256
@@ -155,13 +165,13 @@ class Manifest(ManifestPart):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
     `fields` are the declared fields, by which a search can be filtered and counted; `field_names` are all that any
-    document has, "_id" too, in alphabetical order (None in older bundles).
+    document has, "_id" too, in alphabetical order. `dense` is None in a bundle that searches its sparse leg alone.
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
     in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
 
     format: Literal["lightretriever-bundle"] = _FORMAT
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     name: str
     created: str
     generator: str
@@ -173,11 +183,11 @@ class Manifest(ManifestPart):
     tokenizer: TokenizerInfo
     default_task: TaskName
     tasks: dict[TaskName, TaskInfo]
-    dense: DenseInfo
+    dense: DenseInfo | None
     sparse: SparseInfo
     fusion: LegWeights | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
-    field_names: FieldNames | None = Field(default=None, exclude_if=lambda names: names is None)
+    field_names: FieldNames
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 
@@ -188,10 +198,13 @@ class Manifest(ManifestPart):
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
         tokenizers = [info for info in (self.tokenizer, self.sparse.tokenizer) if info is not None]
-        named = [self.dense.file, self.sparse.idf, self.sparse.plain_impacts, *(info.file for info in tokenizers)]
+        named = [self.sparse.idf, self.sparse.plain_impacts, *(info.file for info in tokenizers)]
+        named += [] if self.dense is None else [self.dense.file]
         for name, task in self.tasks.items():
-            scales = scale_path(PurePosixPath(task.file)).as_posix() if task.dtype == "int8" else None
-            named += [task.file, scales, *([] if task.head is None else head_files(name, sparse=task.head.sparse))]
+            if (task.file is None) != (self.dense is None) or (task.file is None) != (task.dtype is None):
+                raise ValueError(f"the task {name!r} has a token table and the bundle no dense leg, or the reverse")
+            named += table_files(task)
+            named += [] if task.head is None else head_files(name, sparse=task.head.sparse)
         for file in filter(None, named):
             if file not in self.files:
                 raise ValueError(f"{file} is used but not listed in files")
@@ -221,6 +234,13 @@ class Manifest(ManifestPart):
         """
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def table_files(task: TaskInfo) -> list[str]:
+    """The files of a task's token table, by POSIX path: none without a dense leg, and two where it has row scales."""
+    if task.file is None:
+        return []
+    return [task.file, *([scale_path(PurePosixPath(task.file)).as_posix()] if task.dtype == "int8" else [])]
 
 
 def read_manifest(bundle: Path) -> Manifest:

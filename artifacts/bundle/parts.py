@@ -41,13 +41,13 @@ class MatchThresholds(ManifestPart):
 
 
 class TaskInfo(ManifestPart):
-    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type. With head
-    queries, the model read them behind the same instruction (see `artifacts.tokens.head_queries`). `match` is missing
-    in bundles of an older version, and where the vocabulary has too few words to set it by."""
+    """One token table (V, D): its file, the instruction its rows were computed behind, and its number type; a bundle
+    without a dense leg has neither file nor type. With head queries, the model read them behind the same instruction
+    (see `artifacts.tokens.head_queries`). `match` is missing where the vocabulary has too few words to set it by."""
 
-    file: InsidePath
+    file: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
     instruction: str
-    dtype: TableDtype
+    dtype: TableDtype | None = Field(default=None, exclude_if=lambda dtype: dtype is None)
     head: HeadInfo | None = Field(default=None, exclude_if=lambda head: head is None)
     match: MatchThresholds | None = Field(default=None, exclude_if=lambda match: match is None)
 
@@ -56,5 +56,5 @@ class ExpansionInfo(ManifestPart):
     """By how many `terms` the token table of the default task expands each document in the sparse leg, and the `weight`
     of what it says beside BM25 (see `artifacts.pipeline.expansion`); a recipe's section `expand`, too."""
 
-    terms: int = Field(default=128, ge=1)
-    weight: float = Field(default=1.5, gt=0, allow_inf_nan=False)
+    terms: int = Field(default=16, ge=1)
+    weight: float = Field(default=0.25, gt=0, allow_inf_nan=False)

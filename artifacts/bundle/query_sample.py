@@ -8,6 +8,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["QuerySample", "query_vectors"]
 
@@ -20,7 +21,7 @@ class QuerySample:
     """Queries made of the terms of documents from all over a corpus of unknown length: fewer than 512, every s-th."""
 
     def __init__(self) -> None:
-        self._terms: list[npt.NDArray[np.int32]] = []
+        self._terms: list[list[str]] = []
         self._stride = 1  # a power of two
         self._count = 0
 
@@ -34,15 +35,18 @@ class QuerySample:
     def _keep(self, batch: EncodedBatch, row: int) -> None:
         part = slice(batch.indptr[row], batch.indptr[row + 1])
         best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
-        self._terms.append(batch.terms[part][best].astype(np.int32))
+        terms = batch.terms[part][best].tolist()
+        self._terms.append([str(term) if batch.names is None else batch.names[term] for term in terms])
         if len(self._terms) == _MOST:
             self._terms = self._terms[::2]
             self._stride *= 2
 
-    def queries(self, table: TokenTable, read: Callable[[Bags], Bags] | None = None) -> npt.NDArray[np.float32]:
-        """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none. `read` makes
-        the table's tokens of terms; None where they are the same."""
-        return query_vectors(table, self._terms if read is None else read(self._terms))
+    def queries(
+        self, table: TokenTable, tokenizer: TextTokenizer, spelt: Callable[[str], str]
+    ) -> npt.NDArray[np.float32]:
+        """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none. `spelt` gives
+        a term as text, of which `tokenizer` makes the table's tokens."""
+        return query_vectors(table, tokenizer.as_queries(" ".join(map(spelt, terms)) for terms in self._terms))
 
 
 def query_vectors(table: TokenTable, queries: Bags) -> npt.NDArray[np.float32]:

@@ -42,6 +42,7 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.compiled import ASKED_IF_BM25, ASKED_IF_LEARNED, CompiledImpacts
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
@@ -76,7 +77,8 @@ class Bundle:
             raise BundleError(f"{path}: this is a query bundle, it has no indexes.", remedy=_WHOLE)
         raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in bundle.files))
         raise_first(path, check_unlisted(path, manifest))
-        raise_first(path, chain.from_iterable(check_table(path, manifest, task) for task in manifest.tasks))
+        if manifest.dense is not None:
+            raise_first(path, chain.from_iterable(check_table(path, manifest, task) for task in manifest.tasks))
         raise_first(path, check_idf(path, manifest))
         return bundle
 
@@ -97,14 +99,17 @@ class Bundle:
         raise_first(self.path, check_tokenizer(self.manifest, tokenizer))
         return tokenizer
 
-    def sparse_tokenizer(self) -> TextTokenizer | None:
-        """The tokenizer of the terms; None where that is `tokenizer`. Raises BundleError when it is another one."""
-        info = self.manifest.sparse.tokenizer
-        if info is None:
-            return None
-        tokenizer = TextTokenizer.from_file(self.path / info.file, lowercase=info.lowercase)
-        raise_first(self.path, check_sparse_tokenizer(self.manifest, tokenizer))
-        return tokenizer
+    def vocabulary(self, tokenizer: TextTokenizer) -> Vocabulary:
+        """The vocabulary of the sparse leg; `tokenizer` is that of the dense leg. Raises BundleError where the tokens
+        are of another tokenizer, and that is not the one that the bundle was made with."""
+        sparse = self.manifest.sparse
+        if sparse.vocabulary == "words":
+            return Vocabulary(None, sparse.language)
+        if sparse.tokenizer is not None:
+            own = self.path / sparse.tokenizer.file
+            tokenizer = TextTokenizer.from_file(own, lowercase=sparse.tokenizer.lowercase)
+            raise_first(self.path, check_sparse_tokenizer(self.manifest, tokenizer))
+        return Vocabulary(tokenizer, sparse.language)
 
     def table(self, task: str) -> TokenTable:
         """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have."""
@@ -113,6 +118,8 @@ class Bundle:
             raise BundleError(
                 f'{self.path}: there is no task "{task}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
             )
+        if info.file is None:
+            raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
         return TokenTable.open(self.path / info.file)
 
     def head(self, task: str) -> HeadQueries | None:
@@ -131,7 +138,10 @@ class Bundle:
         return None if file is None else load_idf(self.path / file, self.manifest.sparse_vocab_size)
 
     def dense(self) -> DenseIndex:
-        """The Faiss index, memory-mapped, with the manifest's search parameters set."""
+        """The Faiss index, memory-mapped, with the manifest's search parameters set. Raises BundleError for a bundle
+        without a dense leg."""
+        if self.manifest.dense is None:
+            raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
         index = open_dense(self.path, self.manifest.dense)
         raise_first(self.path, check_dense(self.manifest, index))
         return index
@@ -163,4 +173,5 @@ def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | No
 def index_files(manifest: Manifest) -> set[str]:
     """The files of the two indexes, by POSIX path: a query bundle has all others."""
     folder = PurePosixPath(manifest.sparse.directory)
-    return {manifest.dense.file, *(file for file in manifest.files if folder in PurePosixPath(file).parents)}
+    dense = set() if manifest.dense is None else {manifest.dense.file}
+    return dense | {file for file in manifest.files if folder in PurePosixPath(file).parents}

@@ -38,7 +38,7 @@ def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
     """
     sizes = {"tables": 0, "postings": 0, "documents": 0, "accelerator": 0}
     for name, info in manifest.files.items():
-        sizes[_part(manifest, name)] += info.bytes if name != manifest.dense.file else 0
+        sizes[_part(manifest, name)] += info.bytes if manifest.dense is None or name != manifest.dense.file else 0
     count = manifest.documents
     parts = [
         PartSize("token tables and tokenizers", sizes["tables"], 0.0, in_memory=True),
@@ -61,6 +61,8 @@ def _part(manifest: Manifest, name: str) -> str:
 
 def _dense_bytes(manifest: Manifest, documents: int) -> float:
     """Bytes of a document in the dense index."""
+    if manifest.dense is None:
+        return 0.0
     own = manifest.files[manifest.dense.file].bytes / manifest.documents
     if manifest.dense.factory != choose_factory(1, manifest.dimension) or documents <= FLAT_LIMIT:
         return own

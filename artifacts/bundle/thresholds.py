@@ -39,9 +39,9 @@ def with_thresholds(
 ) -> dict[str, TaskInfo]:
     """The tasks of the bundle in a folder, whose tables and dense index are written, each with its thresholds."""
     index = DenseIndex.open(folder / dense.file, dense.parameters)
-    tables = {name: TokenTable.open(folder / task.file) for name, task in tasks.items()}
+    tables = {name: TokenTable.open(folder / task.file) for name, task in tasks.items() if task.file is not None}
     found = {name: match_thresholds(index, table, tokenizer) for name, table in tables.items()}
-    return {name: task.model_copy(update={"match": found[name]}) for name, task in tasks.items()}
+    return {name: task.model_copy(update={"match": found.get(name)}) for name, task in tasks.items()}
 
 
 def match_thresholds(index: DenseIndex, table: TokenTable, tokenizer: TextTokenizer) -> MatchThresholds | None:

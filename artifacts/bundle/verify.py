@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -20,13 +20,14 @@ from lightretriever.artifacts.bundle.checks import (
     differs,
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest, table_files
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
 from lightretriever.artifacts.bundle.reader import Bundle, index_files, open_dense
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.tokens.table import TokenTable, scale_path
+from lightretriever.artifacts.sparse.vocabulary import term_problem
+from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["Problem", "verify_bundle"]
@@ -44,7 +45,7 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen, *, indexe
 
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
     finite values), head queries, IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in
-    Lucene (of those with indexed words too) and in the manifest; in Lucene also its own checksums, and ids and
+    Lucene and in the manifest; in Lucene also its own checksums, and ids and
     documents one by one.
     Damaged content gives problems, never an exception.
 
@@ -85,12 +86,13 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
         if tokenizer is not None:
             yield tokenizer.file, [tokenizer.file], partial(_tokenizer, info=tokenizer, check=check)
     for task, info in manifest.tasks.items():
-        scales = [scale_path(PurePosixPath(info.file)).as_posix()] if info.dtype == "int8" else []
-        yield info.file, [info.file, *scales], partial(_table, task=task)
+        if files := table_files(info):
+            yield files[0], files, partial(_table, task=task)
         if info.head is not None:
             files = head_files(task, sparse=info.head.sparse)
             yield files[0], files, partial(_head, task=task)
-    yield manifest.dense.file, [manifest.dense.file], _dense
+    if manifest.dense is not None:
+        yield manifest.dense.file, [manifest.dense.file], _dense
     if manifest.sparse.idf is not None:
         yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
     folder = manifest.sparse.directory
@@ -125,7 +127,7 @@ def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
     yield from problems
     if problems:
         return
-    file = manifest.tasks[task].file
+    file, *_ = table_files(manifest.tasks[task])
     table = TokenTable.open(root / file)
     for start in range(0, table.shape[0], _CHUNK):
         rows = table.rows(np.arange(start, min(start + _CHUNK, table.shape[0])))
@@ -144,7 +146,8 @@ def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 
 def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    yield from check_dense(manifest, open_dense(root, manifest.dense))
+    if manifest.dense is not None:
+        yield from check_dense(manifest, open_dense(root, manifest.dense))
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
@@ -158,8 +161,20 @@ def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
         message = "ids or their order differ (SHA-256 of all ids)"
         yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, ids_sha256(ids), _REBUILD)
         yield from _documents(manifest, index, ids)
+        yield from _terms(manifest, index)
     finally:
         index.close()
+
+
+def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
+    """Whether the terms of the first documents are of the bundle's vocabulary (the first that is not)."""
+    if not index.count:
+        return
+    for term in index.rows(0, min(_CHUNK, index.count))[1]:
+        if (problem := term_problem(term, manifest.sparse.vocabulary, manifest.sparse_vocab_size)) is not None:
+            folder, expected = manifest.sparse.directory, f"terms of the vocabulary {manifest.sparse.vocabulary}"
+            yield Problem(folder, "a term is not of the vocabulary", expected, problem, _REBUILD)
+            return
 
 
 def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:
@@ -180,5 +195,4 @@ def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterat
                 message = f"document {ordinal} is stored under another id"
                 yield Problem(folder, message, ids[ordinal], repr(record["_id"]), _REBUILD)
                 return
-    if manifest.field_names is not None:
-        yield from differs(MANIFEST_FILE, "field_names", manifest.field_names, sorted(names), _REBUILD)
+    yield from differs(MANIFEST_FILE, "field_names", manifest.field_names, sorted(names), _REBUILD)

@@ -39,13 +39,14 @@ from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["TableInput", "write_bundle"]
+__all__ = ["SparseSettings", "TableInput", "write_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
@@ -64,6 +65,37 @@ class TableInput:
     head: HeadQueries | None = None
 
 
+@dataclass(frozen=True)
+class SparseSettings:
+    """The sparse leg of a bundle to be: what a term is, and what made its impacts. The fields are those of
+    `SparseInfo`; `tokenizer_file` makes the tokens, where another model made the impacts than the vectors (None: the
+    same tokenizer), and with `idf` (V,) a token of a query weighs count times IDF, else its count."""
+
+    vocabulary: VocabularyKind
+    impacts: ImpactKind
+    language: Language | None = "english"
+    quantization: int = 100
+    top_k: int | None = None
+    k1: float = 0.9
+    b: float = 0.4
+    token_factor: float | None = None
+    expansion: ExpansionInfo | None = None
+    idf: npt.NDArray[np.float32] | None = None
+    model: ModelSource | None = None
+    tokenizer_file: Path | None = None
+    accelerate: bool = False
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What documents are checked against and cut to: the number of token ids, D (None: no vectors), and the number of
+    terms (None: all)."""
+
+    tokens: int
+    dimension: int | None
+    top_k: int | None
+
+
 def write_bundle(
     target: Path,
     *,
@@ -76,57 +108,52 @@ def write_bundle(
     default_task: str,
     documents: Iterable[EncodedBatch],
     dimension: int,
+    sparse: SparseSettings,
     table_dtype: TableDtype = "float16",
     factory: str | None = None,
-    top_k: int | None = None,
-    quantization: int = 100,
-    impacts: ImpactKind = "learned",
-    expansion: ExpansionInfo | None = None,
-    idf: npt.NDArray[np.float32] | None = None,
-    sparse_model: ModelSource | None = None,
-    sparse_tokenizer_file: Path | None = None,
+    dense: bool = True,
     weights: LegWeights | None = None,
     fields: Mapping[str, FieldKind] | None = None,
-    words: bool = False,
-    accelerate: bool = False,
     queries: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
 
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
-    normalised again. `top_k` terms are kept per document (None: all), see `keep_top_terms`. With `idf` (V,), a token
-    of a query weighs count times IDF, else its count. `factory` is a Faiss factory string (None: by size). `documents`
-    is consumed once, batch by batch; `impacts` names their kind, and `expansion` how the
-    token table expanded them. `sparse_model` made them, where another one made the
-    vectors, and their terms, of which there are V IDF weights, are tokens of `sparse_tokenizer_file` (None: of the same
-    tokenizer). `weights` of dense and sparse are for requests that name none (None: the service's). `fields` are those
-    to filter and count by. With `words`, those of title and text are indexed too, for BM25; with `accelerate`, the
-    posting lists are written a second time, for the compiled backend. `queries` are a sample of those that will be
-    asked of the default task: a large dense index is laid out by them, and its search parameters are chosen by them; by
-    some that the documents make where there are none. With `overwrite`, an older bundle is replaced, and stays in place
-    until the new one is complete.
+    normalised again. `factory` is a Faiss factory string (None: by size); without `dense`, the bundle has no vectors
+    and no tables, and searches its sparse leg alone. `documents` is consumed once, batch by batch; `sparse` says what
+    their terms and impacts are. `weights` of dense and sparse are for requests that name none (None: the service's).
+    `fields` are those to filter and count by. `queries` are a sample of those that will be asked of the default task:
+    a large dense index is laid out by them, and its search parameters are chosen by them; by some that the documents
+    make where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
+    complete.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
     """
-    _check_settings(tables, default_task, dimension, top_k)
+    _check_settings(tables, default_task, dimension, sparse)
     if factory is not None:
         check_factory(factory, dimension)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, tokenizer_file, lowercase=lowercase)
-        tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        terms, sparse = _write_terms(folder, tokenizer, sparse_tokenizer_file, idf)
-        sparse |= {"impacts": impacts, "expansion": expansion, "model": sparse_model}
-        sparse |= {"words": words, "accelerate": accelerate}
-        declared = dict(fields or {})
-        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, words=words, accelerate=accelerate) as index:
-            sample = QuerySample()
-            ids, names = _write_documents(folder, index, sample, documents, terms.vocab_size, dimension, top_k)
-        read = None if terms is tokenizer else lambda bags: tokenizer.as_queries(map(terms.spelt, bags))
-        table = TokenTable.open(folder / tasks[default_task].file)
-        given = query_vectors(table, list(tokenizer.as_queries(_sampled(queries))))
-        dense = _write_dense(folder, len(ids), dimension, factory, given, sample.queries(table, read))
+        tasks = {task: TaskInfo(instruction=table.instruction) for task, table in tables.items()}
+        if dense:
+            tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
+        vocabulary, settings = _write_vocabulary(folder, tokenizer, sparse)
+        declared, sample = dict(fields or {}), QuerySample()
+        spellings = vocabulary.language is not None
+        with ImpactIndexWriter(
+            folder / _SPARSE_FOLDER, declared, spellings=spellings, accelerate=sparse.accelerate
+        ) as index:
+            bounds = _Bounds(_terms_of(vocabulary), dimension if dense else None, sparse.top_k)
+            ids, names = _write_documents(folder, index, sample, documents, bounds)
+        made = None
+        if dense:
+            table = TokenTable.open(folder / _table_file(tasks[default_task]))
+            given = query_vectors(table, list(tokenizer.as_queries(_sampled(queries))))
+            likely = sample.queries(table, tokenizer, vocabulary.spelt)
+            made = _write_dense(folder, len(ids), dimension, factory, given, likely)
+            tasks = with_thresholds(folder, tasks, made, tokenizer)
         manifest = Manifest(
             name=name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -138,9 +165,9 @@ def write_bundle(
             documents=len(ids),
             tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=lowercase),
             default_task=default_task,
-            tasks=with_thresholds(folder, tasks, dense, tokenizer),
-            dense=dense,
-            sparse=SparseInfo(directory=_SPARSE_FOLDER, quantization=quantization, top_k=top_k, **sparse),
+            tasks=tasks,
+            dense=made,
+            sparse=settings,
             fusion=weights,
             fields=declared,
             field_names=names,
@@ -152,7 +179,9 @@ def write_bundle(
     return Bundle.open(target)
 
 
-def _check_settings(tables: Mapping[str, TableInput], default_task: str, dimension: int, top_k: int | None) -> None:
+def _check_settings(
+    tables: Mapping[str, TableInput], default_task: str, dimension: int, sparse: SparseSettings
+) -> None:
     if default_task not in tables:
         raise RecipeError(
             f'The default task "{default_task}" has no token table.', remedy=f"Use one of: {', '.join(tables)}."
@@ -167,8 +196,13 @@ def _check_settings(tables: Mapping[str, TableInput], default_task: str, dimensi
                 f'Dimension {dimension} does not fit the table "{task}" of shape {table.rows.shape}.',
                 remedy="Choose a dimension from 1 to the model's hidden size.",
             )
-    if top_k is not None and top_k < 1:
-        raise RecipeError(f"top_k is {top_k}, expected at least 1 (or none, for all terms).")
+    if sparse.top_k is not None and sparse.top_k < 1:
+        raise RecipeError(f"top_k is {sparse.top_k}, expected at least 1 (or none, for all terms).")
+    if sparse.accelerate and sparse.vocabulary != "tokens":
+        raise RecipeError(
+            f"index.accelerate is true, and the compiled backend searches tokens, not {sparse.vocabulary}.",
+            remedy="Set index.vocabulary to tokens, or leave index.accelerate out.",
+        )
 
 
 def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
@@ -206,18 +240,30 @@ def _write_head(folder: Path, task: str, head: HeadQueries, dimension: int) -> H
     return HeadInfo(queries=len(head), sparse=sparse)
 
 
-def _write_terms(
-    folder: Path, tokenizer: TextTokenizer, own: Path | None, idf: npt.NDArray[np.float32] | None
-) -> tuple[TextTokenizer, dict[str, Any]]:
-    """Write the sparse leg's own tokenizer and the IDF weights, where there are any; return the tokenizer of the terms,
-    and what the manifest says of them."""
-    if own is None:
-        return tokenizer, _write_idf(folder, idf, tokenizer.vocab_size)
-    terms = _write_tokenizer(folder / _SPARSE_TOKENIZER_FILE, own, lowercase=tokenizer.lowercase)
-    info = TokenizerInfo(
-        file=_SPARSE_TOKENIZER_FILE, sha256=terms.sha256, lowercase=terms.lowercase, vocab_size=terms.vocab_size
-    )
-    return terms, _write_idf(folder, idf, terms.vocab_size) | {"tokenizer": info}
+def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, sparse: SparseSettings) -> tuple[Vocabulary, SparseInfo]:
+    """Write the sparse leg's own tokenizer and the IDF weights, where there are any; return the vocabulary, and what
+    the manifest says of the leg."""
+    language = None if sparse.vocabulary == "tokens" else sparse.language
+    about: dict[str, Any] = {"vocabulary": sparse.vocabulary, "language": language, "quantization": sparse.quantization}
+    about |= {"top_k": sparse.top_k, "impacts": sparse.impacts, "expansion": sparse.expansion}
+    about |= {"accelerate": sparse.accelerate, "model": sparse.model, "token_factor": sparse.token_factor}
+    if language is not None or sparse.impacts == "bm25":
+        about |= {"k1": sparse.k1, "b": sparse.b}
+    if sparse.vocabulary == "words":
+        return Vocabulary(None, language), SparseInfo(directory=_SPARSE_FOLDER, **about)
+    if sparse.tokenizer_file is not None:
+        lowercase = tokenizer.lowercase
+        tokenizer = _write_tokenizer(folder / _SPARSE_TOKENIZER_FILE, sparse.tokenizer_file, lowercase=lowercase)
+        about["tokenizer"] = TokenizerInfo(
+            file=_SPARSE_TOKENIZER_FILE, sha256=tokenizer.sha256, lowercase=lowercase, vocab_size=tokenizer.vocab_size
+        )
+    about |= _write_idf(folder, sparse.idf, tokenizer.vocab_size)
+    return Vocabulary(tokenizer, language), SparseInfo(directory=_SPARSE_FOLDER, **about)
+
+
+def _terms_of(vocabulary: Vocabulary) -> int:
+    """The number of token ids, which the terms of documents without names stand for."""
+    return 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
 
 
 def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
@@ -237,9 +283,7 @@ def _write_documents(
     sparse: ImpactIndexWriter,
     sample: QuerySample,
     documents: Iterable[EncodedBatch],
-    vocab_size: int,
-    dimension: int,
-    top_k: int | None,
+    bounds: _Bounds,
 ) -> tuple[list[str], list[str]]:
     """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order, and the names
     of all fields in alphabetical order."""
@@ -247,10 +291,11 @@ def _write_documents(
     names: set[str] = set()
     file = _vectors_file(folder)
     for batch in documents:
-        check_batch(batch, vocab_size=vocab_size, dimension=dimension, first=len(ids))
-        prefix = dense_prefix(batch, dimension, first=len(ids))
-        with writing(file), file.open("ab") as vectors:
-            vectors.write(prefix.tobytes())
+        check_batch(batch, vocab_size=bounds.tokens, dimension=bounds.dimension or 0, first=len(ids))
+        if bounds.dimension is not None:
+            prefix = dense_prefix(batch, bounds.dimension, first=len(ids))
+            with writing(file), file.open("ab") as vectors:
+                vectors.write(prefix.tobytes())
         for document_id in batch.ids:
             if document_id in ids:
                 raise CorpusError(
@@ -259,9 +304,9 @@ def _write_documents(
                 )
             ids[document_id] = len(ids)
         check_documents(batch, names, first=len(ids) - len(batch.ids))
-        kept = keep_top_terms(batch, top_k)
+        kept = keep_top_terms(batch, bounds.top_k)
         sample.add(kept)
-        sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts)
+        sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names)
     if not ids:
         raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
     return list(ids), sorted(names)
@@ -290,6 +335,13 @@ def _write_dense(
     parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
     raw.unlink()
     return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
+
+
+def _table_file(task: TaskInfo) -> str:
+    """The table's file of a task that has one."""
+    if task.file is None:
+        raise ValueError("the task has no token table")
+    return task.file
 
 
 def _vectors_file(folder: Path) -> Path:

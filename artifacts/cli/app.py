@@ -273,7 +273,7 @@ def _bundle(
 
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
-    """Warn where hybrid search finds documents by their own sentences less well than BM25 does."""
+    """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
     from lightretriever.artifacts.evaluation.tune import find_known_items
 
     found = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
@@ -281,10 +281,11 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
         return
     ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())
     typer.echo(f"{found.queries} documents searched for by a sentence of theirs, MRR@10: {ranks}", err=True)
-    if found.below_bm25:
+    for leg in found.weak:
+        other = {"dense": "index.weights: {sparse: 1}", "sparse": "index.vocabulary: words"}[leg]
         typer.echo(
-            f"warning: hybrid search ranks below BM25 here, nDCG@10 {found.difference}. A leg hurts: measure with "
-            "judged queries (`lightretriever evaluate`), and choose the weights by them (`lightretriever tune`).",
+            f"warning: the {leg} leg is weak for this corpus, and search ranks below BM25, nDCG@10 {found.difference}. "
+            f"Choose the weights by judged queries (`lightretriever tune`), or set {other} in the recipe.",
             err=True,
         )
 

@@ -29,7 +29,7 @@ def evaluate(
     candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
     method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
     weights: Annotated[
-        str | None, typer.Option(help="Fusion weights, such as dense=0.5,bm25=0.5 (default: the bundle's).")
+        str | None, typer.Option(help="Fusion weights, such as dense=0.5,sparse=0.5 (default: the bundle's).")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="A system to run, such as hybrid; may be repeated.")] = None,
     query_model: Annotated[
@@ -91,8 +91,7 @@ def leg_weights(text: str) -> "LegWeights":
     except (ValueError, ValidationError) as error:
         raise RecipeError(
             f"--weights is {text!r}.",
-            remedy="Name legs, each once, and numbers from 0 to 1000, one of them above 0, as in "
-            "dense=0.5,sparse=0.3,bm25=0.2.",
+            remedy="Name legs, each once, and numbers from 0 to 1000, one of them above 0, as in dense=0.5,sparse=0.5.",
         ) from error
 
 

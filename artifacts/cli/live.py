@@ -159,7 +159,7 @@ def _upsert(live: "LiveIndex", corpus: Corpus, manifest: Manifest, encoder: _Enc
     total = corpus.count()
     for document in corpus:
         check_names(document, manifest.field_names)
-    if live.meta.words:
+    if live.meta.vocabulary != "tokens":
         start_jvm()  # splits texts into words
     with ProgressBar("upsert", total=total, unit="documents") as progress:
         return upsert_documents(live, corpus, encoder, progress.advance), total

@@ -1,8 +1,10 @@
 """The summaries of the commands that build a bundle."""
 
+import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
@@ -24,6 +26,7 @@ from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.build import refined_folder, work_head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.tokens.tokenizer import document_text
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.encode import Encoding
@@ -36,6 +39,9 @@ __all__ = [
     "tables_summary",
     "verify_summary",
 ]
+
+
+_SAMPLE: Final = 512
 
 
 def tables_summary(
@@ -72,6 +78,7 @@ def encode_summary(encoding: "Encoding") -> EncodeSummary:
 def bundle_summary(command: Literal["index", "build"], bundle: Bundle, skipped: Skipped) -> BundleSummary:
     """Of a bundle that was written; its manifest is not counted among the files."""
     manifest = bundle.manifest
+    terms, added = _terms(bundle)
     return BundleSummary(
         command=command,
         path=str(bundle.path),
@@ -80,12 +87,31 @@ def bundle_summary(command: Literal["index", "build"], bundle: Bundle, skipped: 
         documents=manifest.documents,
         skipped=skipped.count,
         cut=manifest.corpus.cut,
-        dimension=manifest.dimension,
+        dimension=None if manifest.dense is None else manifest.dimension,
+        vocabulary=manifest.sparse.vocabulary,
+        language=manifest.sparse.language,
+        terms=terms,
+        added=added,
         tokens=manifest.vocab_size,
         tasks=list(manifest.tasks),
         files=len(manifest.files),
         bytes=sum(file.bytes for file in manifest.files.values()),
     )
+
+
+def _terms(bundle: Bundle) -> tuple[float, float]:
+    """Terms a document has on average, and the share of them that is not in its text: of documents from the middle."""
+    vocabulary = bundle.vocabulary(bundle.tokenizer())
+    with bundle.sparse() as index:
+        first = max(0, (index.count - _SAMPLE) // 2)
+        ordinals = np.arange(first, min(first + _SAMPLE, index.count))
+        indptr, names, terms, _ = index.rows(first, first + ordinals.size)
+        documents = map(json.loads, index.documents(ordinals))
+        texts = [document_text(one.get("title") or "", one.get("text") or "") for one in documents]
+    own = 0
+    for (start, end), found in zip(pairwise(indptr.tolist()), vocabulary.terms_of(texts), strict=True):
+        own += len(set(found).intersection(names[term] for term in terms[start:end].tolist()))
+    return round(terms.size / ordinals.size, 1), round(1 - own / terms.size if terms.size else 0.0, 4)
 
 
 def verify_summary(bundle: Path, problems: list[Problem]) -> VerifySummary:

@@ -15,6 +15,7 @@ __all__ = [
     "ErrorInfo",
     "ErrorObject",
     "EvaluateSummary",
+    "Part",
     "ProblemInfo",
     "Summary",
     "TableInfo",
@@ -32,11 +33,13 @@ Text = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstanc
 """A text with a path or something else in it that need not be UTF-8."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of a summary."""
+
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
-class Summary(_Part):
+class Summary(Part):
     """What all commands say: what was made lies at `path`, took `seconds`, and `next` is the command that comes next,
     null where none does."""
 
@@ -55,7 +58,7 @@ class Summary(_Part):
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
 
 
-class AgreementInfo(_Part):
+class AgreementInfo(Part):
     """How well a trained table agrees with the model on held-out texts: before the training, and after `epoch`, the
     one of `epochs` that was kept."""
 
@@ -65,7 +68,7 @@ class AgreementInfo(_Part):
     overlap: tuple[float, float]
 
 
-class TableInfo(_Part):
+class TableInfo(Part):
     """A token table: `rows` tokens of `dimension` values; `head_queries` are those that the model read."""
 
     path: Text
@@ -129,7 +132,9 @@ class EncodeSummary(Summary):
 
 class BundleSummary(Summary):
     """Of `index` and `build`: `version` is the manifest's digest, the other counts are those of `encode`; `index` has
-    null for `reused`, `encoded`, `removed` and `doubtful`."""
+    null for `reused`, `encoded`, `removed` and `doubtful`. `dimension` is null without a dense leg. A document has
+    `terms` of the `vocabulary` on average, of which the share `added` is not in its text, as measured on some hundred
+    documents; `language` is that of words."""
 
     command: Literal["index", "build"]
     name: str
@@ -141,24 +146,34 @@ class BundleSummary(Summary):
     skipped: int
     doubtful: int | None = None
     cut: int
-    dimension: int
+    dimension: int | None
+    vocabulary: str
+    language: str | None
+    terms: float
+    added: float
     tokens: int
     tasks: list[str]
     files: int
     bytes: int
 
     def made(self) -> Iterator[str]:
-        """One or two lines, and those of `left_out`."""
+        """Two or three lines, and those of `left_out`."""
+        dense = ", no dense leg" if self.dimension is None else f" × {self.dimension}, {self.tokens:,} tokens"
         yield (
-            f"{self.path}: {self.documents:,} documents × {self.dimension}, {self.tokens:,} tokens, "
-            f"tasks {', '.join(self.tasks)}; {self.files} files, {megabytes(self.bytes)}"
+            f"{self.path}: {self.documents:,} documents{dense}, tasks {', '.join(self.tasks)}; "
+            f"{self.files} files, {megabytes(self.bytes)}"
+        )
+        words = {"tokens": "tokens", "words": f"{self.language} words", "both": f"{self.language} words and tokens"}
+        yield (
+            f"sparse leg: {words[self.vocabulary]}, {self.terms:,.0f} a document, {self.added:.0%} of them added to "
+            "those of its text"
         )
         if self.reused is not None and self.encoded is not None and self.removed is not None:
             yield _read(self.reused, self.encoded, self.removed)
         yield from left_out(self.skipped, self.cut)
 
 
-class ProblemInfo(_Part):
+class ProblemInfo(Part):
     """A fault of a file of a bundle."""
 
     file: Text
@@ -241,7 +256,7 @@ class TrainSummary(Summary):
             yield f"best development score: {self.best:.4f}, after step {self.best_step}"
 
 
-class ErrorInfo(_Part):
+class ErrorInfo(Part):
     """An error: `kind` is its class, `status` the exit status."""
 
     kind: str
@@ -250,7 +265,7 @@ class ErrorInfo(_Part):
     status: int
 
 
-class ErrorObject(_Part):
+class ErrorObject(Part):
     """The text on stdout in place of the summary."""
 
     error: ErrorInfo

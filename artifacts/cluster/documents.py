@@ -1,6 +1,5 @@
 """A document on its way to an index after the bundle: its parts checked, before anything is written."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,11 +19,10 @@ from lightretriever.artifacts.cluster.schema import (
 from lightretriever.artifacts.corpus.beir import Document, read_document
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import DocumentError, UnencodedError
-from lightretriever.artifacts.sparse.bm25 import words_of
+from lightretriever.artifacts.sparse.vocabulary import term_problem
 
 __all__ = ["Stored", "body_of", "check_names", "read_fields", "read_impacts", "read_vector"]
 
-_TERM: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _ALWAYS: Final = frozenset({"_id", "title", "text"})
 _PUSH: Final = "To change the index, push a bundle."
 
@@ -68,7 +66,10 @@ def check_names(document: Document, names: Sequence[str] | None) -> None:
 
 
 def read_vector(values: Sequence[float], meta: IndexMeta) -> npt.NDArray[np.float32]:
-    """Make a vector (D,) of length 1. Raises DocumentError for another size, and for one without a direction."""
+    """Make a vector (D,) of length 1. Raises DocumentError for another size, for one without a direction, and in an
+    index without a dense leg."""
+    if meta.dimension is None:
+        raise DocumentError("vector", "the index has no dense leg.", remedy="Leave the vector out.")
     vector = np.array(values, np.float64)
     if vector.shape != (meta.dimension,):
         size = f"it has {vector.size} values, those of the index have {meta.dimension}."
@@ -81,18 +82,19 @@ def read_vector(values: Sequence[float], meta: IndexMeta) -> npt.NDArray[np.floa
 
 
 def read_impacts(impacts: Mapping[str, int], meta: IndexMeta, manifest: Manifest) -> dict[str, int]:
-    """Make rank features of impacts by token id. Raises DocumentError for an impact or an id out of bounds."""
+    """Make rank features of impacts by term. Raises DocumentError for a term that the vocabulary can't have, and for an
+    impact out of bounds."""
     bound = MAX_IMPACT if meta.large else LARGEST_PLAIN_IMPACT
-    vocabulary = manifest.sparse_vocab_size
     for term, impact in impacts.items():
-        if not _TERM.fullmatch(term) or int(term) >= vocabulary:
-            what = f"{term!r:.100} is no token id; they are 0 to {vocabulary - 1}."
-            raise DocumentError(f"impacts.{term:.100}", what, remedy="Name terms by the ids of the tokenizer.")
+        if (problem := term_problem(term, manifest.sparse.vocabulary, manifest.sparse_vocab_size)) is not None:
+            raise DocumentError(
+                f"impacts.{term:.100}", f"{problem}.", remedy="Name the terms of the bundle's vocabulary."
+            )
         if not 1 <= impact <= bound:
             remedy = "Leave a term without an impact out." if impact < 1 else f"Lower it. {_PUSH}"
             what = f"the impact is {impact}; in this index it is 1 to {bound}."
             raise DocumentError(f"impacts.{term}", what, remedy=remedy)
-    return features(list(map(int, impacts)), list(impacts.values()))
+    return features(list(impacts), list(impacts.values()))
 
 
 def body_of(
@@ -105,18 +107,18 @@ def body_of(
     """Give a document as the cluster gets it: whole, with the vector or the rank features of the one that is there if
     there are no new ones. Raises UnencodedError if that one has another text."""
     hashes = document_hashes(document.full_text, document.raw)
-    if (vector is None or impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
+    no_vector = vector is None and meta.dimension is not None
+    if (no_vector or impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
         why = "the document is new" if stored is None else "its title or text is another one"
         what = f"is missing, but {why}."
         remedy = "Send vector and impacts with it, or let `lightretriever upsert` encode it."
-        raise UnencodedError("vector" if vector is None else "impacts", what, remedy=remedy)
+        raise UnencodedError("vector" if no_vector else "impacts", what, remedy=remedy)
     old = {} if stored is None else stored.source
     ordinal = live_ordinal(document.id) if stored is None else stored.source["ordinal"]
     return document_body(
         ordinal,
         document.raw,
-        old["vector"] if vector is None else vector,
+        old["vector"] if no_vector else vector,
         old["impacts"] if impacts is None else impacts,
-        words_of([document.full_text])[0] if meta.words else None,
         meta.fields,
     )

@@ -6,6 +6,7 @@ written again.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,6 @@ from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point
-from lightretriever.artifacts.sparse.bm25 import indexed_words
 from lightretriever.artifacts.sparse.index import ImpactIndex
 
 __all__ = ["Pushed", "push"]
@@ -77,12 +77,13 @@ def push(
             "--delete-old would remove what this bundle lacks.",
             remedy="Push without it, run `lightretriever upsert` with those documents, and then remove that index.",
         )
-    if manifest.dimension > MOST_DIMENSION:
+    if manifest.dense is not None and manifest.dimension > MOST_DIMENSION:
         raise ClusterError(
             f"The bundle's vectors have {manifest.dimension} values; a cluster takes {MOST_DIMENSION}.",
             remedy="Build it with a smaller index.dimension.",
         )
-    dense, sparse = bundle.dense(), bundle.sparse()
+    dense = None if manifest.dense is None else bundle.dense()
+    sparse = bundle.sparse()
     try:
         meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > 511)
         index = index_name(alias, manifest, engine, shards)
@@ -110,7 +111,7 @@ def _changed(cluster: Cluster, indexes: list[str]) -> list[str]:
 def _largest_impact(sparse: ImpactIndex) -> int:
     largest = 0
     for first in range(0, sparse.count, _READ):
-        largest = max(largest, int(sparse.rows(first, min(first + _READ, sparse.count))[2].max(initial=0)))
+        largest = max(largest, int(sparse.rows(first, min(first + _READ, sparse.count))[3].max(initial=0)))
     if largest > MAX_IMPACT:
         raise ClusterError(f"An impact is {largest}, above {MAX_IMPACT}.", remedy="Build the bundle again.")
     return largest
@@ -137,7 +138,7 @@ def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, repli
 
 def _write(
     bundle: Bundle,
-    dense: DenseIndex,
+    dense: DenseIndex | None,
     sparse: ImpactIndex,
     cluster: Cluster,
     index: str,
@@ -174,21 +175,20 @@ def _count(cluster: Cluster, index: str, ordinals: range) -> int:
 
 
 def _actions(
-    bundle: Bundle, dense: DenseIndex, sparse: ImpactIndex, read: range, missing: list[range]
+    bundle: Bundle, dense: DenseIndex | None, sparse: ImpactIndex, read: range, missing: list[range]
 ) -> Iterator[dict[str, Any]]:
     """Read the documents `missing` of those `read` from the bundle, as the cluster gets them."""
     fields = bundle.manifest.fields
-    indptr, terms, impacts = sparse.rows(read.start, read.stop)
-    words = indexed_words(sparse, read.start, read.stop) if bundle.manifest.sparse.words else []
+    indptr, names, terms, impacts = sparse.rows(read.start, read.stop)
     for part in missing:
         ordinals = np.arange(part.start, part.stop)
-        raws, vectors = sparse.documents(ordinals), dense.vectors(ordinals)
-        for place, ordinal in enumerate(part):
+        raws = sparse.documents(ordinals)
+        vectors = repeat(None) if dense is None else iter(dense.vectors(ordinals))
+        for ordinal, raw, vector in zip(part, raws, vectors, strict=False):
             row = slice(indptr[ordinal - read.start], indptr[ordinal - read.start + 1])
-            ranks = features(terms[row].tolist(), impacts[row].tolist())
-            text = words[ordinal - read.start] if words else None
-            body = document_body(ordinal, raws[place], vectors[place], ranks, text, fields)
-            yield {"_op_type": "index", "_id": orjson.loads(raws[place])["_id"], "_source": body}
+            ranks = features([names[term] for term in terms[row].tolist()], impacts[row].tolist())
+            body = document_body(ordinal, raw, vector, ranks, fields)
+            yield {"_op_type": "index", "_id": orjson.loads(raw)["_id"], "_source": body}
 
 
 def _check_count(cluster: Cluster, index: str, documents: int) -> None:

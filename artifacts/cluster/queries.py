@@ -3,17 +3,15 @@
 A search names documents by `ordinal`. `among` is a query that documents must match, as `filter_query` makes it.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field
+from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
 from lightretriever.artifacts.sparse.arguments import weighted_query
-from lightretriever.artifacts.sparse.bm25 import BM25_K1
 
-__all__ = ["Query", "dense_search", "filter_query", "of_ordinals", "read_hits", "sparse_search", "word_search"]
+__all__ = ["Query", "dense_search", "filter_query", "of_ordinals", "read_hits", "sparse_search"]
 
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
@@ -43,7 +41,7 @@ def dense_search(vector: Vector, count: int, among: Query | None = None) -> Quer
 
 
 def sparse_search(
-    terms: npt.NDArray[np.int32],
+    terms: Sequence[str],
     weights: Vector,
     count: int,
     among: Query | None = None,
@@ -56,9 +54,10 @@ def sparse_search(
 
     Terms of negative weight are subtracted afterwards, from the best 10,000 documents of each shard by the others.
     """
-    ids, values = weighted_query(terms, weights)
+    weighted = list(zip(*weighted_query(terms, weights), strict=True))
     added, subtracted = (
-        _features(ids[values * sign > 0], np.abs(values[values * sign > 0]), large=large) for sign in (1, -1)
+        _features([(term, abs(float(weight))) for term, weight in weighted if weight * sign > 0], large=large)
+        for sign in (1, -1)
     )
     found = {**_PLAIN, "size": min(count, MOST_FOUND), "query": _matching(added, among, every=every)}
     if subtracted and (added or every):
@@ -68,20 +67,12 @@ def sparse_search(
     return found
 
 
-def word_search(words: str, count: int, among: Query | None = None, *, every: bool = False) -> Query:
-    """Find the best `count` documents by BM25 of words, separated by spaces, as in `sparse_search`."""
-    clauses = [{"term": {"words": {"value": word, "boost": n}}} for word, n in Counter(words.split()).items()]
-    return {**_PLAIN, "size": min(count, MOST_FOUND), "query": _matching(clauses, among, every=every)}
-
-
 def of_ordinals(ordinals: npt.NDArray[np.integer[Any]]) -> Query:
     """Match given documents (m,)."""
     return {"terms": {"ordinal": ordinals.tolist()}}
 
 
-def read_hits(
-    leg: str, answer: Query, version: tuple[int, int]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def read_hits(leg: str, answer: Query) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Give ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a search."""
     hits = answer["hits"]["hits"]
     ordinals = np.array([hit["sort"][1] if "sort" in hit else hit["fields"]["ordinal"][0] for hit in hits], np.int64)
@@ -89,8 +80,6 @@ def read_hits(
     if leg == "dense":  # 1 + s, or 1 / (1 - s) for s < 0
         wide = raw.astype(np.float64)
         raw = np.where(wide >= 1, wide - 1, 1 - 1 / np.maximum(wide, 1e-30)).astype(np.float32)
-    elif leg == "bm25" and version < (3, 0):  # which multiplies by the constant 1 + k1
-        raw = (raw / (1 + BM25_K1)).astype(np.float32)
     order = np.lexsort((ordinals, -raw))
     return ordinals[order], raw[order]
 
@@ -104,12 +93,12 @@ def filter_query(condition: Sequence[str]) -> Query:
     return query
 
 
-def _features(terms: npt.NDArray[np.int32], weights: Vector, *, large: bool) -> list[Query]:
-    parts = [("", 1.0), ("h", 512.0)] if large else [("", 1.0)]
+def _features(weighted: Sequence[tuple[str, float]], *, large: bool) -> list[Query]:
+    parts = [(False, 1.0), (True, 512.0)] if large else [(False, 1.0)]
     return [
-        {"rank_feature": {"field": f"impacts.{term}{ending}", "boost": weight * factor, "linear": {}}}
-        for term, weight in zip(terms.tolist(), weights.tolist(), strict=True)
-        for ending, factor in parts
+        {"rank_feature": {"field": f"impacts.{feature(term, high=high)}", "boost": weight * factor, "linear": {}}}
+        for term, weight in weighted
+        for high, factor in parts
     ]
 
 

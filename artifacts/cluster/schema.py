@@ -1,10 +1,10 @@
 """The format of an index on the cluster: one document for each of the bundle's, with these fields.
 
     ordinal   its position in the bundle; ties are broken by it, and legs name documents by it
-    vector    the dense vector (D,), searched by inner product
-    impacts   rank features by decimal token id. A cluster keeps 9 significant bits, so an impact is 1 to 511 in the
-              feature "T", and where it is larger, the whole 512s in "Th": every impact comes back exactly
-    words     the words of title and text as our analyser makes them, separated by spaces; if the bundle has BM25
+    vector    the dense vector (D,), searched by inner product; not in an index of a bundle without a dense leg
+    impacts   rank features by term; a dot in a term, which would nest fields, is written ․ there. A cluster keeps 9
+              significant bits, so an impact is 1 to 511 in the feature "T", and where it is larger, the whole 512s are
+              in "T⇪": every impact comes back exactly
     filter    values of the declared fields
     raw       the document's JSON, byte for byte
     hashes    digests of title and text, and of the JSON, by which `upsert` knows what changed
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
-from lightretriever.artifacts.sparse.bm25 import BM25_B, BM25_K1
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from pydantic import BaseModel, ConfigDict
 
@@ -36,6 +36,7 @@ __all__ = [
     "IndexMeta",
     "document_body",
     "document_hashes",
+    "feature",
     "features",
     "filter_field",
     "index_body",
@@ -60,26 +61,28 @@ FIRST_LIVE: Final = 1 << 62
 LARGEST_PLAIN_IMPACT: Final = 511
 """Largest impact of an index that is not `large`."""
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _HIGH: Final = 512
+_HIGH_MARK: Final = "\u21ea"
+_DOT: Final = "\u2024"
 _HASH_CHARS: Final = 12
 
 
 class IndexMeta(BaseModel):
-    """Describes the bundle that an index was written from. `large`: whether some impact is above 511. `live`: whether
-    documents may have been written or deleted since."""
+    """Describes the bundle that an index was written from. `dimension`: D, None without a dense leg. `large`: whether
+    some impact is above 511. `live`: whether documents may have been written or deleted since."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["lightretriever-index"] = "lightretriever-index"
-    format_version: Literal[2] = _FORMAT
+    format_version: Literal[3] = _FORMAT
     bundle: str
     version: str
     documents: int
-    dimension: int
+    dimension: int | None
     tokenizer_sha256: str
     engine: Engine
-    words: bool
+    vocabulary: VocabularyKind
     large: bool
     fields: dict[str, FieldKind]
     live: bool = False
@@ -91,10 +94,10 @@ class IndexMeta(BaseModel):
             bundle=manifest.name,
             version=manifest.digest,
             documents=manifest.documents,
-            dimension=manifest.dimension,
+            dimension=None if manifest.dense is None else manifest.dimension,
             tokenizer_sha256=manifest.tokenizer.sha256,
             engine=engine,
-            words=manifest.sparse.words,
+            vocabulary=manifest.sparse.vocabulary,
             large=large,
             fields=manifest.fields,
         )
@@ -110,16 +113,16 @@ def index_body(meta: IndexMeta, *, shards: int, replicas: int) -> dict[str, Any]
     """Give settings and mapping of a new index, which is not refreshed while it is written."""
     kinds = {"keyword": "keyword", "number": "double", "date": "long"}  # dates are milliseconds since 1970
     method = {"name": "hnsw", "engine": meta.engine, "space_type": "innerproduct"}
-    words = {"type": "text", "analyzer": "whitespace", "similarity": "words", "index_options": "freqs"}
-    fields = {filter_field(name): {"type": kinds[kind]} for name, kind in meta.fields.items()}
+    fields: dict[str, Any] = {filter_field(name): {"type": kinds[kind]} for name, kind in meta.fields.items()}
+    if meta.dimension is not None:
+        fields["vector"] = {"type": "knn_vector", "dimension": meta.dimension, "method": method}
     return {
         "settings": {
             "index": {
-                "knn": True,
+                "knn": meta.dimension is not None,
                 "number_of_shards": shards,
                 "number_of_replicas": replicas,
                 "refresh_interval": "-1",
-                "similarity": {"words": {"type": "BM25", "k1": BM25_K1, "b": BM25_B}},
             }
         },
         "mappings": {
@@ -127,11 +130,9 @@ def index_body(meta: IndexMeta, *, shards: int, replicas: int) -> dict[str, Any]
             "_meta": meta.model_dump(),
             "properties": {
                 "ordinal": {"type": "long"},
-                "vector": {"type": "knn_vector", "dimension": meta.dimension, "method": method},
                 "impacts": {"type": "rank_features"},
                 "raw": {"type": "object", "enabled": False},  # any JSON, kept as it is and not indexed
                 "hashes": {"type": "object", "enabled": False},
-                **({"words": words} if meta.words else {}),
                 **fields,
             },
         },
@@ -160,23 +161,28 @@ def split_impact(impact: int) -> tuple[int, int]:
     return impact % _HIGH, impact // _HIGH
 
 
-def features(terms: Sequence[int], impacts: Sequence[int]) -> dict[str, int]:
+def feature(term: str, *, high: bool = False) -> str:
+    """Name the rank feature of a term, or that of the whole 512s of its impact."""
+    return term.replace(".", _DOT) + (_HIGH_MARK if high else "")
+
+
+def features(terms: Sequence[str], impacts: Sequence[int]) -> dict[str, int]:
     """Give the rank features of a document's terms and impacts."""
     found: dict[str, int] = {}
     for term, impact in zip(terms, impacts, strict=True):
         low, high = split_impact(impact)
         if low:
-            found[str(term)] = low
+            found[feature(term)] = low
         if high:
-            found[f"{term}h"] = high
+            found[feature(term, high=True)] = high
     return found
 
 
-def read_features(found: Mapping[str, float]) -> dict[int, int]:
+def read_features(found: Mapping[str, float]) -> dict[str, int]:
     """Give a document's impacts by term from its rank features."""
-    impacts: dict[int, int] = {}
+    impacts: dict[str, int] = {}
     for name, value in found.items():
-        term, high = int(name.removesuffix("h")), name.endswith("h")
+        term, high = name.removesuffix(_HIGH_MARK).replace(_DOT, "."), name.endswith(_HIGH_MARK)
         impacts[term] = impacts.get(term, 0) + int(value) * (_HIGH if high else 1)
     return impacts
 
@@ -184,18 +190,18 @@ def read_features(found: Mapping[str, float]) -> dict[int, int]:
 def document_body(
     ordinal: int,
     raw: bytes,
-    vector: npt.NDArray[np.float32],
+    vector: npt.NDArray[np.float32] | None,
     impacts: Mapping[str, int],
-    words: str | None,
     fields: Mapping[str, FieldKind],
 ) -> dict[str, Any]:
-    """Give a document as the cluster gets it. ValueError for a value that is not of its field's kind."""
+    """Give a document as the cluster gets it, without a vector where there is no dense leg. ValueError for a value that
+    is not of its field's kind."""
     record = orjson.loads(raw)
     text = document_text(*(record.get(name) or "" for name in ("title", "text")))
-    body: dict[str, Any] = {"ordinal": ordinal, "vector": vector, "impacts": impacts, "raw": raw.decode()}
+    body: dict[str, Any] = {"ordinal": ordinal, "impacts": impacts, "raw": raw.decode()}
+    if vector is not None:
+        body["vector"] = vector
     body["hashes"] = document_hashes(text, raw)
-    if words is not None:
-        body["words"] = words
     names = list(fields)
     values = indexed_values(record, fields)
     for place, value in values:

@@ -16,8 +16,8 @@ from lightretriever.artifacts.errors import ClusterError, ConflictError
 
 __all__ = ["Deleted", "Encode", "Encoded", "Upserted", "delete", "upsert"]
 
-Encoded: TypeAlias = tuple[npt.NDArray[np.float32], Mapping[str, int]]
-"""A document's vector (D,) of length 1, and its rank features."""
+Encoded: TypeAlias = tuple[npt.NDArray[np.float32] | None, Mapping[str, int]]
+"""A document's vector (D,) of length 1, None without a dense leg, and its rank features."""
 
 Encode: TypeAlias = Callable[[Sequence[Document]], Sequence[Encoded]]
 
@@ -123,7 +123,7 @@ def _write(live: LiveIndex, batch: _Batch, counts: Upserted) -> list[Document]:
     for document, stored in zip(batch.documents, batch.stored, strict=True):
         vector, impacts = batch.encoded.get(document.id, (None, None))
         over = whole.get(document.id, stored)
-        if vector is None and not _has_text(document, over):  # changed since its hashes were read
+        if impacts is None and not _has_text(document, over):  # changed since its hashes were read
             conflicts.append(document)
             continue
         by_id[document.id] = document, over is None

@@ -1,8 +1,9 @@
 """Evaluation of a bundle on a test collection, through the very engine that serves it.
 
-Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, `hybrid-paper` with the paper's min-max fusion, and
-`bm25` on the words of the bundle's own documents; with a query model, also `full-dense`, `full-sparse` and
-`full-hybrid`, whose queries are encoded by that whole model instead of the token table.
+Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, and `bm25`, Lucene's own on the words of the
+bundle's documents; with a query model, also `full-dense`, `full-sparse` and `full-hybrid`, whose queries are encoded by
+that whole model instead of the token table. `hybrid-paper`, with the paper's min-max fusion, is run where it is named.
+A bundle without a dense leg has `sparse` and `bm25` alone.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
-from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.full import FullQueries, QueryModel, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
@@ -35,7 +36,7 @@ from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
+__all__ = ["REPORT_FILE", "Evaluation", "check_task", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
 _DEPTH: Final = 100  # the largest cut-off of the measures
@@ -85,14 +86,14 @@ def evaluate_bundle(
     _check_settings(depth, candidates, method)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
-    bundle.table(task)
+    check_task(bundle, task)
     judged = read_judged(dataset, split)
     fusion, queries = fusion_of(method, weights, bundle.manifest), list(judged.queries.values())
     full: FullQueries | None = None
     warnings: list[str] = []
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, depth, candidates, fusion, only, full)
+    searches = Searches(task, depth, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
     searches.wanted()  # an impossible choice is an error before anything is searched
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -123,6 +124,13 @@ def evaluate_bundle(
     return evaluation
 
 
+def check_task(bundle: Bundle, task: str) -> None:
+    """Raise BundleError for a task that the bundle does not have."""
+    if task not in bundle.manifest.tasks:
+        known = ", ".join(bundle.manifest.tasks)
+        raise BundleError(f'{bundle.path}: there is no task "{task}".', remedy=f"Use one of: {known}.")
+
+
 def _check_settings(depth: int, candidates: int, method: str) -> None:
     if not _DEPTH <= depth <= candidates:
         raise RecipeError(
@@ -142,14 +150,17 @@ def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[
 def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fusion:
     """The service's fusion `method` ("linear" or "rrf") with weights of the legs.
 
-    Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1.
-    Raises RecipeError for BM25 in a bundle without words.
+    Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1. A
+    bundle without a dense leg has the sparse leg's weight alone.
+    Raises RecipeError for a weight of the dense leg in a bundle without one.
     """
-    if weights is not None and weights.bm25 and not manifest.sparse.words:
+    if weights is not None and weights.dense and manifest.dense is None:
         raise RecipeError(
-            f"the weight of bm25 is {weights.bm25:g}, but the bundle has no words.",
-            remedy="Build it with index.words: true.",
+            f"the weight of dense is {weights.dense:g}, but the bundle has no dense leg.",
+            remedy="Build it with index.dense: true, or give sparse=1.",
         )
+    if manifest.dense is None:
+        weights = weights or LegWeights(sparse=1.0)
     if method == "rrf":
         return Fusion(weights or LegWeights(dense=1.0, sparse=1.0), "rrf")
     return Fusion(weights or manifest.fusion or PAPER_FUSION.weights)
@@ -160,7 +171,8 @@ def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str
         "task": searches.task,
         "depth": searches.depth,
         "candidates": searches.candidates,
-        "fusion": {"hybrid": searches.fusion.request(), "hybrid-paper": PAPER_FUSION.request()},
+        "fusion": {"hybrid": searches.fusion.request()}
+        | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in searches.wanted() else {}),
         "bm25": BM25,
     }
     if model is not None:

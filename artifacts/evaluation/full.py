@@ -71,14 +71,15 @@ def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence
 
     Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
     maximum over the query's positions, times IDF where the bundle's queries are weighted so; there are none where
-    another model made the bundle's impacts. Raises ModelError for a model that can't be loaded, has another tokenizer,
-    or is smaller than the bundle's dimension.
+    another model made the bundle's impacts, or its terms are words. Raises ModelError for a model that can't be loaded,
+    has another tokenizer, or is smaller than the bundle's dimension.
     """
     texts = list(dict.fromkeys(queries))
     instruction = bundle.manifest.tasks[task].instruction
     with scratch_folder(Path(gettempdir()), "query-model-") as work:
         encoder = model.load(work, lowercase=bundle.manifest.tokenizer.lowercase)
-        has_sparse = encoder.has_sparse and bundle.manifest.sparse.model is None
+        sparse_leg = bundle.manifest.sparse
+        has_sparse = encoder.has_sparse and sparse_leg.model is None and sparse_leg.vocabulary == "tokens"
         if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
             raise ModelError(
                 f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
@@ -88,7 +89,9 @@ def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence
             made = encoder.encode_queries(texts, instruction, progress=progress)
     idf, sparse = bundle.idf(), made.sparse if has_sparse and made.sparse else [_NO_TERMS] * len(texts)
     found = {
-        text: QueryVectors(terms, weights if idf is None else weights * idf[terms], vector)
+        text: QueryVectors(
+            [f"{term}" for term in terms.tolist()], weights if idf is None else weights * idf[terms], vector
+        )
         for text, vector, (terms, weights) in zip(texts, _cut(made.dense, bundle), sparse, strict=True)
     }
     return FullQueries(found, has_sparse), _compared(encoder.fingerprint, bundle)

@@ -118,7 +118,11 @@ def _facts(report: Mapping[str, Any], system: str) -> Row:
     if leg != "sparse":
         facts |= {"dimension": bundle["dimension"], "table": bundle["tables"][settings["task"]]}
     if leg != "dense":
-        facts |= {"top_k": bundle["sparse"]["top_k"], "query_weights": bundle["sparse"]["query_weights"]}
+        sparse = bundle["sparse"]
+        facts |= {"vocabulary": sparse["vocabulary"], "impacts": sparse["impacts"]}
+        facts |= {key: sparse[key] for key in ("language", "k1", "b", "token_factor") if sparse.get(key) is not None}
+        facts |= {"expansion": sparse.get("expansion"), "top_k": sparse["top_k"]}
+        facts |= {"query_weights": sparse["query_weights"]}
         facts |= {"postings_per_query": round(report["postings_per_query"][system], 1)}
     if leg.startswith("hybrid"):
         facts |= {"fusion": settings["fusion"][leg], "candidates": settings["candidates"]}

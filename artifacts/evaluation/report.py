@@ -33,7 +33,7 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
         "dimension": manifest.dimension,
         "vocab_size": manifest.vocab_size,
         "tables": {task: info.dtype for task, info in manifest.tasks.items()},
-        "dense": manifest.dense.model_dump(),
+        "dense": None if manifest.dense is None else manifest.dense.model_dump(),
         "sparse": manifest.sparse.model_dump(),
     } | ({"head_queries": heads} if heads else {})
 

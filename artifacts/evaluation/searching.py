@@ -42,10 +42,10 @@ class Fusion:
 
 @dataclass(frozen=True)
 class QueryVectors:
-    """A query as the legs take it. `terms` (t,) int32 are different token ids, `weights` (t,) float32 what they weigh;
+    """A query as the legs take it. `terms` (t,) are different terms, `weights` (t,) float32 what they weigh;
     `dense` (D,) float32 has length 1, None where the query has no such vector."""
 
-    terms: npt.NDArray[np.int32]
+    terms: list[str]
     weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32] | None = None
 
@@ -61,7 +61,7 @@ class Searcher(Protocol):
         Without `fusion`, the bundle's own is used."""
 
     def terms(self, query: str, task: str) -> QueryVectors | None:
-        """The sparse query that the bundle makes of a text; None where the text has no token."""
+        """The sparse query that the bundle makes of a text; None where the text has no term."""
 
     def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "Searcher":
         """A searcher of the same indexes that takes the vectors of these texts, the only ones that it can search for.

@@ -10,21 +10,34 @@ from typing import Final
 import numpy as np
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
 from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.progress import ProgressBar, tracked
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
-__all__ = ["BM25", "PAPER_FUSION", "SYSTEMS", "Results", "Searches", "postings_per_query", "run_systems", "word_index"]
+__all__ = [
+    "BM25",
+    "ON_REQUEST",
+    "PAPER_FUSION",
+    "SYSTEMS",
+    "Results",
+    "Searches",
+    "postings_per_query",
+    "run_systems",
+    "word_index",
+]
 
 PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
 BM25: Final = {"k1": 0.9, "b": 0.4}
 SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
 """In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""
+
+ON_REQUEST: Final = ("hybrid-paper",)
+"""Those that are run only where they are named."""
 
 _MODES: Final[dict[str, SearchMode]] = {"dense": "dense", "sparse": "sparse", "hybrid": "hybrid"}
 _CHUNK: Final = 1024
@@ -32,7 +45,8 @@ _CHUNK: Final = 1024
 
 @dataclass(frozen=True)
 class Searches:
-    """How every query is searched, and by which of `SYSTEMS` (None: all that can be run)."""
+    """How every query is searched, and by which of `SYSTEMS` (None: all that can be run but `ON_REQUEST`). Without
+    `dense`, the bundle has no dense leg, and the sparse one is its only search."""
 
     task: str
     depth: int
@@ -40,17 +54,21 @@ class Searches:
     fusion: Fusion
     only: Collection[str] | None = None
     full: FullQueries | None = None
+    dense: bool = True
 
     def wanted(self) -> list[str]:
         """The systems to run, in order. Raises RecipeError for one that is unknown, or needs a query model."""
         possible = [name for name in SYSTEMS if not name.startswith("full-") or (self.full and self.full.gives(name))]
+        if not self.dense:
+            possible = [name for name in possible if name in ("sparse", "full-sparse", "bm25")]
         if self.only is None:
-            return possible
+            return [name for name in possible if name not in ON_REQUEST]
         impossible = sorted(set(self.only) - set(possible))
         if impossible:
             raise RecipeError(
                 f"{', '.join(impossible)}: no system that can be run here.",
-                remedy=f"Use some of {', '.join(possible)}; the full- ones need --query-model.",
+                remedy=f"Use some of {', '.join(possible)}; the full- ones need --query-model, and dense and hybrid a "
+                "dense leg.",
             )
         return [name for name in possible if name in self.only]
 
@@ -65,7 +83,7 @@ class Searches:
 
 @dataclass(frozen=True)
 class Results:
-    """By system: its run, the queries it had to leave unanswered, and the postings of a query's tokens on average."""
+    """By system: its run, the queries it had to leave unanswered, and the postings of a query's terms on average."""
 
     runs: dict[str, dict[str, Ranking]] = field(default_factory=dict)
     unanswered: dict[str, list[str]] = field(default_factory=dict)
@@ -100,17 +118,17 @@ def run_systems(
 
 
 def postings_per_query(index: ImpactIndex, queries: Iterable[QueryVectors]) -> float:
-    """Mean over the queries of Σ df(t), over the different tokens t of the query that have a weight.
+    """Mean over the queries of Σ df(t), over the different terms t of the query that have a weight.
 
-    df(t), the length of the token's posting list, is the number of documents that a search for it alone finds. It is
+    df(t), the length of the term's posting list, is the number of documents that a search for it alone finds. It is
     what an exhaustive search scores; Lucene skips some of it.
     """
-    lengths: dict[int, int] = {}
+    lengths: dict[str, int] = {}
     totals = []
     for query in queries:
-        terms = query.terms[query.weights > 0].tolist()
+        terms = [term for term, weight in zip(query.terms, query.weights.tolist(), strict=True) if weight > 0]
         for term in set(terms) - lengths.keys():
-            lengths[term] = len(index.search(np.array([term]), np.ones(1, np.float32), index.count)[0])
+            lengths[term] = len(index.search([term], np.ones(1, np.float32), index.count)[0])
         totals.append(sum(lengths[term] for term in terms))
     return float(np.mean(totals)) if totals else 0.0
 

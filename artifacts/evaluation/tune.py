@@ -1,5 +1,5 @@
-"""Which weights the legs of a bundle should have, by judged queries that are no test set; and whether hybrid search is
-worse than BM25, where there are none.
+"""Which weights the legs of a bundle should have, by judged queries that are no test set, and whether the dense leg
+brings anything; and whether a leg is weak for the corpus, where there are no judged queries.
 
 `tune_weights` searches with every query and every division of the weights, through the engine that serves. Weights that
 are chosen and measured on the same queries look better than they are. So each query is measured with the weights that
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.evaluate import fusion_of
+from lightretriever.artifacts.evaluation.evaluate import check_task, fusion_of
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
     measure,
@@ -32,7 +32,7 @@ from lightretriever.artifacts.evaluation.systems import Searches, run_systems
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
-__all__ = ["Difference", "KnownItems", "Tuned", "find_known_items", "tune_weights", "weight_grid"]
+__all__ = ["Difference", "Division", "KnownItems", "Tuned", "find_known_items", "tune_weights", "weight_grid"]
 
 _FOLDS: Final = 10
 _RESAMPLES: Final = 10_000
@@ -40,6 +40,9 @@ _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
 _DEPTH: Final = 100
+_SPARSE_ALONE: Final = 0  # its place in `weight_grid`
+_WEAK: Final = 0.5  # of BM25's mean reciprocal rank
+_LITTLE: Final = 0.005  # of nDCG@10: a gain that is certainly below is none
 
 
 @dataclass(frozen=True)
@@ -62,22 +65,49 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What `tune_weights` found over a number of `queries`: the `best` weights, those of the bundle (`own`), the mean
-    nDCG@10 of every division, best first, and how much the choice gains over the bundle's weights on queries that did
-    not take part in it."""
+class Division:
+    """Weights of the legs, their mean nDCG@10, and how much the choice of weights gains over them on queries that took
+    no part in it."""
 
-    best: LegWeights
+    weights: LegWeights
+    ndcg: float
+    behind: Difference
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the queries can't tell these weights from the best."""
+        return self.behind.low <= 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune_weights` found over a number of `queries`: all `divisions`, best first, the bundle's weights (`own`),
+    and on queries that did not take part in the choice of weights, how much it gains over the bundle's, and over the
+    sparse leg alone (`dense_gain`)."""
+
+    divisions: list[Division]
     own: LegWeights
-    ndcg: list[tuple[LegWeights, float]]
     own_ndcg: float
     gain: Difference
+    dense_gain: Difference
     queries: int
+
+    @property
+    def best(self) -> LegWeights:
+        """The best weights."""
+        return self.divisions[0].weights
 
     @property
     def told(self) -> bool:
         """Whether the queries tell that the best weights are better than the bundle's."""
         return self.gain.low > 0
+
+    @property
+    def dense_helps(self) -> bool | None:
+        """Whether the dense leg makes search better than the sparse leg alone; None where the queries can't tell."""
+        if self.dense_gain.low > 0:
+            return True
+        return False if self.dense_gain.mean <= 0 or self.dense_gain.high < _LITTLE else None
 
 
 def tune_weights(
@@ -96,13 +126,18 @@ def tune_weights(
 
     All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
     task that can't be used, CorpusError for a collection that can't be read or has nothing in common with the bundle,
-    RecipeError for a step that does not divide 1, or fewer queries than folds.
+    RecipeError for a bundle with one leg, a step that does not divide 1, or fewer queries than folds.
     """
     bundle = Bundle.open(bundle_path)
+    if bundle.manifest.dense is None:
+        raise RecipeError(
+            f"{bundle_path}: the bundle has one leg, the sparse one, so there are no weights to choose.",
+            remedy="Build it with index.dense: true to compare both.",
+        )
     task = task or bundle.manifest.default_task
-    bundle.table(task)
+    check_task(bundle, task)
     own = fusion_of("linear", None, bundle.manifest).weights
-    grid = weight_grid(step, words=bundle.manifest.sparse.words)
+    grid = weight_grid(step)
     judged = _drawn(read_judged(dev, split), most, seed)
     if len(judged.queries) < 2 * _FOLDS:
         raise RecipeError(
@@ -118,32 +153,29 @@ def tune_weights(
         values = np.array(
             [_ndcg(searcher, judged, task, candidates, weights, progress) for weights in [*grid, own]], dtype=np.float64
         )
-    means = values[:-1].mean(axis=1)
-    order = np.argsort(-means, kind="stable")
+    tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1], seed)
+    order = np.argsort(-means, kind="stable").tolist()
     return Tuned(
-        best=grid[order[0]],
+        divisions=[
+            Division(grid[place], float(means[place]), Difference.of(chosen - tried[place], seed)) for place in order
+        ],
         own=own,
-        ndcg=[(grid[place], float(means[place])) for place in order],
         own_ndcg=float(values[-1].mean()),
-        gain=Difference.of(_out_of_fold(values[:-1], seed) - values[-1], seed),
+        gain=Difference.of(chosen - values[-1], seed),
+        dense_gain=Difference.of(chosen - tried[_SPARSE_ALONE], seed),
         queries=len(judged.queries),
     )
 
 
-def weight_grid(step: float, *, words: bool) -> list[LegWeights]:
-    """All divisions of 1 into multiples of `step` among dense, sparse and, with `words`, BM25.
+def weight_grid(step: float) -> list[LegWeights]:
+    """All divisions of 1 into multiples of `step` between dense and sparse, the sparse leg alone first.
 
     Raises RecipeError unless 1 is such a multiple.
     """
     parts = round(1 / step) if step > 0 else 0
     if not 1 <= parts <= 100 or abs(parts * step - 1) > 1e-9:
         raise RecipeError(f"the step is {step:g}.", remedy="Give one that divides 1, such as 0.1 or 0.05.")
-    return [
-        LegWeights(dense=dense / parts, sparse=sparse / parts, bm25=(parts - dense - sparse) / parts)
-        for dense in range(parts + 1)
-        for sparse in range(parts - dense + 1)
-        if words or dense + sparse == parts
-    ]
+    return [LegWeights(dense=dense / parts, sparse=(parts - dense) / parts) for dense in range(parts + 1)]
 
 
 def _drawn(judged: JudgedQueries, most: int, seed: int) -> JudgedQueries:
@@ -179,25 +211,31 @@ def _out_of_fold(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.f
 @dataclass(frozen=True)
 class KnownItems:
     """How well a bundle finds documents by their own words: the mean reciprocal rank among the first ten, by system,
-    over a number of `queries`, and how much hybrid search differs from BM25 in nDCG@10."""
+    over a number of `queries`, and how much its search differs from BM25 in nDCG@10: hybrid, or the sparse leg alone
+    where there is no other."""
 
     mrr: Mapping[str, float]
     difference: Difference
     queries: int
 
     @property
-    def below_bm25(self) -> bool:
-        """Whether hybrid search ranks such documents below BM25, beyond chance."""
-        return self.difference.high < 0
+    def weak(self) -> list[str]:
+        """The legs that are weak for this corpus: they find such documents less than half as well as BM25, and search
+        ranks them below BM25 beyond chance."""
+        if self.difference.high >= 0:
+            return []
+        return [leg for leg in ("dense", "sparse") if self.mrr.get(leg, 1.0) < _WEAK * self.mrr["bm25"]]
 
 
 def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path, *, seed: int = 0) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
     needed. None where fewer than 20 documents have one.
 
-    BM25 is at its best with such queries; hybrid search should lose little to it. BM25's index is made in the folder
-    `scratch` and removed again.
+    BM25 is at its best with such queries, and a good leg finds most of what it finds. BM25's index is made in the
+    folder `scratch` and removed again.
     """
+    dense = bundle.manifest.dense is not None
+    systems = ("dense", "sparse", "hybrid", "bm25") if dense else ("sparse", "bm25")
     with bundle.sparse() as index:
         places = np.random.default_rng(seed).permutation(index.count)[: 2 * _ITEMS]
         queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
@@ -205,11 +243,12 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path,
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
         fusion = fusion_of("linear", None, bundle.manifest)
-        searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, ("dense", "sparse", "hybrid", "bm25"))
+        searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
             results = run_systems(searcher, index, judged, searches, scratch)
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
-    values = np.array([ndcg["hybrid"][name] - ndcg["bm25"][name] for name in queries])
+    ours = ndcg["hybrid" if dense else "sparse"]
+    values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])
     mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in results.runs.items()}
     return KnownItems(mrr, Difference.of(values, seed), len(queries))
 

@@ -52,8 +52,7 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
     are as in the training recipe, `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and
     `eos_token` what the recipe named. `projection` says whether dense vectors go through the linear map in
     PROJECTION_FILE. `sparse_positions` is "inner" where `[bos]` and `<eos>` take no part in sparse weights, else "all",
-    as in adapters that don't say. `bm25` has factor, k1 and b of the BM25 that the sparse weights were trained to be
-    added to.
+    as in adapters that don't say.
     """
     file = adapter_file(adapter, ADAPTER_SETTINGS)
     if not file.is_file():

@@ -5,14 +5,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, ModelInfo, ModelSource
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, LegWeights, ModelInfo, ModelSource
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import Corpus, Skipped, read_queries
 from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
@@ -20,8 +20,9 @@ from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, Expand, encoded_batches, terms_tokenizer
+from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -29,12 +30,19 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = [
     "build_bundle",
     "check_before_build",
-    "expansion_source",
     "head_plan",
     "head_texts",
     "refined_folder",
+    "sparse_leg",
     "work_head_files",
 ]
+
+
+_WEIGHTS: Final = LegWeights(dense=0.5, sparse=0.5)
+"""Of the legs, beside a sparse leg of words."""
+
+_QUANTIZATION: Final = {False: 4000, True: 40}
+"""Impacts per unit of BM25, by whether documents are expanded. The finer one keeps the order of Lucene's own BM25."""
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -63,8 +71,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     _check_same(recipe, facts, store, corpus)
     heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
-    expand = expansion_source(recipe, store)
-    terms = terms_tokenizer(recipe.work)
+    leg = sparse_leg(recipe, store)
     bundle = write_bundle(
         recipe.output,
         name=recipe.name,
@@ -74,34 +81,73 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         lowercase=facts["lowercase"],
         tables=tables,
         default_task=recipe.default_task,
-        documents=encoded_batches(recipe.work, corpus, expand),
+        documents=encoded_batches(recipe.work, corpus, leg),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
+        sparse=_sparse_settings(recipe, facts, plan, leg),
         table_dtype=recipe.index.table_dtype,
         factory=recipe.index.factory,
-        top_k=recipe.index.top_k or plan["top_k"],
-        quantization=plan["quantization"],
-        impacts=plan["impacts"],
-        expansion=expand and expand[0],
-        idf=_idf(recipe, facts, plan, terms),
-        sparse_model=_sparse_source(recipe, facts),
-        sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
-        weights=recipe.index.weights,
+        dense=recipe.index.dense,
+        weights=_weights(recipe, leg),
         fields=recipe.corpus.fields,
-        words=recipe.index.words,
-        accelerate=recipe.index.accelerate,
         queries=_queries(recipe),
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
 
 
-def expansion_source(recipe: Recipe, store: ShardStore) -> Expand | None:
-    """How the recipe expands documents, and by which table (V, D); None if it does not. Raises ResumeError."""
-    if recipe.expand is None:
-        return None
-    rows = _table(recipe, recipe.default_task, store).rows
-    size = recipe.index.dimension or rows.shape[1]
-    return recipe.expand, np.asarray(rows[:, :size], np.float32)
+def sparse_leg(recipe: Recipe, store: ShardStore) -> SparseLeg:
+    """What the terms and impacts of the recipe's documents are. Raises ResumeError where the table that expands them is
+    missing."""
+    plan, index = store.plan, recipe.index
+    learned = plan["impacts"] == "learned"
+    kind = index.vocabulary or ("tokens" if learned else "words")
+    lowercase = _read(recipe, "backbone.json", "table")["lowercase"]
+    tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=lowercase)
+    own = terms_tokenizer(recipe.work)
+    tokens = tokenizer if own.name != SPARSE_TOKENIZER else TextTokenizer.from_file(own, lowercase=lowercase)
+    expand = None
+    if recipe.expand and kind != "tokens":
+        rows = _table(recipe, recipe.default_task, store).rows
+        size = index.dimension or rows.shape[1]
+        expand = recipe.expand, np.asarray(rows[:, :size], np.float32)
+    return SparseLeg(
+        vocabulary=Vocabulary(None if kind == "words" else tokens, None if kind == "tokens" else index.language),
+        learned=learned,
+        quantization=plan["quantization"]
+        if kind == "tokens"
+        else index.quantization or _QUANTIZATION[expand is not None],
+        k1=index.k1,
+        b=index.b,
+        token_factor=index.token_factor,
+        tokenizer=tokenizer,
+        expand=expand,
+    )
+
+
+def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
+    """The weights of the legs, where the recipe names none: those of `_WEIGHTS` where words are searched."""
+    if not recipe.index.dense:
+        return LegWeights(sparse=1.0)
+    return recipe.index.weights or (None if leg.vocabulary.kind == "tokens" else _WEIGHTS)
+
+
+def _sparse_settings(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg) -> SparseSettings:
+    kind, terms = leg.vocabulary.kind, terms_tokenizer(recipe.work)
+    return SparseSettings(
+        vocabulary=kind,
+        language=leg.vocabulary.language,
+        impacts="bm25" if kind == "words" else plan["impacts"],
+        quantization=leg.quantization,
+        top_k=recipe.index.top_k or (plan["top_k"] if kind == "tokens" else None),
+        k1=leg.k1,
+        b=leg.b,
+        token_factor=leg.token_factor if kind == "both" else None,
+        expansion=leg.expand and leg.expand[0],
+        idf=None if kind == "words" else _idf(recipe, facts, terms),
+        model=None if kind == "words" else _sparse_source(recipe, facts),
+        tokenizer_file=terms if kind != "words" and terms.name == SPARSE_TOKENIZER else None,
+        accelerate=recipe.index.accelerate,
+    )
 
 
 def _queries(recipe: Recipe) -> list[str]:
@@ -135,14 +181,9 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], store: ShardStore, corpus
         )
 
 
-def _idf(
-    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], tokenizer_file: Path
-) -> npt.NDArray[np.float32] | None:
-    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none. BM25
-    beside learned impacts has the corpus' own by default, where the model brings none."""
+def _idf(recipe: Recipe, facts: dict[str, Any], tokenizer_file: Path) -> npt.NDArray[np.float32] | None:
+    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none."""
     wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")
-    if wanted == "auto" and begun is None and plan["impacts"] == "both":
-        wanted = "corpus"
     if wanted is None or (wanted == "auto" and begun is None):
         return None
     tokenizer = TextTokenizer.from_file(tokenizer_file, lowercase=facts["lowercase"])

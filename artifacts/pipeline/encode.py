@@ -188,7 +188,6 @@ def _plan(encoder: Encoder, settings: EncodeRecipe, *, given: bool) -> dict[str,
         "software": software(),
         "quantization": QUANTIZATION,
         "impacts": encoder.impacts,
-        "bm25_factor": encoder.bm25_factor,
         "given_vectors": given,
         **settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
     }

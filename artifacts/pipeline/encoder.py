@@ -69,11 +69,6 @@ class Encoder(ABC):
         """The kind of impacts that its documents have."""
 
     @property
-    def bm25_factor(self) -> float | None:
-        """The factor a of BM25 where `impacts` is "both" (see `pipeline.bm25_impacts`)."""
-        return None
-
-    @property
     def query_weights(self) -> npt.NDArray[np.float32] | None:
         """What the model itself says that tokens of a query weigh, (V,), above 0; None where it says nothing."""
         return None
@@ -133,14 +128,13 @@ def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, bien
 
 def resolved(settings: EncodeRecipe, adapter: str | None) -> EncodeRecipe:
     """Settings whose kind of impacts is what the `adapter` was trained for, unless they name one, and which keep all
-    terms where BM25 is among them, unless they name a number. Raises ModelError."""
+    terms of BM25, unless they name a number. Raises ModelError."""
     from lightretriever.artifacts.pipeline.adapter_files import adapter_settings  # imports torch
 
     trained = {} if adapter is None else adapter_settings(adapter)
-    own = "both" if trained.get("bm25") else "bm25" if trained.get("projection") else "learned"
-    kind, factor = settings.impacts or own, settings.bm25_factor or (trained.get("bm25") or {}).get("factor", 2.0)
+    kind = settings.impacts or ("bm25" if trained.get("projection") else "learned")
     cut = settings.top_k if kind == "learned" or "top_k" in settings.model_fields_set else None
-    return settings.model_copy(update={"impacts": kind, "bm25_factor": factor, "top_k": cut})
+    return settings.model_copy(update={"impacts": kind, "top_k": cut})
 
 
 def rows_per_pass(encoder: Encoder) -> int:

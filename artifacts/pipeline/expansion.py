@@ -1,58 +1,124 @@
-"""Document expansion by the token table: the sparse leg gets terms that a document lacks, and weighs those that it has.
+"""Document expansion by the token table: the sparse leg's words are weighed, and added, by what the dense leg knows.
 
-The table row of a token t is its part of a query's dense vector, and v_d is the document's, so E_t · v_d is what the
-token would add to the dense score. Less its mean over the corpus, it tells the document from others:
+The row of a word is the sum of its tokens' table rows, averaged over the forms in which the corpus spells it, so R_w ·
+v_d is what the word would add to the dense score of a document. Less its mean over the corpus, it tells the document
+from others:
 
-    z_d(t) = E_t · v_d − mean over the corpus of E_t · v
-    impact_d[t] = round(BM25 impact + λ · u · z_d(t))    for the document's own terms, at least 1,
-                                                         and for the k terms of highest z_d
+    R_w = Σ_f n_f Σ_{t ∈ f} E_t / Σ_f n_f           over the forms f of w, which the corpus has n_f times
+    z_d(w) = R_w · (v_d − mean over the corpus of v)
+    impact_d[w] = round(BM25 impact + λ · u · z_d(w))   for the document's own words, at least 1,
+                                                        and for the k other words of highest z_d > 0
 
 λ is the section's `weight`, k its `terms`. u puts z in units of impacts: the mean BM25 impact of the documents' own
-terms over the root mean square of their z, both over a sample of the corpus. The sum of E_t · v_d over a query's tokens
-ranks as the dense score does, so nothing is trained. A term that is left out counts as an average one, z = 0.
+words over the root mean square of their z, both over a sample of the corpus. Nothing is trained, and no document is
+read again. A word that is left out counts as an average one, z = 0.
+
+Words of at least two documents are added, at most the 50,000 most frequent ones. Where they are many times the
+documents, Faiss finds the highest by quantised codes and scores the best of them again.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
+import faiss
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow, strongest
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, strongest
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Expansion"]
+__all__ = ["Expansion", "word_rows"]
 
 _FILE: Final = "expansion.json"
-_AT_ONCE: Final = 256  # documents whose weights for the whole vocabulary are in memory
+_ROWS: Final = "word_rows.npy"
+_FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
+_MOST_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
+_LEAST_DOCUMENTS: Final = 2
+_MOST_CANDIDATES: Final = 50_000
+_EXACT: Final = 5e12  # products of numbers up to which every word is scored
+_WIDER: Final = 4  # times the words wanted, which the codes propose
+_AT_ONCE: Final = 1024  # documents
+_MOST: Final = 511  # largest impact: what a cluster keeps exactly in one feature
 
 Matrix = npt.NDArray[np.float32]
 
 
+def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer, table: Matrix) -> Matrix:
+    """R, (W, D) float32: a row for each of the W words that `bm25` counted, zero for one that no form gives; `table` is
+    E (V, D), its tokens are those of `tokenizer`."""
+    forms = Counter[str]()
+    for text in texts:
+        forms.update(_FORM.findall(text.lower()))
+        if len(forms) > _MOST_FORMS:
+            forms = Counter(dict(forms.most_common(_MOST_FORMS // 2)))
+    size = len(bm25.frequencies)
+    rows, counts = np.zeros((size, table.shape[1]), np.float32), np.zeros(size)
+    spelt = list(forms)
+    for start in range(0, len(spelt), _AT_ONCE):
+        part = spelt[start : start + _AT_ONCE]
+        bags = list(tokenizer.as_queries(part))
+        for form, words, ids in zip(part, bm25.vocabulary.terms_of(part), bags, strict=True):
+            number = bm25.numbers.find(words[0]) if len(words) == 1 else None
+            if number is not None and number < size and len(ids):
+                rows[number] += forms[form] * table[ids].sum(axis=0)
+                counts[number] += forms[form]
+    found = counts > 0
+    rows[found] /= counts[found, None].astype(np.float32)
+    return rows
+
+
 @dataclass(frozen=True)
 class Expansion:
-    """Expands documents by `rows` (V, D) float32. `mean` (D,) float32 is the mean of the corpus' vectors, `unit` is u,
-    in impacts."""
+    """Expands documents by the `rows` of words (W, D) float32, of which the `candidates` (c,) int32 may be added.
+    `mean` (D,) float32 is the mean of the corpus' vectors, `unit` is u, in impacts. `codes` is Faiss's index of the
+    candidates' rows, None where every one is scored."""
 
     settings: ExpansionInfo
     rows: Matrix
+    candidates: npt.NDArray[np.int32]
     mean: Matrix
     unit: float
+    codes: faiss.Index | None
 
     @classmethod
     def of(
-        cls, settings: ExpansionInfo, rows: Matrix, mean: Matrix, vectors: Matrix, sparse: Sequence[ImpactRow]
+        cls,
+        settings: ExpansionInfo,
+        rows: Matrix,
+        bm25: Bm25Encoder,
+        mean: Matrix,
+        vectors: Matrix,
+        sparse: Sequence[ImpactRow],
     ) -> Self:
         """Measure u on a sample of the documents: their vectors (m, D) float32 of length 1, and BM25 impacts."""
         z = [rows[terms] @ (vector - mean) for vector, (terms, _) in zip(vectors, sparse, strict=True)]
         own = np.concatenate([impacts for _, impacts in sparse])
         spread = float(np.sqrt(np.mean(np.concatenate(z).astype(np.float64) ** 2))) if len(own) else 0.0
-        return cls(settings, rows, mean, float(own.mean()) / spread if spread else 0.0)
+        return cls._with(settings, rows, bm25, mean, float(own.mean()) / spread if spread else 0.0)
+
+    @classmethod
+    def _with(cls, settings: ExpansionInfo, rows: Matrix, bm25: Bm25Encoder, mean: Matrix, unit: float) -> Self:
+        possible = np.flatnonzero((bm25.frequencies >= _LEAST_DOCUMENTS) & rows.any(axis=1))
+        frequent = np.argsort(-bm25.frequencies[possible], kind="stable")[:_MOST_CANDIDATES]
+        candidates = np.sort(possible[frequent]).astype(np.int32)
+        codes = None
+        if float(bm25.documents) * candidates.size * rows.shape[1] > _EXACT:
+            size = rows.shape[1]
+            parts = next(parts for parts in range(size // 2, 0, -1) if size % parts == 0)
+            codes = faiss.index_factory(size, f"PQ{parts}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
+            faiss.ParameterSpace().set_index_parameter(codes, "k_factor_rf", _WIDER)
+            codes.train(rows[candidates])
+            codes.add(rows[candidates])
+        return cls(settings, rows, candidates, mean, unit, codes)
 
     @property
     def dimension(self) -> int:
@@ -62,41 +128,72 @@ class Expansion:
 
     def impacts(self, dense: Matrix, sparse: Sequence[ImpactRow]) -> list[ImpactRow]:
         """Expand documents with vectors (n, D) float32 of length 1 and BM25 impacts: n rows."""
-        return list(self._rows(dense, sparse))
-
-    def _rows(self, dense: Matrix, sparse: Sequence[ImpactRow]) -> Iterator[ImpactRow]:
-        factor, count = self.settings.weight * self.unit, min(self.settings.terms, len(self.rows))
+        found: list[ImpactRow] = []
         for start in range(0, len(dense), _AT_ONCE):
-            part = (dense[start : start + _AT_ONCE] - self.mean) @ self.rows.T
-            for z, (own, impacts) in zip(part, sparse[start : start + _AT_ONCE], strict=True):
-                best = np.argpartition(-z, count - 1)[:count]
-                terms = np.union1d(own, best[z[best] > 0])
-                places, sums = np.searchsorted(terms, own), factor * z[terms].astype(np.float64)
-                sums[places] = np.maximum(sums[places] + impacts, 1)
-                yield strongest(terms, np.round(sums))
+            moved = dense[start : start + _AT_ONCE] - self.mean
+            rows = zip(moved, self._added(moved), sparse[start : start + _AT_ONCE], strict=True)
+            found += [self._row(vector, *added, own, impacts) for vector, added, (own, impacts) in rows]
+        return found
 
-    def save(self, work: Path, corpus_sha256: str) -> None:
-        """Keep for documents that come later what was measured on the corpus."""
-        content = {"corpus_sha256": corpus_sha256, "table_sha256": self._digest(), "unit": self.unit}
+    def _added(self, moved: Matrix) -> list[tuple[npt.NDArray[np.int32], Matrix]]:
+        """The words of highest z of each document, own ones among them, with z: more than `terms`, as own ones go."""
+        count = min(2 * self.settings.terms, self.candidates.size)
+        if not count:
+            return [(self.candidates, np.empty(0, np.float32))] * len(moved)
+        if self.codes is not None:
+            z, places = self.codes.search(np.ascontiguousarray(moved), count)
+        else:
+            every = moved @ self.rows[self.candidates].T
+            places = np.argpartition(-every, count - 1, axis=1)[:, :count]
+            z = np.take_along_axis(every, places, axis=1)
+        return [(self.candidates[row], values) for row, values in zip(places, z, strict=True)]
+
+    def _row(
+        self,
+        moved: Matrix,
+        words: npt.NDArray[np.int32],
+        z: Matrix,
+        own: npt.NDArray[np.int32],
+        impacts: npt.NDArray[np.uint16],
+    ) -> ImpactRow:
+        factor = self.settings.weight * self.unit
+        other = ~np.isin(words, own) & (z > 0)
+        words, z = words[other], z[other]
+        best = np.argsort(-z, kind="stable")[: self.settings.terms]
+        known = own < len(self.rows)
+        own_z = np.zeros(len(own))
+        own_z[known] = self.rows[own[known]] @ moved
+        terms = np.concatenate([own, words[best]])
+        sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[best]])
+        order = np.argsort(terms, kind="stable")
+        return strongest(terms[order], np.round(np.minimum(sums[order], _MOST)))
+
+    def save(self, work: Path, corpus_sha256: str, table: Matrix) -> None:
+        """Keep for documents that come later what was measured on the corpus, and made of its words and a `table` (V,
+        D)."""
+        write_array(work / _ROWS, self.rows)
+        content: dict[str, Any] = {"corpus_sha256": corpus_sha256, "table_sha256": _digest(table), "unit": self.unit}
         content["mean"] = self.mean.tolist()
         write_atomically(work / _FILE, json.dumps(content).encode())
 
     @classmethod
-    def read(cls, settings: ExpansionInfo, rows: Matrix, work: Path, corpus_sha256: str | None) -> Self:
+    def read(
+        cls, settings: ExpansionInfo, table: Matrix, bm25: Bm25Encoder, work: Path, corpus_sha256: str | None
+    ) -> Self:
         """What `save` kept. Raises ResumeError where the work directory was used for another corpus since, or the table
         was fitted again."""
         kept = read_json(work / _FILE)
-        made = cls(settings, rows, np.array(kept["mean"], np.float32), kept["unit"])
         for what, then, now in (
             ("corpus", kept["corpus_sha256"], corpus_sha256),
-            ("token table", kept["table_sha256"], made._digest()),
+            ("token table", kept["table_sha256"], _digest(table)),
         ):
             if then != now:
                 raise ResumeError(
                     f"{work / _FILE}: was measured with another {what} than that of the bundle.",
                     remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
                 )
-        return made
+        return cls._with(settings, read_array(work / _ROWS), bm25, np.array(kept["mean"], np.float32), kept["unit"])
 
-    def _digest(self) -> str:
-        return hashlib.sha256(self.rows.tobytes()).hexdigest()
+
+def _digest(table: Matrix) -> str:
+    return hashlib.sha256(table.tobytes()).hexdigest()

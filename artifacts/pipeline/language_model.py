@@ -44,11 +44,6 @@ class LanguageModel(Encoder):
         """What the settings say, or learned."""
         return self.settings.impacts or "learned"
 
-    @property
-    def bm25_factor(self) -> float | None:
-        """That of the settings, where BM25 is added."""
-        return self.settings.bm25_factor if self.impacts == "both" else None
-
     @classmethod
     def of(cls, backbone: Backbone, settings: EncodeRecipe | None = None) -> Self:
         """A loaded model as an encoder; `settings` are those of a recipe by default."""

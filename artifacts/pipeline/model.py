@@ -219,10 +219,12 @@ def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel
     if brought:
         parts = {"pooling": brought.get("pooling", "end"), "sparse_inner": brought.get("sparse_positions") == "inner"}
         parts["attention"] = brought.get("attention", "causal")
-    if brought.get("term_thresholds") is not None:
-        raise ModelError(
-            f"{adapter}: was trained with term_thresholds, which are no longer read.", remedy="Train it again."
-        )
+    for name in ("bm25", "term_thresholds"):
+        if brought.get(name) is not None:
+            raise ModelError(
+                f"{adapter}: was trained with {name}, which only older versions read.",
+                remedy="Use the version that trained it, or train it again.",
+            )
     if brought.get("projection"):
         size = int(model.config.get_text_config().hidden_size)
         parts["projection"] = load_projection(adapter_file(adapter, PROJECTION_FILE), size).to(model.device)

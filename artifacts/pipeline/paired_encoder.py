@@ -51,11 +51,6 @@ class PairedEncoder(Encoder):
         return self.sparse.impacts
 
     @property
-    def bm25_factor(self) -> float | None:
-        """The sparse side's factor of BM25, None where it adds none."""
-        return self.sparse.bm25_factor
-
-    @property
     def query_weights(self) -> npt.NDArray[np.float32] | None:
         """What the sparse side says that tokens of a query weigh, (V,); None where it says nothing."""
         return self.sparse.query_weights

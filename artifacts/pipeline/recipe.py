@@ -11,6 +11,7 @@ from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.reading import read_yaml
+from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.head_queries import MOST_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -87,16 +88,14 @@ class CorpusRecipe(Section):
 class EncodeRecipe(Section):
     """How documents are encoded, and how the work is cut.
 
-    `impacts` says what the sparse leg is made of: what a language model `learned`, `bm25` over the model's tokens, or
-    the sum of `both`, in which `bm25_factor` is that of BM25 (None: what the adapter was trained with). None takes what
-    the adapter was trained for, or else `learned`; a bi-encoder has only `bm25`.
+    `impacts` says what those of the model's tokens are: what a language model `learned`, or `bm25`. None takes what the
+    adapter was trained for, or else `learned`; a bi-encoder has only `bm25`.
     `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
     `batch_tokens` positions per forward pass, padding included, at least one document (None: 32,768 on CUDA, one
     document on a CPU); `shard_size` documents per shard file.
     """
 
-    impacts: Literal["learned", "bm25", "both"] | None = None
-    bm25_factor: float | None = Field(default=None, gt=0)
+    impacts: Literal["learned", "bm25"] | None = None
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
     batch_tokens: int | None = Field(default=None, ge=1)
@@ -107,26 +106,45 @@ class EncodeRecipe(Section):
 class IndexRecipe(Section):
     """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
 
-    `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes
-    come from one encoding. `weights` are those of the legs in a fusion whose request names none (None: the service's).
-    With `words`, those of title and text are indexed too, so that BM25 can be searched, alone or as a third leg. With
-    `accelerate`, the posting lists are written a second time, for the compiled backend of the sparse leg. `queries`, a
-    file or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
+    `vocabulary` says what a term of the sparse leg is: a word of `language`, a token of the model, or both (None:
+    words, but tokens where the model learned their impacts). `k1` and `b` are BM25's parameters, `quantization` the
+    impacts per unit of BM25 on words (None: 4,000, or 40 where documents are expanded). Beside words, the impacts of
+    tokens are multiplied by `token_factor`. `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did
+    (None: not), so that bundles of several sizes come from one encoding. `weights` are those of the legs in a fusion
+    whose request names none (None: the service's). Without `dense`, the bundle has the sparse leg alone. With
+    `accelerate`, the posting lists of tokens are written a second time, for the compiled backend. `queries`, a file or
+    folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
     """
+
+    vocabulary: VocabularyKind | None = None
+    language: Language = "english"
+    k1: float = Field(default=0.9, ge=0)
+    b: float = Field(default=0.4, ge=0, le=1)
+    quantization: int | None = Field(default=None, ge=1, le=10_000)
+    token_factor: float = Field(default=1.0, gt=0)
+    dense: bool = True
 
     dimension: int | None = Field(default=None, ge=1, le=MAX_DIMENSION)
     top_k: int | None = Field(default=None, ge=1)
     factory: str | None = None
     weights: LegWeights | None = None
     table_dtype: TableDtype = "float16"
-    words: bool = False
     accelerate: bool = False
     queries: Path | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _words_was_another_key(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("words"), bool):
+            raise ValueError("words is now vocabulary: words, with a language; take the key out")
+        if isinstance(values, dict) and isinstance(weights := values.get("weights"), dict) and "bm25" in weights:
+            raise ValueError("weights.bm25 is now weights.sparse: the sparse leg searches words")
+        return values
+
     @model_validator(mode="after")
-    def _bm25_has_its_words(self) -> Self:
-        if self.weights is not None and self.weights.bm25 and not self.words:
-            raise ValueError(f"weights.bm25 is {self.weights.bm25:g}, but without words: true there is no such leg")
+    def _weights_have_their_leg(self) -> Self:
+        if not self.dense and self.weights is not None and self.weights.dense:
+            raise ValueError(f"weights.dense is {self.weights.dense:g}, but dense is false: there is no such leg")
         return self
 
 
@@ -189,8 +207,8 @@ class Recipe(Section):
 
     With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
     otherwise. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has the
-    token tables of an official release (`emb_bag.pt`) by task; the others are made. With `expand`, the table of the
-    default task expands documents in the sparse leg.
+    token tables of an official release (`emb_bag.pt`) by task; the others are made. `expand` says how the table of the
+    default task expands documents whose terms are words; `expand: false` leaves it out.
     """
 
     name: str = Field(min_length=1)
@@ -205,7 +223,7 @@ class Recipe(Section):
     refine: RefineRecipe | None = None
     distil: DistilTableRecipe | None = None
     head: HeadRecipe | None = None
-    expand: ExpansionInfo | None = None
+    expand: ExpansionInfo | Literal[False] = ExpansionInfo()
     work: Path
     output: Path
 
@@ -238,8 +256,8 @@ class Recipe(Section):
             given = [key for key in given if not key.startswith("encode.")]
         if self.distil is not None and self.sparse is None and self.encode.impacts not in (None, "bm25"):
             given += ["encode.impacts"]
-        if self.sparse is not None and self.expand is not None:
-            raise ValueError("expand can't be set beside sparse, whose terms have no rows in the token table")
+        if self.expand and "expand" in self.model_fields_set and self.index.vocabulary == "tokens":
+            raise ValueError("expand adds words, and index.vocabulary is tokens")
         if self.distil is not None and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
         return self

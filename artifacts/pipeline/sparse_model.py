@@ -57,11 +57,6 @@ class SparseModel(Encoder):
         """What the settings say, or learned."""
         return self.settings.impacts or "learned"
 
-    @property
-    def bm25_factor(self) -> float | None:
-        """That of the settings, where BM25 is added."""
-        return self.settings.bm25_factor if self.impacts == "both" else None
-
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
         rows: list[ImpactRow] = []

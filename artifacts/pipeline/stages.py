@@ -69,11 +69,6 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
         )
     if recipe.sparse is not None:
         encoder = paired(encoder, load_sparse_encoder(recipe.sparse, recipe.encode, recipe.work))
-    if recipe.expand is not None and encoder.impacts != "bm25":
-        raise RecipeError(
-            f"expand: the impacts are {encoder.impacts}, and only BM25 impacts are expanded.",
-            remedy="Set encode.impacts to bm25, or leave expand out.",
-        )
     idf = _recipe_idf(recipe, encoder)
     facts: dict[str, Any] = {
         "name": encoder.name,
@@ -109,8 +104,6 @@ def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | N
         raise RecipeError(
             f"model.idf is {wanted}, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
         )
-    if encoder.impacts == "both" and wanted is None:
-        raise RecipeError("model.idf is null, but encode.impacts is both.", remedy="Set model.idf to corpus.")
     if wanted == "auto" and (encoder.query_weights is not None or encoder.impacts != "learned"):
         return encoder.query_weights
     if wanted in ("auto", "corpus"):

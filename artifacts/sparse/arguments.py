@@ -1,5 +1,6 @@
 """Checks of the arguments that all searches of impacts share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,13 +9,27 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 
-__all__ = ["check_integers", "check_k", "check_ordinals", "check_terms", "weighted_query"]
+__all__ = ["check_integers", "check_k", "check_ordinals", "check_terms", "weighted_ids", "weighted_query"]
 
 _MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
 
 
 def weighted_query(
+    terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]
+) -> tuple[list[str], npt.NDArray[np.float32]]:
+    """The different terms (u,) of a query (t,), and the sums (u,) float32 of their weights, none 0; see `weighted_ids`.
+
+    Raises ValueError for weights that are not one for each term, as `weighted_ids` does for others.
+    """
+    places: dict[str, int] = {}
+    ids = np.array([places.setdefault(term, len(places)) for term in terms], np.int32)
+    kept, sums = weighted_ids(ids, weights)
+    names = list(places)
+    return [names[place] for place in kept.tolist()], sums
+
+
+def weighted_ids(
     terms: npt.NDArray[np.integer[Any]], weights: npt.NDArray[np.floating[Any]]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """The different terms (u,) int32 of a query (t,), ascending, and the sums (u,) float32 of their weights, none 0.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, check_terms, weighted_query
+from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, check_terms, weighted_ids
 
 __all__ = ["ASKED_IF_BM25", "ASKED_IF_LEARNED", "IMPACTS_FILE", "CompiledImpacts"]
 
@@ -63,7 +63,7 @@ class CompiledImpacts:
         With `among_bits`, (b,) uint8 with a bit for every ordinal, the lowest first, only documents whose bit is set.
         Raises ValueError on bad arguments.
         """
-        query = weighted_query(terms, weights)
+        query = weighted_ids(terms, weights)
         check_k(k)
         return self._lists().search(*query, k, among_bits, self._asked)
 
@@ -77,7 +77,7 @@ class CompiledImpacts:
 
         Raises ValueError on bad arguments, such as an ordinal that no document has.
         """
-        query = weighted_query(terms, weights)
+        query = weighted_ids(terms, weights)
         check_ordinals(ordinals, self.count, self.path)
         return self._lists().scores(*query, np.ascontiguousarray(ordinals, np.int64))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, check_terms, weighted_query
+from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
     from_java,
     pack_floats,
@@ -22,6 +22,7 @@ from lightretriever.artifacts.sparse.java_bytes import (
     pack_text,
     pack_texts,
     unpack_hits,
+    unpack_parts,
     unpack_texts,
     utf8,
 )
@@ -49,16 +50,16 @@ class ImpactIndex(LuceneIndex):
 
     def search(
         self,
-        terms: npt.NDArray[np.integer[Any]],
+        terms: Sequence[str],
         weights: npt.NDArray[np.floating[Any]],
         k: int,
         among: DocumentSet | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The exact best `k` documents, of those `among`, that score above 0.
 
-        `terms` (t,) are token ids, `weights` (t,) their weights, finite; a token that comes twice weighs the sum, and
-        weight 0 is as if the token were not there. Returns ordinals (m,) int64 and scores (m,) float32 with m <= k, by
-        descending score, then by ascending ordinal. Raises ValueError on bad arguments.
+        `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite; a term that comes twice
+        weighs the sum, and weight 0 is as if the term were not there. Returns ordinals (m,) int64 and scores (m,)
+        float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments.
         """
         query = _packed(terms, weights)
         check_k(k)
@@ -68,7 +69,7 @@ class ImpactIndex(LuceneIndex):
 
     def scores(
         self,
-        terms: npt.NDArray[np.integer[Any]],
+        terms: Sequence[str],
         weights: npt.NDArray[np.floating[Any]],
         ordinals: npt.NDArray[np.integer[Any]],
     ) -> npt.NDArray[np.float32]:
@@ -84,40 +85,41 @@ class ImpactIndex(LuceneIndex):
         scores[order] = np.frombuffer(packed, dtype="<f4")
         return scores
 
-    def impacts(
-        self, terms: npt.NDArray[np.integer[Any]], ordinals: npt.NDArray[np.integer[Any]]
-    ) -> npt.NDArray[np.int32]:
+    def impacts(self, terms: Sequence[str], ordinals: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
         """The impact of each term (t,) in each document (m,), (m, t) int32: 0 where the document lacks the term.
 
         Raises ValueError on bad arguments.
         """
-        check_terms(terms)
         check_ordinals(ordinals, self.count, self.path)
         order = np.argsort(ordinals, kind="stable")
-        arguments = (pack_ints(terms), pack_ints(ordinals[order]))
+        arguments = (*_names(terms), pack_ints(ordinals[order]))
         packed = from_java(java_call(self._impacts.impacts, self.handle, *arguments))
         impacts = np.empty((len(ordinals), len(terms)), np.int32)
         impacts[order] = np.frombuffer(packed, dtype="<i4").reshape(impacts.shape)
         return impacts
 
-    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """All terms of a document: ids (n,) int32 ascending, and their impacts (n,) int32. As slow as `rows`."""
-        _, terms, impacts = self.rows(ordinal, ordinal + 1)
-        return terms, impacts
+    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+        """All terms (n,) of a document, in the order of their UTF-8, and their impacts (n,) int32. As slow as
+        `rows`."""
+        _, names, terms, impacts = self.rows(ordinal, ordinal + 1)
+        return [names[term] for term in terms.tolist()], impacts
 
-    def rows(self, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """All terms of the documents `first` to `end` - 1, in CSR form: indptr (end - first + 1,) int64, ids (n,)
-        int32, ascending in each document, and impacts (n,) int32.
+    def rows(
+        self, first: int, end: int
+    ) -> tuple[npt.NDArray[np.int64], list[str], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """All terms of the documents `first` to `end` - 1, in CSR form: indptr (end - first + 1,) int64; the different
+        terms (u,), in the order of their UTF-8; their places (n,) int32, ascending in each document; and impacts (n,)
+        int32.
 
         An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
         Raises ValueError on a bad ordinal.
         """
         check_ordinals(np.array([first, end - 1]), self.count, self.path)
-        found = np.frombuffer(from_java(java_call(self._impacts.rows, self.handle, first, end)), dtype="<i4")
-        rows, terms, impacts = found.astype(np.int32).reshape(-1, 3).T
+        numbers, *names = unpack_parts(from_java(java_call(self._impacts.rows, self.handle, first, end)))
+        rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").astype(np.int32).reshape(-1, 3).T
         order = np.lexsort((terms, rows))
         indptr = np.searchsorted(rows[order], np.arange(end - first + 1)).astype(np.int64)
-        return indptr, terms[order], impacts[order]
+        return indptr, [name.decode() for name in names], terms[order], impacts[order]
 
     def where(self, condition: Sequence[str]) -> DocumentSet:
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
@@ -156,6 +158,10 @@ class ImpactIndex(LuceneIndex):
         return found
 
 
-def _packed(terms: npt.NDArray[np.integer[Any]], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray]:
-    ids, values = weighted_query(terms, weights)
-    return pack_ints(ids), pack_floats(values)
+def _packed(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:
+    names, values = weighted_query(terms, weights)
+    return *_names(names), pack_floats(values)
+
+
+def _names(terms: Sequence[str]) -> tuple[bytearray, bytearray]:
+    return pack_texts([utf8("term", term) for term in terms])

@@ -7,7 +7,17 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.sparse.jvm import JavaObject
 
-__all__ = ["from_java", "pack_floats", "pack_ints", "pack_text", "pack_texts", "unpack_hits", "unpack_texts", "utf8"]
+__all__ = [
+    "from_java",
+    "pack_floats",
+    "pack_ints",
+    "pack_text",
+    "pack_texts",
+    "unpack_hits",
+    "unpack_parts",
+    "unpack_texts",
+    "utf8",
+]
 
 
 def pack_ints(values: npt.NDArray[Any]) -> bytearray:
@@ -58,3 +68,9 @@ def unpack_texts(packed: bytes, count: int) -> list[bytes]:
     ends: Sequence[int] = (4 * count + np.cumsum(lengths, dtype=np.int64)).tolist()
     starts = [4 * count, *ends[:-1]]
     return [packed[start:end] for start, end in zip(starts, ends, strict=False)]
+
+
+def unpack_parts(packed: bytes) -> list[bytes]:
+    """One int32, how many parts there are, and the parts as `unpack_texts` reads them."""
+    (count,) = np.frombuffer(packed, dtype="<i4", count=1).tolist()
+    return unpack_texts(packed[4:], count)

@@ -1,7 +1,7 @@
 """The words of a corpus as they are spelt in it: corrections of words that it lacks, and completions of beginnings.
 
-An index with words for BM25 has them in a field of its own, in lower case and not stemmed. Lucene's fuzzy and sorted
-terms find them.
+An index whose vocabulary has words has their spellings in a field of its own, in lower case and not stemmed. Lucene's
+fuzzy and sorted terms find them.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Final
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
-from lightretriever.artifacts.sparse.writer import word_analyzer
+from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
 __all__ = ["LEAST_BEGINNING", "LEAST_WORD", "MOST_WORD", "Spelling"]
 
@@ -27,14 +27,15 @@ LEAST_BEGINNING: Final = 2
 class Spelling:
     """The spellings of an open index. Any number of threads may use it at once; the index is closed elsewhere."""
 
-    def __init__(self, index: LuceneIndex) -> None:
+    def __init__(self, index: LuceneIndex, language: Language = "english") -> None:
+        """`language` is that of the vocabulary's words."""
         self._index = index
-        self._analyzer = word_analyzer()
+        self._analyzer = word_analyzer(language)
         self._java = java_class("lightretriever.Spellings")
 
     @property
     def available(self) -> bool:
-        """Whether the index has spellings. One without words for BM25, or of an older version, has none."""
+        """Whether the index has spellings. One whose vocabulary has no words has none."""
         return bool(java_call(self._java.areIn, self._index.handle))
 
     def corrections(self, words: Sequence[str]) -> list[str]:

@@ -1,9 +1,10 @@
 """Writing an impact index, which Anserini and pyserini can read too.
 
 Every document has the stored and indexed string `id`, the column of values `raw` (its JSON), and the field `contents`,
-whose terms are decimal token ids and whose term frequencies are the impacts. On request there is the field `words` too,
-the words of title and text, for BM25. There is one segment, and documents keep their order. With `accelerate`, the file
-`impacts.plain` lies beside Lucene's: the posting lists once more, for `artifacts.sparse.compiled`.
+whose terms are those of the bundle's vocabulary and whose term frequencies are the impacts. On request there is the
+field `spellings` too, the words of title and text as they are spelt, for corrections and completions. There is one
+segment, and documents keep their order. With `accelerate`, the file `impacts.plain` lies beside Lucene's: the posting
+lists once more, for `artifacts.sparse.compiled`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from lightretriever.artifacts.sparse.arguments import check_integers
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.sparse.vocabulary import word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = [
@@ -28,7 +30,6 @@ __all__ = [
     "LuceneWriter",
     "check_texts",
     "chunks",
-    "word_analyzer",
 ]
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
@@ -117,17 +118,17 @@ class ImpactIndexWriter(LuceneWriter):
         path: Path,
         fields: Mapping[str, FieldKind] | None = None,
         *,
-        words: bool = False,
+        spellings: bool = False,
         accelerate: bool = False,
     ) -> None:
-        """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `words`, those of title and
-        text are indexed too, see `artifacts.sparse.bm25`. With `accelerate`, the posting lists are written a second
-        time, see `artifacts.sparse.compiled`.
+        """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `spellings`, those of title
+        and text are indexed too, see `artifacts.sparse.spelling`. With `accelerate`, the posting lists are written a
+        second time, see `artifacts.sparse.compiled`.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, word_analyzer() if words else None, accelerate=accelerate)
-        self._words = words
+        super().__init__(path, word_analyzer() if spellings else None, accelerate=accelerate)
+        self._spellings = spellings
         self._fields = dict(fields or {})
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
 
@@ -138,25 +139,30 @@ class ImpactIndexWriter(LuceneWriter):
         indptr: npt.NDArray[np.integer[Any]],
         terms: npt.NDArray[np.integer[Any]],
         impacts: npt.NDArray[np.integer[Any]],
+        names: Sequence[str] | None = None,
     ) -> None:
         """Add n documents, in order.
 
         `ids` are n different texts, `documents` n JSON texts in UTF-8. Document i has the terms
-        `terms[indptr[i]:indptr[i + 1]]` (token ids, each once) with the `impacts` at the same places (1 to 65,535);
-        `indptr` has shape (n + 1,), `terms` and `impacts` (nnz,). Raises ValueError on bad input, after which the
-        writer is to be rolled back (the end of the `with` block does it). An id used twice is found by `close()`.
+        `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
+        shape (n + 1,), `terms` and `impacts` (nnz,). A term is a place in `names`, or a token id where there are none.
+        Raises ValueError on bad input, after which the writer is to be rolled back (the end of the `with` block does
+        it). An id used twice is found by `close()`.
         """
-        names = [utf8("document id", text) for text in ids]
-        _check_batch(names, documents, indptr, terms, impacts)
-        for start, end in chunks(names, documents, np.diff(indptr).tolist()):
+        identities = [utf8("document id", text) for text in ids]
+        _check_batch(identities, documents, indptr, terms, impacts)
+        for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
+            different, places = np.unique(terms[first:last], return_inverse=True)
+            spelt = [utf8("term", f"{term}" if names is None else names[term]) for term in different.tolist()]
             self._call(
                 self._java.addImpacts,
-                *pack_texts(names[start:end]),
+                *pack_texts(identities[start:end]),
                 *pack_texts(documents[start:end]),
                 pack_ints(rows[1:] - first),
-                pack_ints(terms[first:last]),
+                *pack_texts(spelt),
+                pack_ints(places),
                 pack_ints(impacts[first:last]),
                 *self._declared,
                 *self._values(ids[start:end], documents[start:end]),
@@ -179,14 +185,8 @@ class ImpactIndexWriter(LuceneWriter):
         return pack_ints(rows), pack_ints(places), *pack_texts([value.encode() for _, value in found])
 
     def _texts(self, ids: Sequence[str], documents: Sequence[bytes]) -> list[bytes]:
-        """Title and text of each document, if their words are to be indexed."""
-        return [_text(*one) for one in zip(ids, documents, strict=True)] if self._words else []
-
-
-def word_analyzer() -> JavaObject:
-    """What makes words of a text: Anserini's DefaultEnglishAnalyzer, which splits, lowercases, leaves out stop words
-    and stems (Porter). Of scripts without spaces, every two neighbouring signs are words beside its own."""
-    return java_call(java_class("lightretriever.WordAnalyzer").create)
+        """Title and text of each document, if their spellings are to be indexed."""
+        return [_text(*one) for one in zip(ids, documents, strict=True)] if self._spellings else []
 
 
 def _text(document_id: str, document: bytes) -> bytes:
@@ -199,7 +199,7 @@ def _text(document_id: str, document: bytes) -> bytes:
         parts = ["" if value is None else value for value in values]
         if all(isinstance(part, str) for part in parts):
             return document_text(*parts).encode()
-    raise ValueError(f'document "{document_id}": title and text must be texts to index their words.')
+    raise ValueError(f'document "{document_id}": title and text must be texts to index their spellings.')
 
 
 def _check_batch(

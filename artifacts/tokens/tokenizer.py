@@ -111,6 +111,25 @@ class TextTokenizer:
                 del ids[0]
         return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
 
+    def query_places(self, text: str) -> list[tuple[int, int, int]]:
+        """The `query_ids` of a text, each with its first character and the one after the last, without spaces
+        around."""
+        skipped = len(text) - len(text.lstrip())
+        shift = 0 if self._space is None else 1
+        read = f"{' ' * shift}{text[skipped:]}"
+        found = self.spans(read)
+        if found and found[0][0] == self._space:
+            del found[0]
+        if any(token == self.unknown_id for token, *_ in found):
+            found = [one for one in found if one[0] not in (self.unknown_id, self._before_unknown)]
+        places = []
+        for token, start, end in found:
+            part = read[start:end]
+            first = start + len(part) - len(part.lstrip())
+            last = max(first, end - len(part) + len(part.rstrip()))
+            places.append((token, max(0, first - shift) + skipped, max(0, last - shift) + skipped))
+        return places
+
     def query_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
         ids, lengths = array("i"), []

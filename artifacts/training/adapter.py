@@ -14,15 +14,8 @@ from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import ADAPTER_SETTINGS, PROJECTION_FILE, save_projection
 from lightretriever.artifacts.pipeline.model import Backbone, load_model
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
-from lightretriever.artifacts.sparse.bm25 import BM25_B, BM25_K1
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.training.recipe import (
-    ContrastiveStage,
-    LoraRecipe,
-    RegressionStage,
-    ResidualStage,
-    TrainRecipe,
-)
+from lightretriever.artifacts.training.recipe import ContrastiveStage, LoraRecipe, RegressionStage, TrainRecipe
 from lightretriever.artifacts.training.types import Progress, TrainingSet
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
@@ -125,11 +118,9 @@ class Adapter:
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     """The settings of the training that whoever loads the adapter needs."""
     last = recipe.stages[-1]
-    residual = next((stage for stage in recipe.stages if isinstance(stage, ResidualStage)), None)
-    weighted = residual is not None or (isinstance(last, ContrastiveStage) and last.flops.idf)
+    weighted = isinstance(last, ContrastiveStage) and last.flops.idf
     return {
         "attention": recipe.attention,
-        "bm25": None if residual is None else {"factor": residual.bm25, "k1": BM25_K1, "b": BM25_B},
         "bos_token": recipe.model.bos_token,
         "centre_head": bool(recipe.model.centre_head),
         "eos_token": recipe.model.eos_token,

@@ -20,7 +20,7 @@ from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, 
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, StageBase
 from lightretriever.artifacts.training.types import SPARSE_SPACE, Batch, StepContext
 
-__all__ = ["Chunk", "Contrastive", "backward_in_chunks", "cut_chunks", "document_outputs", "piece_sizes", "tokenise"]
+__all__ = ["Chunk", "Contrastive", "backward_in_chunks", "cut_chunks", "document_outputs", "piece_sizes"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -49,7 +49,7 @@ class Contrastive:
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
         """Add one step's gradients; returns the parts of the loss."""
-        layout, sequences, queries = tokenise(self._backbone, batch, self._data)
+        layout, sequences, queries = _tokenise(self._backbone, batch, self._data)
         chunks = list(self._chunks(layout, sequences, queries, batch.set.instruction, context))
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
@@ -141,7 +141,26 @@ def backward_in_chunks(
     return logged | {"loss": sum(float(loss.detach()) for loss in losses.values()), "tokens": tokens}
 
 
-def tokenise(
+def cut_chunks(
+    lengths: list[int], chunk_tokens: int, run: Callable[[slice], Tensors], context: StepContext
+) -> Iterator[Chunk]:
+    """Chunks of this process' share of the items, whose representations `run` makes; rows are numbered over all
+    processes' items.
+
+    A process without items would have no tensors to exchange, so a batch needs at least one item for each.
+    """
+    own = context.share(len(lengths))
+    start, end = own.start, own.stop
+    while start < end:
+        stop, total = start + 1, lengths[start]
+        while stop < end and total + lengths[stop] <= chunk_tokens:
+            total += lengths[stop]
+            stop += 1
+        yield Chunk(slice(start, stop), run, total)
+        start = stop
+
+
+def _tokenise(
     backbone: Backbone, batch: Batch, data: DataRecipe
 ) -> tuple[BatchLayout, list[list[int]], list[list[int]]]:
     """The batch as token ids: its layout, the framed documents, and the queries' ids.
@@ -162,25 +181,6 @@ def tokenise(
             raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
     sequences = backbone.document_ids(texts, data.max_document_length)
     return BatchLayout.of(batch, names, texts, queries, sparse), sequences, queries
-
-
-def cut_chunks(
-    lengths: list[int], chunk_tokens: int, run: Callable[[slice], Tensors], context: StepContext
-) -> Iterator[Chunk]:
-    """Chunks of this process' share of the items, whose representations `run` makes; rows are numbered over all
-    processes' items.
-
-    A process without items would have no tensors to exchange, so a batch needs at least one item for each.
-    """
-    own = context.share(len(lengths))
-    start, end = own.start, own.stop
-    while start < end:
-        stop, total = start + 1, lengths[start]
-        while stop < end and total + lengths[stop] <= chunk_tokens:
-            total += lengths[stop]
-            stop += 1
-        yield Chunk(slice(start, stop), run, total)
-        start = stop
 
 
 def _joined(outputs: list[Tensors]) -> Tensors:

@@ -12,13 +12,7 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import token_states
 from lightretriever.artifacts.training.contrastive import document_outputs
-from lightretriever.artifacts.training.losses import (
-    TokenWeights,
-    bm25_scores,
-    cosine_scores,
-    query_means,
-    sparse_scores,
-)
+from lightretriever.artifacts.training.losses import TokenWeights, cosine_scores, query_means, sparse_scores
 from lightretriever.artifacts.training.recipe import DevRecipe
 from lightretriever.artifacts.training.types import SPARSE_SPACE
 
@@ -62,16 +56,10 @@ class DevSet:
         )
 
 
-def evaluate_dev(
-    backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights, bm25: tuple[float, float] | None = None
-) -> dict[str, float]:
-    """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force.
-
-    With `bm25`, a factor and the mean length of documents, sparse scores are added to so much BM25 over the same
-    tokens, and `bm25` is nDCG@10 of BM25 alone.
-    """
+def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, float]:
+    """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force."""
     with torch.inference_mode():
-        legs = _legs(backbone, dev, max_length, weights, bm25)
+        legs = _legs(backbone, dev, max_length, weights)
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in (*legs, "hybrid")}
     for number, name in enumerate(dev.queries):
         found = {leg: _best(scores[number]) for leg, scores in legs.items()}
@@ -82,9 +70,7 @@ def evaluate_dev(
     return {system: measure(dev.qrels, run)["nDCG@10"] for system, run in runs.items()}
 
 
-def _legs(
-    backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights, bm25: tuple[float, float] | None
-) -> dict[str, Scores]:
+def _legs(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, Scores]:
     """The scores of every query with every document by leg, (queries, N)."""
     plain, spaced = (
         [torch.from_numpy(ids).long() for ids in backbone.tokenizer.encode_batch(texts)]
@@ -98,16 +84,10 @@ def _legs(
     sequences = backbone.document_ids([document.full_text for document in dev.documents], max_length)
     parts = []
     for start in range(0, len(sequences), _BATCH):
-        part = sequences[start : start + _BATCH]
-        made = document_outputs(backbone, part, _ROW_TOKENS)
+        made = document_outputs(backbone, sequences[start : start + _BATCH], _ROW_TOKENS)
         strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
         kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
-        legs = {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(spaced, kept, weights.idf)}
-        if bm25 is not None:
-            texts = [ids[len(backbone.prefix()) : -1] for ids in part]
-            legs["bm25"] = bm25_scores(spaced, texts, weights.idf, bm25[1]).to(backbone.device)
-            legs["sparse"] += bm25[0] * legs["bm25"]
-        parts.append(legs)
+        parts.append({"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(spaced, kept, weights.idf)})
     return {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
 
 

@@ -13,15 +13,8 @@ from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.data import train_queries
 from lightretriever.artifacts.training.mixture import Mixture
 from lightretriever.artifacts.training.processes import Processes
-from lightretriever.artifacts.training.recipe import (
-    ContrastiveStage,
-    RegressionStage,
-    ResidualStage,
-    Stage,
-    TrainRecipe,
-)
+from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, Stage, TrainRecipe
 from lightretriever.artifacts.training.regression import Regression, fit_projection
-from lightretriever.artifacts.training.residual import PairVectors, Residual
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
@@ -29,7 +22,7 @@ from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["train"]
 
-Objective: TypeAlias = Contrastive | Regression | Residual
+Objective: TypeAlias = Contrastive | Regression
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
@@ -63,13 +56,13 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
 def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
     objective, batch_of = _objective(run, stage)
-    dev = None if isinstance(stage, RegressionStage) else run.recipe.dev
-    from_step = 0 if isinstance(stage, ResidualStage) else 1  # what BM25 alone is worth
+    dev = run.recipe.dev
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
         for step in range(run.progress.step, stage.steps + 1):
             last = step == stage.steps
-            if dev is not None and step >= from_step and (last or step % dev.every == 0):
+            scored = dev is not None and step > 0 and (last or step % dev.every == 0)
+            if scored and isinstance(stage, ContrastiveStage):
                 run.develop(stage, step)
                 run.checkpoint(optimizer)
             if isinstance(objective, Regression) and (last or step % objective.every == 0):
@@ -119,18 +112,13 @@ def _step(
 
 def _objective(run: Run, stage: Stage) -> tuple[Objective, Callable[[int], Any]]:
     """The objective that the stage minimises, and its batches by step."""
-    recipe, backbone = run.recipe, run.adapter.backbone
     if isinstance(stage, RegressionStage):
         regression = _regression(run, stage)
         return regression, regression.batch
+    recipe, backbone = run.recipe, run.adapter.backbone
     seed = recipe.seed + _STAGE_SEED * run.progress.stage
     mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=stage.negatives, steps=stage.steps, seed=seed)
-    weights = run.token_weights(stage)
-    if isinstance(stage, ContrastiveStage):
-        return Contrastive(backbone, stage, recipe.data, weights), mixture.batch
-    teacher, folder = run.teacher(), recipe.work / "teachers"
-    vectors = run.processes.in_turn(lambda: PairVectors(teacher, run.sets, folder))
-    return Residual(backbone, stage, recipe.data, vectors, weights, run.average_length), mixture.batch
+    return Contrastive(backbone, stage, recipe.data, run.token_weights(stage)), mixture.batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:

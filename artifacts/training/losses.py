@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from lightretriever.artifacts.sparse.bm25 import BM25_B, BM25_K1
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, StepContext, same_text
 from torch.nn import functional
@@ -12,12 +11,10 @@ from torch.nn import functional
 __all__ = [
     "BatchLayout",
     "TokenWeights",
-    "bm25_scores",
     "contrastive_loss",
     "contrastive_objective",
     "cosine_scores",
     "distillation_loss",
-    "ensemble",
     "flops",
     "flops_weight",
     "matryoshka_scores",
@@ -54,22 +51,14 @@ def sparse_scores(queries: Sequence[torch.Tensor], documents: torch.Tensor, idf:
 
     `queries[b]` (n_b,) int64 token ids, a repeated token counts again; `documents` (M, V) float32 weights w.
     """
-    tokens = torch.cat(list(queries)).unique()
-    counts, tokens = _counts(queries, tokens).to(documents.device), tokens.to(documents.device)
+    tokens, places = torch.cat(list(queries)).unique(return_inverse=True)
+    owners = torch.arange(len(queries)).repeat_interleave(torch.tensor([len(query) for query in queries]))
+    counts = torch.zeros(len(queries), len(tokens)).index_put_((owners, places), torch.ones(()), accumulate=True)
+    counts, tokens = counts.to(documents.device), tokens.to(documents.device)
     weights = documents[:, tokens]  # only the batch's own terms can score
     if idf is not None:
         weights = weights * idf[tokens]
     return counts @ weights.T
-
-
-def _counts(texts: Sequence[torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-    """How often each text (n_b,) has each of `tokens` (u,), which ascend: (b, u) float32."""
-    lengths = torch.tensor([len(text) for text in texts])
-    owners, read = torch.arange(len(texts)).repeat_interleave(lengths), torch.cat(list(texts))
-    asked = torch.isin(read, tokens)
-    counts = torch.zeros(len(texts), len(tokens))
-    places = (owners[asked], torch.searchsorted(tokens, read[asked]))
-    return counts.index_put_(places, torch.ones(()), accumulate=True)
 
 
 def contrastive_loss(
@@ -81,22 +70,6 @@ def contrastive_loss(
     left out because they hold the text of the query's positive.
     """
     return functional.cross_entropy(scores.masked_fill(hidden, -torch.inf) / temperature, positives)
-
-
-def bm25_scores(
-    queries: Sequence[torch.Tensor], documents: Sequence[Sequence[int]], idf: torch.Tensor | None, average: float
-) -> torch.Tensor:
-    """BM25 over token ids, Σ_t count_q(t) · IDF_t · tf / (tf + k1 (1 - b + b · len / average)), (B, M) float32.
-
-    `queries[b]` (n_b,) int64; `documents` token ids without special tokens; `idf` (V,), None is 1;
-    `average` the mean length.
-    """
-    tokens = torch.cat(list(queries)).unique()
-    counts = _counts([torch.tensor(ids, dtype=torch.int64) for ids in documents], tokens)
-    lengths = torch.tensor([[len(ids)] for ids in documents])
-    saturated = counts / (counts + BM25_K1 * (1 - BM25_B + BM25_B * lengths / average))
-    weights = _counts(queries, tokens)
-    return (weights if idf is None else weights * idf.cpu()[tokens]) @ saturated.T
 
 
 def flops(weights: torch.Tensor) -> torch.Tensor:
@@ -131,19 +104,6 @@ def row_loss(vectors: torch.Tensor, rows: torch.Tensor, scale: float) -> tuple[t
     (|e| - |r|)² / `scale`, which is a mean squared length of rows."""
     direction = (1 - functional.cosine_similarity(vectors, rows, dim=1)).mean()
     return direction, (vectors.norm(dim=1) - rows.norm(dim=1)).square().mean() / scale
-
-
-def ensemble(scores: torch.Tensor, weights: torch.Tensor, scale: float) -> torch.Tensor:
-    """The teachers' common logits S · (Σ_j w_j ŝ_j) / (Σ_j w_j), with ŝ_j = (s_j - min s_j) / (max s_j - min s_j).
-
-    `scores` (teachers, B, C); `weights` (teachers,) positive; `scale` S. Minimum and maximum are those of one teacher
-    over one query's candidates. Scores that are all equal say nothing about the order and become 0. Returns (B, C)
-    float32.
-    """
-    scores = scores.float()
-    low, high = scores.amin(dim=2, keepdim=True), scores.amax(dim=2, keepdim=True)
-    normalised = torch.where(high > low, (scores - low) / (high - low), 0.0)
-    return scale * torch.einsum("t,tbc->bc", weights.float() / weights.sum(), normalised)
 
 
 def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.artifacts.evaluation.systems import word_index
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.sparse.bm25 import WordIndex
 from lightretriever.artifacts.training.recipe import NegativesRecipe
 from lightretriever.artifacts.training.types import Example, same_text
 

@@ -16,7 +16,6 @@ __all__ = [
     "LoraRecipe",
     "NegativesRecipe",
     "RegressionStage",
-    "ResidualStage",
     "SetRecipe",
     "Stage",
     "StageBase",
@@ -180,24 +179,7 @@ class RegressionStage(StageBase):
     every: int = Field(default=100, ge=1)
 
 
-class ResidualStage(StageBase):
-    """Sparse weights that are added to BM25 follow the ensemble of BM25 and the teacher; see
-    `artifacts.training.residual`.
-
-    `bm25` is BM25's factor in the score, `share` the teacher's weight in the ensemble, BM25 having the rest, and
-    `scale` the ensemble's S.
-    """
-
-    kind: Literal["residual"]
-    negatives: int = Field(default=4, ge=0)
-    bm25: float = Field(default=2.0, ge=0)
-    share: float = Field(default=0.5, ge=0, le=1)
-    scale: float = Field(default=10.0, gt=0)
-    temperature: float = Field(default=1.0, gt=0)
-    flops: FlopsRecipe = FlopsRecipe()
-
-
-Stage = Annotated[ContrastiveStage | RegressionStage | ResidualStage, Field(discriminator="kind")]
+Stage = Annotated[ContrastiveStage | RegressionStage, Field(discriminator="kind")]
 
 
 class DevRecipe(Section):
@@ -217,7 +199,7 @@ class TrainRecipe(Section):
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `attention` says whether a position sees what stands before it, as
-    the model was made, or all of its text. `teacher` is for the stages of kind regression and residual.
+    the model was made, or all of its text. `teacher` is for the stages of kind regression.
     """
 
     name: str = Field(min_length=1)
@@ -240,9 +222,9 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _stages_fit(self) -> Self:
-        if self.teacher is None and self.has(RegressionStage, ResidualStage):
-            raise ValueError("a stage of kind regression or residual needs a teacher")
-        sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage | ResidualStage)]
+        if self.teacher is None and self.has(RegressionStage):
+            raise ValueError("a stage of kind regression needs a teacher")
+        sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage)]
         if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
         mined = self.data.negatives.count if self.data.negatives else 0
@@ -251,14 +233,14 @@ class TrainRecipe(Section):
             raise ValueError(f"a stage wants {most} negatives per query, data.negatives gives {mined}")
         return self
 
-    def has(self, *kinds: type[Section]) -> bool:
-        """Whether a stage is of one of these kinds."""
-        return any(isinstance(stage, kinds) for stage in self.stages)
+    def has(self, kind: type[StageBase]) -> bool:
+        """Whether a stage is of this kind."""
+        return any(isinstance(stage, kind) for stage in self.stages)
 
     @property
     def needs_pairs(self) -> bool:
         """Whether a stage trains on queries with their documents, or all on texts alone."""
-        return self.has(ContrastiveStage, ResidualStage)
+        return self.has(ContrastiveStage)
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of all sets taken from `folder`."""

@@ -1,7 +1,7 @@
 """The state of a training run and its files.
 
 WORK/plan.json               what the run was begun with
-WORK/data/, WORK/teachers/   prepared examples and teacher scores
+WORK/data/                   prepared examples
 WORK/tokens.json             counts of the training documents' tokens
 WORK/checkpoint.pt           where the run stands
 WORK/log.jsonl               one line per step, one per development score
@@ -32,13 +32,7 @@ from lightretriever.artifacts.training.data import corpus_hashes, data_report, p
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.processes import Processes
-from lightretriever.artifacts.training.recipe import (
-    ContrastiveStage,
-    RegressionStage,
-    ResidualStage,
-    Stage,
-    TrainRecipe,
-)
+from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
 from lightretriever.artifacts.training.regression import Regression
 from lightretriever.artifacts.training.types import Progress, TrainingSet
 from rich.console import Console
@@ -98,7 +92,6 @@ class Run:
             print_data_report(data_report(recipe), Console(stderr=True))
         counted = processes.in_turn(self._statistics) if recipe.needs_pairs or recipe.idf_rows else None
         self.idf = None if counted is None else counted.idf(np.arange(len(counted.frequencies))).astype(np.float32)
-        self.average_length = 0.0 if counted is None else counted.mean_length
         self.progress = Progress()
         self.resume(self.adapter.optimizer())
         self._earlier_s = self.progress.elapsed_s
@@ -113,11 +106,10 @@ class Run:
             raise RecipeError("a stage follows a teacher, but teacher is not set.", remedy="Set teacher.path.")
         return self._teacher
 
-    def token_weights(self, stage: Stage) -> TokenWeights:
-        """The weights of tokens in a stage, on the model's device. On top of BM25, IDF always counts."""
+    def token_weights(self, stage: ContrastiveStage) -> TokenWeights:
+        """The weights of tokens in a stage, on the model's device."""
         idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
-        scored = isinstance(stage, ResidualStage) or (isinstance(stage, ContrastiveStage) and stage.flops.idf)
-        return TokenWeights(idf if scored else None, idf if self.recipe.idf_rows else None)
+        return TokenWeights(idf if stage.flops.idf else None, idf if self.recipe.idf_rows else None)
 
     def resume(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on from the checkpoint, where there is one, and forget what was logged after it. Raises ResumeError."""
@@ -157,15 +149,14 @@ class Run:
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
-    def develop(self, stage: Stage, step: int) -> None:
-        """Score the development set, and keep the weights of the best hybrid (after a residual stage, sparse) score."""
+    def develop(self, stage: ContrastiveStage, step: int) -> None:
+        """Score the development set, and keep the weights of the best hybrid score."""
         if self._dev is not None:
             self.adapter.train(False)
             length = self.recipe.data.max_document_length
-            bm25 = (stage.bm25, self.average_length) if isinstance(stage, ResidualStage) else None
-            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.token_weights(stage), bm25)
+            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.token_weights(stage))
             self.log({"step": step, "dev": scores})
-            score = scores["hybrid" if bm25 is None else "sparse"]
+            score = scores["hybrid"]
             if self.progress.best is None or score > self.progress.best:
                 self.progress.best, self.progress.best_step = score, step
                 write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))
@@ -189,8 +180,8 @@ class Run:
         self.processes.wait()
 
     def _forget_other_scores(self) -> None:
-        """Forget the best score where a stage begins whose kind is not that of the stage before: the two have different
-        scores, or none, and the earlier weights are not to be taken for the later stage's."""
+        """Forget the best score where a stage begins whose kind is not that of the stage before: one of the two has no
+        score, and the earlier weights are not to be taken for the later stage's."""
         number, stages = self.progress.stage, self.recipe.stages
         begins = self.progress.step == 0 and 0 < number < len(stages)
         if begins and stages[number].kind != stages[number - 1].kind:

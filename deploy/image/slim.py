@@ -59,7 +59,7 @@ REMOVED = {
     "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
 }
 
-# Of the Anserini jar the service calls Lucene, and the analyzer of mode bm25; META-INF/versions has Lucene's code for
+# Of the Anserini jar the service calls Lucene, and the analyzers of languages; META-INF/versions has Lucene's code for
 # newer Java.
 JAR_KEEPS = (
     "io/anserini/analysis/",

@@ -28,65 +28,68 @@ CHINESE_DATASETS = ("cmrc2018-zh", "drcd-zh")
 Systems = Sequence[tuple[str, str]]
 
 
+LIGHT = ("dense", "sparse", "hybrid")
+
+
 def legs(name: str, label: str, *systems: str) -> list[tuple[str, str]]:
     """Rows for several systems of one recorded name."""
     return [(f"{name} {system}", f"{label}, {system}") for system in systems]
 
 
-LIGHT = ("dense", "sparse", "hybrid")
 MAIN: Systems = [
     ("bm25", "BM25"),
-    ("wordllama full-dense", "static embeddings (wordllama, 256)"),
-    ("minilm full-dense", "MiniLM-L6, its query encoder"),
-    ("minilm full-hybrid", "MiniLM-L6, its query encoder + BM25 impacts"),
-    ("minilm-words full-hybrid", "MiniLM-L6, its query encoder + BM25 on words"),
-    ("mpnet full-dense", "mpnet, its query encoder"),
-    ("mpnet full-hybrid", "mpnet, its query encoder + BM25 impacts"),
+    ("wordllama full-dense", "static embeddings (wordllama, 256), dense"),
+    ("wordllama full-hybrid", "static embeddings (wordllama, 256), hybrid"),
+    ("minilm full-dense", "MiniLM-L6, its query encoder, dense"),
+    ("minilm full-hybrid", "MiniLM-L6, its query encoder, hybrid"),
+    ("mpnet full-dense", "mpnet, its query encoder, dense"),
+    ("mpnet-granite full-dense", "mpnet and granite-30m side by side, their query encoders, dense"),
+    ("mpnet-granite full-hybrid", "mpnet and granite-30m side by side, their query encoders, hybrid"),
     ("smollm2 full-dense", "SmolLM2-135M, full query, dense"),
-    ("smollm2 full-hybrid", "SmolLM2-135M, full query, + BM25 on words"),
-    ("smollm2-given dense", "SmolLM2-135M, table as it gives it, dense"),
-    ("smollm2-given hybrid", "SmolLM2-135M, table as it gives it, + BM25 on words"),
-    ("smollm2 dense", "SmolLM2-135M, fitted table, dense"),
-    ("smollm2 sparse", "SmolLM2-135M, BM25 over its tokens"),
-    ("smollm2-expanded sparse", "SmolLM2-135M, BM25 over its tokens, expanded by the fitted table"),
-    ("smollm2 hybrid", "SmolLM2-135M, fitted table + BM25 on words"),
-    ("smollm2-tuned hybrid", "SmolLM2-135M, fitted table + BM25 on words, weights by development queries"),
-    *legs("lightretriever-fitted", "SmolLM2-135M, earlier adapter, fitted table", *LIGHT),
+    ("smollm2 full-hybrid", "SmolLM2-135M, full query, hybrid"),
+    *legs("smollm2-given", "SmolLM2-135M, table as it gives it", *LIGHT),
+    *legs("smollm2", "SmolLM2-135M, fitted table", *LIGHT),
+    ("smollm2-tuned hybrid", "SmolLM2-135M, fitted table, hybrid, weights by development queries"),
     ("mpnet dense", "table distilled from mpnet, dense"),
-    ("mpnet hybrid", "table distilled from mpnet + BM25 impacts"),
-    ("minilm dense", "table distilled from MiniLM, dense"),
-    ("minilm hybrid", "table distilled from MiniLM + BM25 impacts"),
-    ("minilm-words hybrid", "table distilled from MiniLM + BM25 on words, 0.5 / 0.5"),
-    ("minilm-tuned hybrid", "the same, weights by development queries"),
-    ("mpnet-granite full-dense", "mpnet and granite-30m side by side, their query encoders"),
-    ("mpnet-granite full-hybrid", "mpnet and granite-30m side by side, their query encoders + BM25 on words"),
-    ("mpnet-granite dense", "table distilled from mpnet and granite-30m, dense"),
-    ("mpnet-granite-expanded sparse", "BM25 over mpnet's tokens, expanded by that table"),
-    ("mpnet-granite hybrid", "table distilled from mpnet and granite-30m + BM25 on words, 0.5 / 0.5"),
-    ("mpnet-granite-tuned hybrid", "table distilled from mpnet and granite-30m + BM25, weights by development queries"),
+    *legs("minilm", "table distilled from MiniLM", *LIGHT),
+    ("minilm-tuned hybrid", "table distilled from MiniLM, hybrid, weights by development queries"),
+    *legs("mpnet-granite", "table distilled from mpnet and granite-30m", *LIGHT),
+    (
+        "mpnet-granite-tuned hybrid",
+        "table distilled from mpnet and granite-30m, hybrid, weights by development queries",
+    ),
 ]
+"""*sparse* is the sparse leg alone: words, expanded by the table that is named."""
 
 CHINESE: Systems = [
     ("bm25", "BM25, pairs of neighbouring signs"),
-    ("e5 sparse", "BM25 over multilingual-e5-small's tokens"),
-    ("e5 full-dense", "multilingual-e5-small, its query encoder"),
-    ("e5 full-hybrid", "multilingual-e5-small, its query encoder + BM25"),
-    ("e5 dense", "table distilled from it, dense"),
-    ("e5 hybrid", "table distilled from it + BM25, 0.5 / 0.5"),
+    ("e5 full-dense", "multilingual-e5-small, its query encoder, dense"),
+    ("e5 full-hybrid", "multilingual-e5-small, its query encoder, hybrid"),
+    *legs("e5", "table distilled from it", *LIGHT),
 ]
-CHINESE_COMPARISONS = [("e5 hybrid", "bm25"), ("e5 dense", "e5 full-dense"), ("e5 hybrid", "e5 full-hybrid")]
+CHINESE_COMPARISONS = [
+    ("e5 sparse", "bm25"),
+    ("e5 hybrid", "bm25"),
+    ("e5 hybrid", "e5 sparse"),
+    ("e5 dense", "e5 full-dense"),
+    ("e5 hybrid", "e5 full-hybrid"),
+]
 
 SHORT: Sequence[tuple[str, str, bool]] = [
     ("bm25", "BM25", False),
-    ("wordllama full-hybrid", "static embeddings (wordllama) + BM25 impacts", False),
-    ("minilm-tuned hybrid", "**recommended: MiniLM's table + BM25 on words**, weights tuned", False),
-    ("minilm-words hybrid", "the same, weights 0.5 / 0.5", False),
-    ("minilm-words full-hybrid", "its encoder: MiniLM + BM25 on words, weights 0.5 / 0.5", True),
-    ("mpnet-granite-tuned hybrid", "best: mpnet and granite side by side, their table + BM25 on words, tuned", False),
-    ("smollm2 hybrid", "SmolLM2-135M's table + BM25 on words, weights 0.5 / 0.5", False),
-    ("smollm2 full-hybrid", "its model: SmolLM2-135M + BM25 on words, weights 0.5 / 0.5", True),
+    ("wordllama full-hybrid", "static embeddings (wordllama)", False),
+    ("minilm sparse", "the sparse leg alone: words, expanded by MiniLM's table", False),
+    ("minilm hybrid", "**recommended: MiniLM's table**, weights 0.5 / 0.5", False),
+    ("minilm-tuned hybrid", "the same, weights tuned", False),
+    ("minilm full-hybrid", "its encoder: MiniLM, weights 0.5 / 0.5", True),
+    ("mpnet-granite sparse", "the sparse leg alone: words, expanded by mpnet's and granite's table", False),
+    ("mpnet-granite hybrid", "mpnet's and granite's table, weights 0.5 / 0.5", False),
+    ("mpnet-granite full-hybrid", "its encoders: mpnet and granite, weights 0.5 / 0.5", True),
+    ("smollm2 hybrid", "SmolLM2-135M's table, weights 0.5 / 0.5", False),
+    ("smollm2 full-hybrid", "its model: SmolLM2-135M, weights 0.5 / 0.5", True),
 ]
-"""README's table: system, label, and whether a model runs for every query."""
+"""README's table: system, label, and whether a model runs for every query. A hybrid one is the dense leg of the table
+or model that is named, and words that its table expands."""
 
 SHORT_DATASETS = ("scifact", "wikiqa")
 """The sets that stand beside the average in README's table."""
@@ -114,12 +117,21 @@ ABLATIONS: Mapping[str, Systems] = {
     "Training": [*training("lightretriever", "all parts"), *legs("untrained", "not trained at all", *LIGHT)],
     "Training, short runs": training("short", "all parts"),
     "The sparse leg alone": [
-        ("bm25", "BM25 on words"),
-        ("smollm2 sparse", "BM25 over SmolLM2's tokens"),
-        ("smollm2-expanded sparse", "expanded by SmolLM2's fitted table"),
-        ("mpnet-granite sparse", "BM25 over mpnet's tokens"),
-        ("mpnet-granite-expanded sparse", "expanded by the table of mpnet and granite-30m"),
-        ("mpnet-granite dense", "for comparison: that table's dense leg alone"),
+        ("bm25", "BM25 on words, by Lucene"),
+        ("minilm-plain sparse", "words with BM25 impacts"),
+        ("minilm sparse", "words, expanded by MiniLM's table"),
+        ("mpnet-granite sparse", "words, expanded by the table of mpnet and granite-30m"),
+        ("smollm2 sparse", "words, expanded by SmolLM2's fitted table"),
+        ("minilm-tokens sparse", "MiniLM's tokens with BM25 impacts"),
+        ("minilm-both sparse", "words, expanded by MiniLM's table, and its tokens"),
+        ("minilm dense", "for comparison: the dense leg alone, MiniLM's table"),
+        ("mpnet-granite dense", "for comparison: the dense leg alone, the table of mpnet and granite-30m"),
+    ],
+    "Beside the dense leg": [
+        ("minilm-plain hybrid", "words with BM25 impacts"),
+        ("minilm hybrid", "words, expanded by MiniLM's table"),
+        ("minilm-tokens hybrid", "MiniLM's tokens with BM25 impacts"),
+        ("minilm-both hybrid", "words, expanded by MiniLM's table, and its tokens"),
     ],
     "What is light": [
         ("lightretriever full-dense", "nothing: queries by the whole model, dense"),
@@ -166,7 +178,9 @@ POSTINGS: Systems = [
     ("short-no-idf sparse", "short run, plain FLOPS"),
     *((f"lightretriever-k{size} sparse", f"{size} terms per document") for size in (32, 64, 256, 512, "all")),
     ("untrained sparse", "not trained at all"),
-    ("mpnet sparse", "BM25 impacts on mpnet's tokenizer"),
+    ("minilm-plain sparse", "words"),
+    ("minilm sparse", "words, expanded by MiniLM's table"),
+    ("minilm-tokens sparse", "MiniLM's tokens"),
 ]
 COMPARISONS = [
     ("lightretriever hybrid", "bm25"),
@@ -189,45 +203,38 @@ COMPARISONS = [
     ("short hybrid", "short-no-kl hybrid"),
     ("short hybrid", "short-no-warmup hybrid"),
     ("short dense", "short-embedding-queries dense"),
-    ("lightretriever hybrid", "mpnet hybrid"),
-    ("smollm2 hybrid", "bm25"),
+    *((f"{name} {leg}", "bm25") for name in ("minilm", "mpnet-granite", "smollm2") for leg in ("sparse", "hybrid")),
+    *((f"{name}-tuned hybrid", "bm25") for name in ("minilm", "mpnet-granite", "smollm2")),
+    *((f"{name} hybrid", f"{name} sparse") for name in ("minilm", "mpnet-granite", "smollm2")),
+    *((f"{name} sparse", f"{name} dense") for name in ("minilm", "mpnet-granite", "smollm2")),
+    *((f"{name} dense", f"{name} full-dense") for name in ("minilm", "mpnet", "mpnet-granite", "smollm2")),
+    *((f"{name} hybrid", f"{name} full-hybrid") for name in ("minilm", "mpnet-granite", "smollm2")),
+    *((f"{name}-tuned hybrid", f"{name} hybrid") for name in ("minilm", "mpnet-granite", "smollm2")),
+    ("minilm-plain sparse", "bm25"),
+    ("minilm sparse", "minilm-plain sparse"),
+    ("minilm hybrid", "minilm-plain hybrid"),
+    ("minilm-both sparse", "minilm sparse"),
+    ("minilm-tokens sparse", "minilm-plain sparse"),
+    ("smollm2-given sparse", "bm25"),
+    ("smollm2-given hybrid", "bm25"),
     ("smollm2 hybrid", "smollm2-given hybrid"),
-    ("smollm2 hybrid", "smollm2 full-hybrid"),
-    ("smollm2 hybrid", "lightretriever-fitted hybrid"),
-    ("smollm2 dense", "smollm2 full-dense"),
-    ("smollm2 hybrid", "minilm-words hybrid"),
-    ("mpnet dense", "mpnet full-dense"),
-    ("mpnet hybrid", "mpnet full-hybrid"),
-    ("mpnet hybrid", "bm25"),
-    ("minilm dense", "minilm full-dense"),
-    ("minilm-words hybrid", "bm25"),
-    ("minilm-words hybrid", "minilm hybrid"),
-    ("minilm-tuned hybrid", "bm25"),
-    ("minilm-tuned hybrid", "minilm-words hybrid"),
-    ("minilm-words hybrid", "minilm-words full-hybrid"),
-    ("mpnet-granite hybrid", "bm25"),
-    ("mpnet-granite hybrid", "minilm-words hybrid"),
-    ("mpnet-granite-expanded sparse", "bm25"),
-    ("mpnet-granite-expanded sparse", "mpnet-granite dense"),
-    ("smollm2-expanded sparse", "bm25"),
-    ("smollm2-expanded sparse", "smollm2 sparse"),
-    ("mpnet-granite hybrid", "mpnet-granite full-hybrid"),
+    ("smollm2 hybrid", "minilm hybrid"),
+    ("mpnet-granite hybrid", "minilm hybrid"),
     ("mpnet-granite-tuned hybrid", "minilm-tuned hybrid"),
 ]
 KEPT = [
     *((f"lightretriever {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
     *((f"lightretriever-fitted {leg}", f"lightretriever full-{leg}") for leg in LIGHT),
-    *((f"{name} {leg}", f"{name} full-{leg}") for name in ("mpnet", "minilm") for leg in ("dense", "hybrid")),
-    ("minilm-words hybrid", "minilm-words full-hybrid"),
-    ("mpnet-granite dense", "mpnet-granite full-dense"),
-    ("mpnet-granite hybrid", "mpnet-granite full-hybrid"),
-    ("smollm2 dense", "smollm2 full-dense"),
-    ("smollm2 hybrid", "smollm2 full-hybrid"),
+    ("mpnet dense", "mpnet full-dense"),
+    *(
+        (f"{name} {leg}", f"{name} full-{leg}")
+        for name in ("minilm", "mpnet-granite", "smollm2")
+        for leg in ("dense", "hybrid")
+    ),
+    *((f"{name} sparse", f"{name} hybrid") for name in ("minilm", "mpnet-granite", "smollm2")),
     ("smollm2-given hybrid", "smollm2 hybrid"),
-    ("smollm2 hybrid", "bm25"),
+    *((f"{name} {leg}", "bm25") for name in ("minilm", "mpnet-granite", "smollm2") for leg in ("sparse", "hybrid")),
     ("lightretriever hybrid", "bm25"),
     ("lightretriever-fitted hybrid", "bm25"),
-    ("mpnet hybrid", "bm25"),
-    ("minilm-words hybrid", "bm25"),
 ]
 """Systems, and what they are to come close to, or to beat."""

@@ -6,7 +6,7 @@
 | page | gets | from |
 |---|---|---|
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
-| docs/evaluation.md | tables of quality, the plot, evaluations, tests, halves, `matched` | quality.json, others |
+| docs/evaluation.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
 | docs/measuring.md | versions, stages, libraries, load, users | versions.json, speed.json, users.json, each load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
@@ -59,6 +59,7 @@ from docs.generate.tables import (
     kept_table,
     matched_table,
     paired_tests,
+    quantisation_table,
     render,
     significance_file,
     significance_table,
@@ -88,9 +89,24 @@ USERS = "users.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
 HALVES = "halves.json"
+QUANTISATION = "quantisation.json"
 SCALING = "scaling.json"
 TWO_PHASE = "two-phase.json"
-OTHERS = (QUALITY, SIGNIFICANCE, MATCHED, HALVES, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, TWO_PHASE, USERS, SCALING)
+OTHERS = (
+    QUALITY,
+    SIGNIFICANCE,
+    MATCHED,
+    HALVES,
+    QUANTISATION,
+    SPEED,
+    VERSIONS,
+    RELIABILITY,
+    LOAD,
+    SCALE,
+    TWO_PHASE,
+    USERS,
+    SCALING,
+)
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
 
 
@@ -120,6 +136,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *details(results),
             *significance_table(tests, results.datasets),
             *chinese,
+            *quantisation_table(folder / QUANTISATION),
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
         ],
@@ -279,7 +296,7 @@ def plot(results: Results) -> str | None:
     bars = []
     for system, label in shown:
         values = [float(results.rows[system, name]["ndcg@10"]) for name in datasets]
-        bars.append(Bar(label, sum(values) / len(values), values, accent=system == "minilm-words hybrid"))
+        bars.append(Bar(label, sum(values) / len(values), values, accent=system == "minilm hybrid"))
     return bar_chart(f"nDCG@10: average of {len(datasets)} sets (bars), and each of them (dots)", bars)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "matched_table",
     "paired_test",
     "paired_tests",
+    "quantisation_table",
     "render",
     "significance_file",
     "significance_table",
@@ -250,7 +251,7 @@ def matched_table(file: Path) -> list[str]:
 
 
 def halves_table(file: Path) -> list[str]:
-    """Tabulate what recipes/halves.py recorded: nDCG@10 of tables fitted to other documents. Empty without the file."""
+    """Tabulate halves.json: nDCG@10 of tables fitted to other documents. Empty without the file."""
     if not file.is_file():
         return []
     lines = [
@@ -266,5 +267,29 @@ def halves_table(file: Path) -> list[str]:
                 f"{lost['mean']:+.3f} ({lost['low']:+.3f} to {lost['high']:+.3f})"
             ]
             lines.append(f"| {name}, {leg} | {found['queries']:,} | {' | '.join(cells)} |")
-    note = f"In brackets the 95 % interval. [{file.name}](results/{file.name}), written by `recipes.halves`."
+    note = (
+        "Hybrid is the dense leg and BM25 on words, which were not expanded: these figures are of an earlier version "
+        f"(commit ff0c316). In brackets the 95 % interval. [{file.name}](results/{file.name})."
+    )
     return ["\n".join(["### A table for documents it has not seen, nDCG@10", "", *lines, "", note, ""])]
+
+
+def quantisation_table(file: Path) -> list[str]:
+    """Tabulate what recipes/quantisation.py recorded: BM25 as whole impacts against Lucene's own. Empty without the
+    file."""
+    if not file.is_file():
+        return []
+    collections: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["collections"]
+    sizes = sorted({int(key) for found in collections.values() for key in found if key.isdecimal()})
+    heads = ["Lucene's BM25", *(f"{size:,} a unit" for size in sizes), *(f"alike, {size:,}" for size in sizes)]
+    lines = [f"| | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    for name, found in collections.items():
+        parts = [found[str(size)] for size in sizes]
+        cells = [f"{value:.4f}" for value in (found["bm25"], *(part["ndcg"] for part in parts))]
+        cells += [f"{100 * part['equal']:.0f} %" for part in parts]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    note = (
+        "*Alike* is the share of queries with the same first ten documents in the same order, but for ties. "
+        f"[{file.name}](results/{file.name}), written by `recipes.quantisation`."
+    )
+    return ["\n".join(["### BM25 as whole impacts, nDCG@10", "", *lines, "", note, ""])]

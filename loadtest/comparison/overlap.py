@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, ndcg_per_query
+from lightretriever.loadtest.servers.bundle_documents import dense_info
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -33,7 +34,7 @@ class ExactAnswers:
     @classmethod
     def of(cls, bundle: Bundle, queries: Sequence[str], k: int) -> "ExactAnswers":
         """Search a bundle. LightRetrieverError."""
-        manifest, dense = bundle.manifest, bundle.manifest.dense
+        manifest, dense = bundle.manifest, dense_info(bundle)
         lists = _LISTS.search(dense.factory)
         most = _EFFORT if lists is None else {**_EFFORT, "nprobe": float(lists[1])}
         parameters = {name: most.get(name, value) for name, value in dense.parameters.items()}

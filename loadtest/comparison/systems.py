@@ -97,16 +97,16 @@ def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | Le
 
 def _all(given: Given) -> Iterator[System]:
     here, model = given.bundle, "lightretriever.loadtest.servers.model"
-    what = "this service: token table and Faiss, token counts and Lucene, fused"
+    what = "this service: token table and Faiss, counts of terms and Lucene, fused"
     yield System(OURS, "LightRetriever", what, _serve(here))
     what = "this service in two processes, which share files and port"
     yield System(PROCESSES, "LightRetriever, two processes", what, [*_serve(here), "--workers", "2"])
-    what = "this service over a bundle of the same documents with posting lists for the compiled backend"
+    what = "this service over a bundle of the same documents whose terms are tokens, for the compiled backend"
     yield System(ACCELERATED, "LightRetriever, accelerated", what, _serve(given.accelerated_bundle or Path()))
     what = "this service over three nodes of OpenSearch on this machine, three shards with a copy each"
     what += "; memory and processor time of the service alone are counted"
     yield _other(CLUSTER, "LightRetriever on OpenSearch", what, given)
-    what = "the same service and indexes, both query vectors by the whole model, waiting queries batched"
+    what = "the same service and indexes, queries by the whole model, waiting ones batched"
     command = python(model, str(here), "--model", str(given.model), "--device", given.device)
     for option, value in (("--adapter", given.adapter), ("--bos-token", given.bos_token)):
         command += [option, value] if value else []

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.generator import read_texts
-from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
+from lightretriever.loadtest.servers.bundle_documents import query_encoder
+from lightretriever.service.backends.base import ScoredDocuments
+from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import align, fuse_linear
 
 __all__ = ["NOTHING", "main", "stages_of"]
@@ -24,10 +25,10 @@ _WEIGHTS: Final = (0.7, 0.3)
 
 def stages_of(bundle: Bundle, texts: Sequence[str]) -> dict[str, Callable[[int], Any]]:
     """Give the stages, each a function of the number of a text."""
-    task, tables = bundle.manifest.default_task, {task: bundle.table(task) for task in bundle.manifest.tasks}
-    encoder = QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), {}, bundle.sparse_tokenizer())
+    task, encoder = bundle.manifest.default_task, query_encoder(bundle)
+    tokens = encoder.vocabulary.kind == "tokens"  # words are Lucene's
     dense, sparse = bundle.dense(), bundle.accelerator()
-    queries = [encoder.encode(text, task, StageClock()) for text in texts]
+    queries = [encoder.encode(text, task, StageClock(), sparse=tokens) for text in texts]
 
     def by_dense(number: int) -> ScoredDocuments:
         vector = queries[number].dense
@@ -38,16 +39,13 @@ def stages_of(bundle: Bundle, texts: Sequence[str]) -> dict[str, Callable[[int],
     stages: dict[str, Callable[[int], Any]] = {
         NOTHING: lambda number: None,
         "tokenize": lambda number: encoder.tokenizer.encode(texts[number]),
-        "encode": lambda number: encoder.encode(texts[number], task, StageClock()),
+        "encode": lambda number: encoder.encode(texts[number], task, StageClock(), sparse=tokens),
         "dense": by_dense,
     }
     if sparse is not None:
-
-        def by_sparse(query: EncodedQuery) -> ScoredDocuments:
-            return ScoredDocuments(*sparse.search(query.terms, query.weights, _CANDIDATES))
-
-        found = [(by_dense(number), by_sparse(query)) for number, query in enumerate(queries)]
-        stages["sparse"] = lambda number: by_sparse(queries[number])
+        leg = CompiledSparse(sparse)
+        found = [(by_dense(number), leg.search(query, _CANDIDATES)) for number, query in enumerate(queries)]
+        stages["sparse"] = lambda number: leg.search(queries[number], _CANDIDATES)
         stages["fuse"] = lambda number: fuse_linear(align(found[number]), _WEIGHTS)
     return stages
 

@@ -139,7 +139,8 @@ class Comparison:
 
     def _label(self) -> str:
         manifest = self.source.bundle.manifest
-        kind = f", {manifest.sparse.impacts} impacts" if self.leg == "sparse" else ""
+        sparse = manifest.sparse
+        kind = f", {sparse.impacts} impacts of {sparse.vocabulary}" if self.leg == "sparse" else ""
         equal = "" if self.judged is None else ", equal nDCG@10"
         return f"{manifest.corpus.name}, {manifest.documents:,} documents{kind}{equal}"
 
@@ -223,7 +224,7 @@ def build(one: Comparison, names: Sequence[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="libraries", description="Compare the two legs with other libraries.")
-    parser.add_argument("bundle", type=Path, help="a bundle built with index.accelerate")
+    parser.add_argument("bundle", type=Path, help="a bundle; the compiled library needs index.accelerate")
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--judged", action="store_true", help="choose by nDCG@10: the folder has judgments")
     parser.add_argument("--split", default="dev", help="split of the judgments, which choose settings (dev)")

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.servers.bundle_documents import built
+from lightretriever.loadtest.servers.bundle_documents import built, query_encoder, term_numbers
 from lightretriever.service.errors import NoDirectionError, NoTokensError
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = ["DEPTH", "Index", "Library", "Query", "Source", "encode"]
 
@@ -23,10 +24,10 @@ _CHUNK: Final = 16_384
 
 @dataclass(frozen=True)
 class Query:
-    """A query as the service encodes it: terms (t,) int32, weights (t,) float32, dense (D,) float32."""
+    """A query as the service encodes it: terms (t,), weights (t,) float32, dense (D,) float32."""
 
     text: str
-    terms: npt.NDArray[np.int32]
+    terms: list[str]
     weights: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32]
 
@@ -34,24 +35,28 @@ class Query:
     def of(cls, row: Row) -> Self:
         """Read what `row` gave."""
         weights, dense = (np.array(row[name], np.float32) for name in ("weights", "dense"))
-        return cls(row["text"], np.array(row["terms"], np.int32), weights, dense)
+        return cls(row["text"], row["terms"], weights, dense)
 
     def row(self) -> Row:
         """Give it as JSON can hold it; `of` reads the same bits."""
-        return {"text": self.text} | {name: getattr(self, name).tolist() for name in ("terms", "weights", "dense")}
+        return {
+            "text": self.text,
+            "terms": self.terms,
+            "weights": self.weights.tolist(),
+            "dense": self.dense.tolist(),
+        }
 
 
 def encode(bundle: Bundle, texts: Sequence[str]) -> list[Query]:
-    """Encode texts as the service does, without those that have no token in one of the legs."""
-    task, own = bundle.manifest.default_task, bundle.sparse_tokenizer()
-    encoder = QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}, bundle.idf(), sparse_tokenizer=own)
+    """Encode texts as the service does, without those that have nothing in one of the legs."""
+    task, encoder = bundle.manifest.default_task, query_encoder(bundle)
     found = []
     for text in texts:
         try:
             one = encoder.encode(text, task, StageClock())
         except (NoTokensError, NoDirectionError):
             continue
-        if one.dense is not None and one.terms.size:
+        if one.dense is not None and one.terms:
             found.append(Query(text, one.terms, one.weights, one.dense))
     return found
 
@@ -64,11 +69,29 @@ class Source:
     work: Path
     layout: Sequence[str] = ()
 
+    @cached_property
+    def terms(self) -> dict[str, int]:
+        """The terms of the documents, numbered."""
+
+        def write(folder: Path) -> None:
+            (folder / "terms.json").write_bytes(orjson.dumps(term_numbers(self.bundle)))
+
+        numbers: dict[str, int] = orjson.loads((self.built("terms", write) / "terms.json").read_bytes())
+        return numbers
+
     def impacts(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
-        """Give the impacts of all documents in parts of n: indptr (n + 1,), terms (nnz,) and impacts (nnz,)."""
+        """Give the impacts of all documents in parts of n: indptr (n + 1,), numbers of terms (nnz,) and impacts
+        (nnz,)."""
         with self.bundle.sparse() as index:
             for first in range(0, index.count, _CHUNK):
-                yield index.rows(first, min(first + _CHUNK, index.count))
+                indptr, names, terms, impacts = index.rows(first, min(first + _CHUNK, index.count))
+                numbers = np.array([self.terms[name] for name in names], np.int32)
+                yield indptr, numbers[terms], impacts
+
+    def numbered(self, query: Query) -> tuple[list[int], npt.NDArray[np.float32]]:
+        """Give the numbers of a query's terms, and their weights, without terms that no document has."""
+        known = [place for place, term in enumerate(query.terms) if term in self.terms]
+        return [self.terms[query.terms[place]] for place in known], query.weights[known]
 
     def vectors(self) -> npt.NDArray[np.float32]:
         """Give the documents' vectors, (N, D), memory-mapped: as the bundle's dense index holds them, of length 1."""

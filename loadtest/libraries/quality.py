@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.evaluation.runs import ndcg_per_query
 from lightretriever.loadtest.libraries.library import DEPTH, Query, Source
-from lightretriever.loadtest.libraries.sparse import accelerator
 
 __all__ = ["LEAST_RECALL", "NDCG_LOSS", "Exact", "Judged", "choose", "front", "ratio"]
 
@@ -32,10 +31,10 @@ class Exact:
 
     @classmethod
     def sparse(cls, source: Source, queries: Sequence[Query]) -> "Exact":
-        """Search the impacts by the compiled scan, which is exact. BundleError for a bundle without it."""
-        lists = accelerator(source)
-        best = [lists.search(query.terms, query.weights, DEPTH)[0] for query in queries]
-        return cls(best, lambda n, rows: lists.scores(queries[n].terms, queries[n].weights, rows))
+        """Search the impacts by Lucene, which is exact."""
+        index = source.bundle.sparse()
+        best = [index.search(query.terms, query.weights, DEPTH)[0] for query in queries]
+        return cls(best, lambda n, rows: index.scores(queries[n].terms, queries[n].weights, rows))
 
     @classmethod
     def dense(cls, source: Source, queries: Sequence[Query]) -> "Exact":

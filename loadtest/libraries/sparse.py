@@ -6,30 +6,26 @@ from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.bm25 import WordIndex
-from lightretriever.artifacts.sparse.compiled import CompiledImpacts
+from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.libraries.library import DEPTH, Index, Library, Query, Row, Source
 from lightretriever.loadtest.servers.bundle_documents import word_index
 
-__all__ = ["SPARSE", "accelerator"]
+__all__ = ["SPARSE"]
 
 _NARROW: Final = 1 << 16  # terms that 16 bits can number
 
 
-def accelerator(source: Source) -> CompiledImpacts:
-    """Give the bundle's compiled posting lists. Raises BundleError for a bundle without them."""
-    found = source.bundle.accelerator()
-    if found is None:
-        path = source.bundle.path
-        raise BundleError(f"{path} has no compiled backend.", remedy="Build it with index.accelerate: true.")
-    return found
-
-
 def _compiled(source: Source, build: Row) -> Index:
-    """Our C++ scan."""
-    lists = accelerator(source)
-    return Index(lambda query: lists.search(query.terms, query.weights, DEPTH)[0])
+    """Our C++ scan, of a bundle whose terms are tokens. Raises BundleError for a bundle without its lists."""
+    lists = source.bundle.accelerator()
+    if lists is None:
+        path, remedy = source.bundle.path, "Build it with index.vocabulary: tokens and index.accelerate: true."
+        raise BundleError(f"{path} has no compiled backend.", remedy=remedy)
+    return Index(
+        lambda query: lists.search(query[0], query[1], DEPTH)[0],
+        prepare=lambda query: (np.array([int(term) for term in query.terms], np.int32), query.weights),
+    )
 
 
 def _lucene(source: Source, build: Row) -> Index:
@@ -51,7 +47,7 @@ def _bm25(source: Source, build: Row) -> Index:
 
 def _seismic(source: Source, build: Row) -> Index:
     """Blocks of similar documents in every posting list, of which those with a promising summary are scored."""
-    seismic, terms = import_module("seismic"), source.bundle.manifest.sparse_vocab_size
+    seismic, terms = import_module("seismic"), len(source.terms)
     large = "" if terms <= _NARROW else "LV"
     kind, setting = getattr(seismic, f"SeismicIndex{large}"), dict[str, Any]()
 
@@ -66,9 +62,14 @@ def _seismic(source: Source, build: Row) -> Index:
     folder = source.built(f"seismic-{build['n_postings']}-{build['summary_energy']}", write)
     index, text = kind.load(str(next(folder.iterdir()))), seismic.get_seismic_string()
     factors = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+    def prepare(query: Query) -> tuple[Any, Any]:
+        numbers, weights = source.numbered(query)
+        return np.array(list(map(str, numbers)), text), weights
+
     return Index(
         lambda query: index.search("", *query, k=DEPTH, **setting),
-        prepare=lambda query: (np.array([str(term) for term in query.terms], text), query.weights),
+        prepare=prepare,
         numbers=lambda answer: [int(name) for _, _, name in answer],
         settings=[{"query_cut": cut, "heap_factor": factor} for cut in (10, 100) for factor in factors],
         set=setting.update,
@@ -78,7 +79,7 @@ def _seismic(source: Source, build: Row) -> Index:
 def _bmp(source: Source, build: Row) -> Index:
     """Blocks of documents in the order of their bounds. An impact has 8 bits, a weight of a query 5."""
     bmp, setting = import_module("bmp"), dict[str, Any]()
-    if source.bundle.manifest.sparse_vocab_size > _NARROW:
+    if len(source.terms) > _NARROW:
         raise LoadError("BMP numbers terms by 16 bits; this bundle has more.")
 
     def write(folder: Path) -> None:
@@ -92,7 +93,8 @@ def _bmp(source: Source, build: Row) -> Index:
         index.finish()
 
     def prepare(query: Query) -> dict[str, float]:
-        return {str(term): weight for term, weight in zip(query.terms, query.weights.tolist(), strict=True)}
+        numbers, weights = source.numbered(query)
+        return dict(zip(map(str, numbers), weights.tolist(), strict=True))
 
     index = bmp.Searcher(str(source.built(f"bmp-{build['bsize']}", write) / "index"))
     return Index(

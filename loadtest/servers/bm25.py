@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.bm25 import WordIndex
+from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.loadtest.servers.bundle_documents import word_index
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
 from lightretriever.service.search.documents import Documents
@@ -24,7 +24,7 @@ __all__ = ["main", "opened"]
 def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
     """Search the words in the index `path`; documents come from the bundle."""
     with bundle.sparse() as index, WordIndex.open(path) as words:
-        documents = Documents(index)
+        documents = Documents(index, bundle.manifest.field_names)
         ordinal_of = {name: number for number, name in enumerate(index.ids())}
 
         def search(query: str, k: int) -> Hits:

@@ -1,23 +1,35 @@
 """What other systems take of a bundle: its documents and vectors to index, the vectors of queries, the form of hits."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import orjson
+from lightretriever.artifacts.bundle.manifest import DenseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.bm25 import build_word_index
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.evaluation.bm25 import build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "document_texts", "folder_of", "hit", "index_of", "probes"]
-__all__ += ["read_rows", "stored_documents", "vectors_of", "word_index"]
+__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "by_number", "dense_info", "document_texts", "folder_of"]
+__all__ += [
+    "hit",
+    "index_of",
+    "probes",
+    "query_encoder",
+    "read_rows",
+    "stored_documents",
+    "term_numbers",
+    "vectors_of",
+    "word_index",
+]
 
 CANDIDATES: Final = 100
 """Least candidates of a leg, as in the service."""
@@ -26,7 +38,7 @@ RANK_CONSTANT: Final = 60
 
 _CHUNK: Final = 1024
 _READ: Final = 8192  # documents whose terms are read together, since each time asks Lucene every term
-Row = tuple[int, list[float], dict[int, float], bytes]
+Row = tuple[int, list[float], dict[str, float], bytes]
 """A document: its ordinal, dense vector of length D, impacts by term, and JSON."""
 
 
@@ -43,31 +55,57 @@ def document_texts(index: ImpactIndex) -> Iterator[str]:
         yield document_text(document.get("title") or "", document.get("text") or "")
 
 
+def dense_info(bundle: Bundle) -> DenseInfo:
+    """Give what the manifest says of the dense leg. Raises BundleError for a bundle without one."""
+    if bundle.manifest.dense is None:
+        raise BundleError(f"{bundle.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
+    return bundle.manifest.dense
+
+
 def read_rows(bundle: Bundle) -> Iterator[Row]:
     """Read all documents of a bundle, in ordinal order."""
     dense = bundle.dense()
     with bundle.sparse() as index:
         for first in range(0, index.count, _READ):
             ordinals = np.arange(first, min(first + _READ, index.count))
-            indptr, terms, impacts = index.rows(first, first + ordinals.size)
+            indptr, names, terms, impacts = index.rows(first, first + ordinals.size)
             vectors, raws = dense.vectors(ordinals), index.documents(ordinals)
             for place, number in enumerate(ordinals.tolist()):
                 own = slice(indptr[place], indptr[place + 1])
-                sparse = dict(zip(terms[own].tolist(), impacts[own].astype(np.float64).tolist(), strict=True))
+                known = [names[term] for term in terms[own].tolist()]
+                sparse = dict(zip(known, impacts[own].astype(np.float64).tolist(), strict=True))
                 yield number, vectors[place].tolist(), sparse, raws[place]
 
 
-def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[int, float]]]:
-    """Give what encodes a query as the service does: its dense vector of length D, and its weights by term."""
-    task, own = bundle.manifest.default_task, bundle.sparse_tokenizer()
-    tables = {task: bundle.table(task)}
-    encoder = QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), sparse_tokenizer=own)
+def term_numbers(bundle: Bundle) -> dict[str, int]:
+    """Number the terms of a bundle's documents, for systems whose terms are numbers."""
+    found = set[str]()
+    with bundle.sparse() as index:
+        for first in range(0, index.count, _READ):
+            found.update(index.rows(first, min(first + _READ, index.count))[1])
+    return {term: number for number, term in enumerate(sorted(found))}
 
-    def encode(query: str) -> tuple[list[float], dict[int, float]]:
+
+def by_number(sparse: Mapping[str, float], numbers: Mapping[str, int]) -> dict[int, float]:
+    """Give weights by number of the term, ascending, without terms that no document has."""
+    return dict(sorted((numbers[term], weight) for term, weight in sparse.items() if term in numbers))
+
+
+def query_encoder(bundle: Bundle) -> QueryEncoder:
+    """Open the service's query encoder for the bundle's default task."""
+    task, tokenizer = bundle.manifest.default_task, bundle.tokenizer()
+    return QueryEncoder(tokenizer, {task: bundle.table(task)}, bundle.vocabulary(tokenizer), bundle.idf())
+
+
+def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[str, float]]]:
+    """Give what encodes a query as the service does: its dense vector of length D, and its weights by term."""
+    task, encoder = bundle.manifest.default_task, query_encoder(bundle)
+
+    def encode(query: str) -> tuple[list[float], dict[str, float]]:
         encoded = encoder.encode(query, task, StageClock())
         if encoded.dense is None:
-            raise ValueError("the query was encoded without its dense vector")
-        return encoded.dense.tolist(), dict(zip(encoded.terms.tolist(), encoded.weights.tolist(), strict=True))
+            raise ValueError(f"no token of {query!r} has a vector")
+        return encoded.dense.tolist(), dict(zip(encoded.terms, encoded.weights.tolist(), strict=True))
 
     return encode
 
@@ -81,7 +119,7 @@ def hit(rank: int, score: float, raw: str | bytes) -> dict[str, Any]:
 def probes(bundle: Bundle, count: int) -> list[str]:
     """Give up to `count` query-like texts."""
     with bundle.sparse() as index:
-        return Documents(index).probes(count)
+        return Documents(index, bundle.manifest.field_names).probes(count)
 
 
 def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:

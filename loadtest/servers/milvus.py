@@ -17,9 +17,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.servers.bundle_documents import (
     CANDIDATES,
     RANK_CONSTANT,
+    by_number,
     hit,
     index_of,
     read_rows,
+    term_numbers,
     vectors_of,
 )
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
@@ -39,7 +41,7 @@ _EFFORT: Final = {"metric_type": "IP", "params": {"ef": 128}}
 def build_collection(bundle: Bundle, path: Path) -> None:
     """Load the documents of a bundle into a new database in the folder `path`, and build its indexes."""
     path.mkdir()
-    rows = read_rows(bundle)
+    rows, numbers = read_rows(bundle), term_numbers(bundle)
     with _client(path) as client:
         schema = client.create_schema(auto_id=False)
         schema.add_field("number", DataType.INT64, is_primary=True)
@@ -49,7 +51,7 @@ def build_collection(bundle: Bundle, path: Path) -> None:
         client.create_collection(_NAME, schema=schema)
         while batch := list(islice(rows, _BATCH)):
             named = [
-                {"number": number, "dense": dense, "sparse": sparse, "raw": raw.decode()}
+                {"number": number, "dense": dense, "sparse": by_number(sparse, numbers), "raw": raw.decode()}
                 for number, dense, sparse, raw in batch
             ]
             client.insert(_NAME, named)
@@ -63,17 +65,16 @@ def build_collection(bundle: Bundle, path: Path) -> None:
 @contextmanager
 def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
     """Search the database in the folder `path`."""
-    encode = vectors_of(bundle)
+    encode, numbers = vectors_of(bundle), term_numbers(bundle)
     with _client(path) as client:
         client.load_collection(_NAME)
 
         def search(query: str, k: int) -> Hits:
             dense, sparse = encode(query)
             count = max(CANDIDATES, k)
-            legs = [
-                AnnSearchRequest([dense], "dense", _EFFORT, count),
-                AnnSearchRequest([sparse], "sparse", {"metric_type": "IP"}, count),
-            ]
+            legs = [AnnSearchRequest([dense], "dense", _EFFORT, count)]
+            if known := by_number(sparse, numbers):
+                legs.append(AnnSearchRequest([known], "sparse", {"metric_type": "IP"}, count))
             (found,) = client.hybrid_search(_NAME, legs, RRFRanker(RANK_CONSTANT), k, output_fields=["raw"])
             return [hit(rank, one["distance"], one["entity"]["raw"]) for rank, one in enumerate(found, start=1)]
 

@@ -2,10 +2,10 @@
 
     python -m lightretriever.loadtest.servers.model BUNDLE --model MODEL [--adapter ADAPTER] [--device cuda] --port 0
 
-MODEL is the causal language model that encoded the documents (dense and sparse query by the model), or a
-sentence-transformers folder (dense query by the encoder, sparse query by the bundle). For a fair comparison, the model
-encodes requests that wait while it is busy as one batch, up to `--batch`, and as many requests run at once. Settings
-are the service's.
+MODEL is the causal language model that encoded the documents, or a sentence-transformers folder. It gives the dense
+query; a language model that learned the impacts of tokens gives the sparse one too, else the bundle does. For a fair
+comparison, the model encodes requests that wait while it is busy as one batch, up to `--batch`, and as many requests
+run at once. Settings are the service's.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import BACKLOG, ready_line, serve
 from lightretriever.service.settings import load_settings
 
-__all__ = ["Encode", "ModelQueryEncoder", "main", "open_engine", "query_encoder"]
+__all__ = ["Encode", "ModelQueryEncoder", "main", "model_encoder", "open_engine"]
 
 Encode = Callable[[Sequence[str]], list[EncodedQuery]]
 """Encodes texts as one batch."""
@@ -50,7 +50,7 @@ class ModelQueryEncoder(QueryEncoder):
     """Encodes with a model. It encodes texts that wait while it is busy as one batch of at most `batch`."""
 
     def __init__(self, base: QueryEncoder, encode: Encode, batch: int) -> None:
-        super().__init__(base.tokenizer, base.tables)
+        super().__init__(base.tokenizer, base.tables, base.vocabulary)
         self._encode = encode
         self._batch = batch
         self._queue: SimpleQueue[tuple[str, Future[EncodedQuery]]] = SimpleQueue()
@@ -63,6 +63,7 @@ class ModelQueryEncoder(QueryEncoder):
         clock: StageClock,
         *,
         dense: bool = True,
+        sparse: bool = True,
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
@@ -108,19 +109,19 @@ class ModelQueryEncoder(QueryEncoder):
                 future.set_result(query)
 
 
-def query_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
+def model_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
     """Load a model and give its query encoder, with the instruction of the bundle's default task.
 
     Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
-    times IDF if the bundle has IDF; with a bi-encoder, or where another model made the impacts, `base`, the bundle's
-    own encoder, gives it. Raises ModelError.
+    times IDF if the bundle has IDF; with a bi-encoder, where the bundle's terms are words, or where another model made
+    the impacts, `base`, the bundle's own encoder, gives it. Raises ModelError.
     """
     manifest, idf = bundle.manifest, bundle.idf()
     task = manifest.default_task
     with TemporaryDirectory(prefix="query-model-") as work:
         encoder = model.load(Path(work), lowercase=manifest.tokenizer.lowercase, device=device)
     _check_size(encoder.hidden_size, bundle)
-    has_sparse = encoder.has_sparse and manifest.sparse.model is None
+    has_sparse = encoder.has_sparse and manifest.sparse.model is None and manifest.sparse.vocabulary == "tokens"
     if has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
         raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
 
@@ -131,7 +132,11 @@ def query_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, devi
             own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
             return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
         return [
-            EncodedQuery.of_model(terms, weights if idf is None else weights * idf[terms], vector)
+            EncodedQuery.of_model(
+                list(map(base.vocabulary.of_token, terms.tolist())),
+                weights if idf is None else weights * idf[terms],
+                vector,
+            )
             for vector, (terms, weights) in zip(vectors, made.sparse, strict=True)
         ]
 
@@ -159,7 +164,7 @@ def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
     parts = Parts.open(bundle, settings, hashed=False)
     try:
-        encode = query_encoder(model, bundle, parts.encoder, device=device)
+        encode = model_encoder(model, bundle, parts.encoder, device=device)
         parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, encode, batch))
         return SearchEngine(bundle, settings, parts)
     except BaseException:

@@ -59,8 +59,9 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
         def search(query: str, k: int) -> Hits:
             dense, sparse = encode(query)
             count = max(CANDIDATES, k)
-            terms, weights = np.array(list(sparse), np.int32), np.array(list(sparse.values()), np.float32)
-            legs = [dense_search(np.array(dense, np.float32), count), sparse_search(terms, weights, count, large=large)]
+            weights = np.array(list(sparse.values()), np.float32)
+            legs = [dense_search(np.array(dense, np.float32), count)]
+            legs += [sparse_search(list(sparse), weights, count, large=large)] if sparse else []
             hybrid = {"queries": [leg["query"] for leg in legs], "pagination_depth": count}
             body = {"size": k, "_source": ["raw"], "query": {"hybrid": hybrid}}
             with cluster.translated():

@@ -23,9 +23,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.servers.bundle_documents import (
     CANDIDATES,
     RANK_CONSTANT,
+    by_number,
     hit,
     index_of,
     read_rows,
+    term_numbers,
     vectors_of,
 )
 from lightretriever.loadtest.servers.minimal_server import Hits, Search, serve_system
@@ -48,7 +50,7 @@ _DAY_US: Final = 86_400_000_000
 
 def build_table(bundle: Bundle, path: Path) -> None:
     """Load the documents of a bundle into a new database in the folder `path`, and build its indexes."""
-    rows = read_rows(bundle)
+    rows, numbers = read_rows(bundle), term_numbers(bundle)
     with _instance(path) as options, pymysql.connect(**options, autocommit=True) as connection:
         cursor = connection.cursor()
         for timeout in _TIMEOUTS:
@@ -57,7 +59,7 @@ def build_table(bundle: Bundle, path: Path) -> None:
         connection.select_db(_NAME)
         cursor.execute(_TABLE.format(bundle.manifest.dimension))
         while batch := [
-            (number, _literal(dense), _literal(sparse), raw.decode())
+            (number, _literal(dense), _literal(by_number(sparse, numbers)), raw.decode())
             for number, dense, sparse, raw in islice(rows, _BATCH)
         ]:
             cursor.executemany("insert into documents values (%s, %s, %s, %s)", batch)
@@ -69,14 +71,18 @@ class Seekdb:
     """Searches the table of `build_table`, with a connection per thread."""
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any]) -> None:
-        self._encode = vectors_of(bundle)
+        self._encode, self._numbers = vectors_of(bundle), term_numbers(bundle)
         self._options = options
         self._own = local()
 
     def search(self, query: str, k: int) -> Hits:
         """Find the best `k` documents."""
         scores: dict[int, float] = {}
-        for field, vector in zip(("dense", "sparse"), self._encode(query), strict=True):
+        dense, sparse = self._encode(query)
+        legs: list[tuple[str, Collection[float]]] = [("dense", dense)]
+        if known := by_number(sparse, self._numbers):
+            legs.append(("sparse", known))
+        for field, vector in legs:
             ranked = self._asked(_RANKED.format(field, max(CANDIDATES, k)), _literal(vector))
             for rank, (number,) in enumerate(ranked, start=1):
                 scores[number] = scores.get(number, 0.0) + 1 / (RANK_CONSTANT + rank)

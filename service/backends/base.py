@@ -7,7 +7,7 @@ document's ordinal is its position in the order of writing, from 0.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from lightretriever.artifacts.corpus.beir import Document
 
 __all__ = [
+    "NO_TOKENS",
     "Backends",
     "ClusterPlace",
-    "CorpusWords",
     "DenseLeg",
-    "DenseTokens",
     "DocumentFilter",
     "DocumentStore",
     "DocumentsGoneError",
@@ -33,8 +32,10 @@ __all__ = [
     "LegGroup",
     "LiveDocuments",
     "Ordinals",
+    "QueryTokens",
     "ScoredDocuments",
     "Scores",
+    "Spellings",
     "UnavailableError",
 ]
 
@@ -52,54 +53,42 @@ class ScoredDocuments(NamedTuple):
     scores: Scores
 
 
-class DenseTokens(NamedTuple):
-    """The tokens of a query in the dense leg, where its tokenizer is not that of the terms: distinct `ids` (u,) int32,
-    ascending, their `counts` (u,) int64, and their `weights` (u,) float32 in the sum of table rows."""
+class QueryTokens(NamedTuple):
+    """The tokens of a query in the dense leg: distinct `ids` (u,) int32, ascending, their `counts` (u,) int64, and
+    their `weights` (u,) float32 in the sum of table rows."""
 
     ids: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
 
 
+NO_TOKENS: Final = QueryTokens(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float32))
+
+
 @dataclass(slots=True)  # frozen would take several times as long to construct
 class EncodedQuery:
     """A query as the legs read it; treat it as immutable.
 
-    terms: (t,) int32, distinct token ids, ascending. counts: (t,) int64, their occurrences. term_weights: (t,) float32,
-    their counts, each occurrence in an extra text times that text's weight. weights: (t,) float32, their weights in the
-    sparse leg. dense: (D,) float32 of length 1, None if not requested. parts: (t, D) float32, each term's part of
-    `dense`, None if not requested. text: the query's text, which BM25 splits into words. head: whether a model read the
-    query, whose vector is then no sum over its terms. dense_tokens: what `dense` is made of, None if that is the terms;
-    then `parts`, (u, D), are theirs, and `dense` is None if there are none.
+    terms: distinct terms (t,) of the bundle's vocabulary, in the query's order. counts: (t,) int64, their occurrences.
+    weights: (t,) float32, their weights in the sparse leg. tokens: those of the dense leg. dense: (D,) float32 of
+    length 1, None if not requested, or if there are no tokens. parts: (u, D) float32, each token's part of `dense`,
+    None if not requested. head: whether a model read the query, whose vector is then no sum over its tokens.
     """
 
-    terms: npt.NDArray[np.int32]
+    terms: list[str]
     counts: npt.NDArray[np.int64]
-    term_weights: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float32]
+    tokens: QueryTokens
     dense: npt.NDArray[np.float32] | None
     parts: npt.NDArray[np.float32] | None = None
-    text: str = ""
     head: bool = False
-    dense_tokens: DenseTokens | None = None
-
-    @classmethod
-    def of_text(cls, text: str) -> "EncodedQuery":
-        """A query for BM25 alone, without tokens."""
-        none = np.empty(0, np.int32)
-        return cls(none, none.astype(np.int64), none.astype(np.float32), none.astype(np.float32), None, text=text)
 
     @classmethod
     def of_model(
-        cls,
-        terms: npt.NDArray[np.int32],
-        weights: npt.NDArray[np.float32],
-        dense: npt.NDArray[np.float32] | None,
-        text: str = "",
+        cls, terms: Sequence[str], weights: npt.NDArray[np.float32], dense: npt.NDArray[np.float32] | None
     ) -> "EncodedQuery":
-        """A query that a model encoded: weights of distinct terms (t,), a vector (D,) of length 1, if any, and its
-        text."""
-        return cls(terms, np.ones(terms.size, np.int64), np.ones(terms.size, np.float32), weights, dense, text=text)
+        """A query that a model encoded: weights of distinct terms (t,), and a vector (D,) of length 1, if any."""
+        return cls(list(terms), np.ones(len(terms), np.int64), weights, NO_TOKENS, dense)
 
 
 class Leg(Protocol):
@@ -123,8 +112,8 @@ class Leg(Protocol):
         """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an unknown ordinal."""
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each query term's share of the scores of given documents: (m, t) float32. In the dense leg (m, u), of
-        each of the query's `dense_tokens`, if it has any."""
+        """Give the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the dense
+        leg each token's, (m, u) float32."""
 
     def close(self) -> None:
         """Release the resources that only this leg holds. Idempotent."""
@@ -162,8 +151,8 @@ class DocumentStore(Protocol):
     def ordinal(self, document_id: str) -> int | None:
         """Give the ordinal of the document with this id, None if there is none."""
 
-    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give all terms of a document: ids (n,) int32 ascending, and their impacts (n,) int32."""
+    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+        """Give all terms (n,) of a document, and their impacts (n,) int32."""
 
     def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
         """Count the values of a keyword field in documents (m,), the most frequent first, ties by value."""
@@ -175,15 +164,8 @@ class DocumentStore(Protocol):
         """Release the store. Idempotent."""
 
 
-class CorpusWords(Protocol):
-    """The words of the documents' titles and texts. Thread-safe."""
-
-    @property
-    def spells(self) -> bool:
-        """Whether words can be corrected and completed, which older bundles can't."""
-
-    def shares(self, text: str, ordinals: Ordinals) -> Scores | None:
-        """Give the share of a text's words that each document has: (m,) float32; None for a text without words."""
+class Spellings(Protocol):
+    """The words of the documents' titles and texts, as they are spelt there. Thread-safe. `Spelling` is one."""
 
     def corrections(self, words: Sequence[str]) -> list[str]:
         """For each word in lower case, give the corpus's word most like it; "" if it has the word, or none is near."""
@@ -275,13 +257,13 @@ class LegGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The legs by name, where the documents are, the group of the legs if they are on a cluster, and the documents'
-    words, if they are indexed on this machine."""
+    """The legs by name, where the documents are, the group of the legs if they are on a cluster, and how the documents
+    spell their words, if that is indexed on this machine."""
 
     legs: dict[LegName, Leg]
     documents: DocumentStore
     group: LegGroup | None = None
-    words: CorpusWords | None = None
+    spellings: Spellings | None = None
 
     def close(self) -> None:
         """Close the legs and the documents."""

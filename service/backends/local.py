@@ -3,14 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.backends.base import Backends, Leg
 from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.backends.faiss import FaissDense
-from lightretriever.service.backends.lucene import LuceneBm25, LuceneSparse, LuceneWords
+from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.schemas import LegName
 
 __all__ = ["open_local"]
@@ -29,8 +28,10 @@ def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
     start_jvm_to_search()
     index = bundle.sparse()
     try:
-        words = LuceneWords(WordSearch(index), Spelling(index)) if bundle.manifest.sparse.words else None
-        return Backends(_legs(bundle, index), index, words=words)
+        language = bundle.manifest.sparse.language
+        spelling = None if language is None else Spelling(index, language)
+        available = spelling is not None and spelling.available
+        return Backends(_legs(bundle, index), index, spellings=spelling if available else None)
     except BaseException:
         index.close()
         raise
@@ -38,10 +39,6 @@ def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
 
 def _legs(bundle: Bundle, index: ImpactIndex) -> dict[LegName, Leg]:
     impacts = bundle.accelerator()
-    legs: dict[LegName, Leg] = {
-        "dense": FaissDense(bundle.dense()),
-        "sparse": LuceneSparse(index) if impacts is None else CompiledSparse(impacts),
-    }
-    if bundle.manifest.sparse.words:
-        legs["bm25"] = LuceneBm25(WordSearch(index))
+    legs: dict[LegName, Leg] = {} if bundle.manifest.dense is None else {"dense": FaissDense(bundle.dense())}
+    legs["sparse"] = LuceneSparse(index) if impacts is None else CompiledSparse(impacts)
     return legs

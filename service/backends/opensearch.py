@@ -48,14 +48,14 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
         index = only_index(cluster, alias)
         meta = read_meta(cluster, index)
         _check(meta, bundle, alias, index)
-        if meta.words:
+        if meta.vocabulary != "tokens":
             start_jvm_to_search()  # splits queries into words
     except BaseException:
         cluster.close()
         raise
     group = ClusterLegs(cluster, alias, index, meta, deadline_s)
     documents = ClusterDocuments(group)
-    names: list[LegName] = ["dense", "sparse", "bm25"] if meta.words else ["dense", "sparse"]
+    names: list[LegName] = ["sparse"] if bundle.manifest.dense is None else ["dense", "sparse"]
     return Backends({name: ClusterLeg(group, name, documents) for name in names}, documents, group)
 
 
@@ -69,7 +69,7 @@ def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:
             remedy="Push this bundle, or serve the one that the index was written from.",
         )
     for name, found, expected in (
-        ("values in a vector", meta.dimension, manifest.dimension),
+        ("values in a vector", meta.dimension, None if manifest.dense is None else manifest.dimension),
         ("documents", meta.documents, manifest.documents),
     ):
         if found != expected:

@@ -69,11 +69,10 @@ class ClusterDocuments:
         hits = self._hits({"size": 1, "query": query, "_source": False, "docvalue_fields": ["ordinal"]})
         return int(hits[0]["fields"]["ordinal"][0]) if hits else None
 
-    def terms(self, ordinal: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give all terms of a document: ids (n,) int32 ascending, and their impacts (n,) int32."""
+    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+        """Give all terms (n,) of a document, in order, and their impacts (n,) int32."""
         found = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
-        terms, impacts = np.array(found, np.int32).reshape(-1, 2).T
-        return terms, impacts
+        return [term for term, _ in found], np.array([impact for _, impact in found], np.int32)
 
     def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
         """Count the values of a keyword field in documents (m,). ClusterError if they have more than 10,000 values."""

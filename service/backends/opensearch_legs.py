@@ -18,11 +18,9 @@ from lightretriever.artifacts.cluster.queries import (
     of_ordinals,
     read_hits,
     sparse_search,
-    word_search,
 )
 from lightretriever.artifacts.cluster.schema import FIRST_LIVE, IndexMeta, read_features
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
-from lightretriever.artifacts.sparse.bm25 import words_of
 from lightretriever.service.backends.base import (
     ClusterPlace,
     DocumentFilter,
@@ -108,8 +106,7 @@ class ClusterLegs:
             raise TimeoutError("There was no time left to ask the cluster.")
         # Partial results would lack a lost shard without an error.
         header = {"index": self.place.index, "allow_partial_search_results": False}
-        over_shards = {**header, "search_type": "dfs_query_then_fetch"}  # counts the words of all shards first
-        body = [line for leg, one in searches for line in (over_shards if leg == "bm25" else header, one)]
+        body = [line for _, one in searches for line in (header, one)]
         params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
         try:
             with self._cluster.translated():
@@ -191,9 +188,7 @@ class ClusterLegs:
             if query.dense is None:
                 raise ValueError("the query was encoded without its dense vector")
             return dense_search(query.dense, count, among)
-        if name == "sparse":
-            return sparse_search(query.terms, query.weights, count, among, large=self.meta.large, every=every)
-        return word_search(words_of([query.text])[0], count, among, every=every)
+        return sparse_search(query.terms, query.weights, count, among, large=self.meta.large, every=every)
 
     def _found(self, name: LegName, answer: Query) -> ScoredDocuments:
         """Read what a leg found, without what negative weights bring to 0 or below."""
@@ -203,7 +198,7 @@ class ClusterLegs:
         return ScoredDocuments(found.ordinals[found.scores > 0], found.scores[found.scores > 0])
 
     def _read(self, name: LegName, answer: Query) -> ScoredDocuments:
-        return ScoredDocuments(*read_hits(name, answer, self._cluster.version))
+        return ScoredDocuments(*read_hits(name, answer))
 
     def _failure(self, entry: Query) -> Exception:
         error, status = entry["error"], int(entry["status"])
@@ -230,20 +225,18 @@ class ClusterLeg:
         return _result(self._group.search([self.name], query, count, among)[self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents; 0.0 in the sparse leg and BM25 for a document that shares no term."""
+        """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
         return _result(self._group.scores({self.name: ordinals}, query)[self.name])
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each term's share, from the documents' vectors or impacts; zeros for BM25."""
-        if self.name == "bm25":
-            return np.zeros((ordinals.size, query.terms.size), np.float32)
+        """Give the share of each token or term, from the documents' vectors or impacts."""
         if self.name == "dense":
             if query.parts is None:
                 raise ValueError("the query was encoded without the parts of its dense vector")
             parts: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._vectors(ordinals), query.parts)
             return parts
         found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
-        impacts = [[row.get(term, 0) for term in query.terms.tolist()] for row in found]
+        impacts = [[row.get(term, 0) for term in query.terms] for row in found]
         rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
         shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
         return shares
@@ -260,7 +253,7 @@ class ClusterLeg:
     def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the vectors of documents as the bundle has them, quantised or not."""
         rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
-        return rows.reshape(-1, self._group.meta.dimension)
+        return rows.reshape(-1, self._group.meta.dimension or 1)
 
 
 def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:

@@ -8,7 +8,7 @@ from lightretriever.service.schemas import Hit, LegScore, SearchResponse
 __all__ = ["SCORES", "hit_metadata", "hit_text"]
 
 SCORES: Final = (
-    *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank", "bm25_score", "bm25_rank"),
+    *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank"),
     "degraded",
 )
 """Keys of `hit_metadata` that describe the search; all others are fields of the document."""
@@ -36,7 +36,6 @@ def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[st
         "score": hit.score,
         **_of_leg("dense", hit.dense),
         **_of_leg("sparse", hit.sparse),
-        **_of_leg("bm25", hit.bm25),
         "degraded": ", ".join(response.degraded),
     }
 

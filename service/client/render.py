@@ -4,7 +4,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lightretriever.service.schemas import Hit, LegScore, SearchResponse, Timings
+from lightretriever.service.schemas import Explanation, Hit, LegScore, SearchResponse, Timings, WordShares
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -15,6 +16,8 @@ _INDENT: Final = 5
 _LONGEST_SNIPPET: Final = 300
 _LONGEST_NAME: Final = 100
 _LONGEST_VALUE: Final = 60
+_LONGEST_WORD: Final = 40
+_COLOURS: Final = {"dense": "green", "sparse": "magenta"}
 # Non-printing characters to keep, because they join their neighbours.
 _JOINERS: Final = "\u200c\u200d"
 
@@ -58,6 +61,9 @@ def _show_hit(console: Console, hit: Hit) -> None:
         _print(console, snippet, _INDENT)
     if others := _others(hit.fields):
         _print(console, Text(others, "dim"), _INDENT)
+    if hit.explanation is not None:
+        for line in _words(hit.explanation):
+            _print(console, line, _INDENT)
 
 
 def _snippet(hit: Hit) -> Text:
@@ -74,18 +80,35 @@ def _snippet(hit: Hit) -> Text:
 
 
 def _legs(hit: Hit) -> Iterator[tuple[str, str]]:
-    """Give each leg's score and rank; nothing in mode bm25, where the score is the leg's."""
+    """Give each leg's score and rank; nothing where no leg gave one."""
     if hit.dense is None and hit.sparse is None:
         return
-    yield from (_leg("dense", hit.dense, "green"), _leg("sparse", hit.sparse, "magenta"))
-    if hit.bm25 is not None:
-        yield _leg("bm25", hit.bm25, "yellow")
+    yield from (_leg("dense", hit.dense), _leg("sparse", hit.sparse))
 
 
-def _leg(name: str, leg: LegScore | None, colour: str) -> tuple[str, str]:
+def _words(explanation: Explanation) -> Iterator[Text]:
+    """Give a line for each word of the query: its shares of the scores, and whether it was added by meaning."""
+    words, legs = explanation.words, ("dense", "sparse")
+    told = [leg for leg in legs if any(getattr(word, leg) is not None for word in words)]
+    names = [_clean(word.word, _LONGEST_WORD) + (f" × {word.count}" if word.count > 1 else "") for word in words]
+    width = max(map(cell_len, ["word", *names]), default=0)
+    if told:
+        yield Text("".join([set_cell_size("word", width), *(f"{leg:>9}" for leg in told)]), "dim")
+    for word, name in zip(words, names, strict=True):
+        added = ("  added by meaning", "yellow") if word.added else ""
+        shares = ((_share(word, leg), _COLOURS[leg]) for leg in told)
+        yield Text.assemble(set_cell_size(name, width), *shares, added)
+
+
+def _share(word: WordShares, leg: str) -> str:
+    value = getattr(word, leg)
+    return f"{'–' if value is None else f'{value:.4g}':>9}"
+
+
+def _leg(name: str, leg: LegScore | None) -> tuple[str, str]:
     if leg is None:
         return f"  {name} –", "dim"
-    return f"  {name} {leg.score:.4g} " + ("not proposed" if leg.rank is None else f"#{leg.rank}"), colour
+    return f"  {name} {leg.score:.4g} " + ("not proposed" if leg.rank is None else f"#{leg.rank}"), _COLOURS[name]
 
 
 def _others(fields: Mapping[str, Any]) -> str:

@@ -27,7 +27,6 @@ Stage = Literal[
     "encode",
     "dense",
     "sparse",
-    "bm25",
     "rescore",
     "fuse",
     "rank",

@@ -15,8 +15,12 @@ from lightretriever.service.schemas.answers import (
     LegScore,
     SearchResponse,
     Snippet,
+    TermCount,
+    TermShares,
     Timings,
+    TokenCount,
     TokenShares,
+    WordShares,
 )
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization
 from lightretriever.service.schemas.embeddings import (
@@ -25,7 +29,7 @@ from lightretriever.service.schemas.embeddings import (
     EmbeddingsResponse,
     EmbeddingsUsage,
 )
-from lightretriever.service.schemas.encoding import EncodeResponse, EncodeTimings, TokenCount
+from lightretriever.service.schemas.encoding import EncodeResponse, EncodeTimings
 from lightretriever.service.schemas.facts import (
     BundleFacts,
     ClusterFacts,
@@ -109,9 +113,12 @@ __all__ = [
     "SnippetRequest",
     "Sort",
     "Status",
+    "TermCount",
+    "TermShares",
     "Timings",
     "TokenCount",
     "TokenShares",
     "TwoPhase",
     "Weights",
+    "WordShares",
 ]

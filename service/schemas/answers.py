@@ -1,12 +1,11 @@
 """Models of answers, including errors."""
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
 
 __all__ = [
-    "LEG",
     "BatchResponse",
     "Document",
     "DocumentDeleted",
@@ -21,12 +20,13 @@ __all__ = [
     "LegScore",
     "SearchResponse",
     "Snippet",
+    "TermCount",
+    "TermShares",
     "Timings",
+    "TokenCount",
     "TokenShares",
+    "WordShares",
 ]
-
-LEG: Final = "The leg whose tokenizer has this token and this `id`; present if the bundle has a tokenizer for each leg."
-"""The description of the field `leg` of a token."""
 
 
 def _absent(value: object) -> bool:
@@ -37,25 +37,61 @@ class LegScore(Model):
     """A leg's score and rank of a hit."""
 
     score: float = Field(
-        description="Dense: cosine. Sparse: sum over tokens of weight times the document's impact. BM25: its score."
+        description="Dense: cosine. Sparse: sum over the query's terms of weight times the document's impact."
     )
     rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
 
 
-class TokenShares(Model):
-    """A query token's share of a hit's scores."""
+class TermCount(Model):
+    """A term of a query in the sparse leg."""
+
+    term: str = Field(description="As the bundle's vocabulary has it: a word in its stem, or a token id.")
+    text: str = Field(description="The same to read: of a token, the tokenizer's own spelling.")
+    count: int = Field(
+        description="Occurrences in the query and its `terms`, regardless of their weights; 0 if the model added the "
+        "term to a head query."
+    )
+    weight: float = Field(description="Its weight in the sparse leg, by the bundle's `query_weights`, see `/info`.")
+
+
+class TokenCount(Model):
+    """A token of a query in the dense leg."""
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(
-        description="Occurrences in the query and its `terms`, regardless of their weights; 0 if the model added the "
-        "token to a head query."
-    )
-    weight: float = Field(description="Its weight in the sparse query; of a token of the dense leg alone, in the mean.")
+    count: int = Field(description="Occurrences in the query and its `terms`, regardless of their weights.")
+    weight: float = Field(description="Its weight in the sum of table rows.")
+
+
+class TermShares(TermCount):
+    """A term's share of a hit's sparse score."""
+
     impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
-    dense: float | None = Field(description="Its share of the dense score, which may be below 0.")
-    sparse: float | None = Field(description="Its share of the sparse score: weight times impact.")
-    leg: LegName | None = Field(default=None, exclude_if=_absent, description=LEG)
+    sparse: float | None = Field(description="The word's share of the sparse score by this term: weight times impact.")
+    added: bool = Field(
+        description="Whether the document has the term by meaning alone: it has an impact, and title and text lack it."
+    )
+
+
+class TokenShares(TokenCount):
+    """A token's share of a hit's dense score."""
+
+    dense: float | None = Field(description="The word's share of the dense score by this token, which may be below 0.")
+
+
+class WordShares(Model):
+    """A query word's share of a hit's scores: the sum of those of the terms and tokens that begin in it. What several
+    words have in common is shared out by their weights."""
+
+    word: str = Field(description="As the query spells it.")
+    count: int = Field(
+        description="Occurrences in the query and its `terms`; 0 for a sign, and for a term that a model added."
+    )
+    dense: float | None = Field(description="Its share of the dense score; null if that is not explained.")
+    sparse: float | None = Field(description="Its share of the sparse score; null if that is not explained.")
+    added: bool = Field(description="Whether the document has one of its terms by meaning alone.")
+    terms: list[TermShares]
+    tokens: list[TokenShares]
 
 
 class FusionShares(Model):
@@ -64,24 +100,21 @@ class FusionShares(Model):
 
     dense: float | None = None
     sparse: float | None = None
-    bm25: float | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
 
 
 class Explanation(Model):
     """Why a hit has its scores."""
 
     fusion: FusionShares
-    tokens: list[TokenShares] = Field(
-        description="By id. The shares of a leg sum to its score; null if the leg was not searched or gave no shares "
-        "in time. A head query's shares of the dense score are null: its vector is no sum over tokens. If the legs "
-        "have different tokenizers, each `leg` has tokens of its own, the sparse one's first; their shares of the "
-        "other score are null."
+    words: list[WordShares] = Field(
+        description="In the query's order. The shares of a leg sum to its score; null if the leg was not searched or "
+        "gave no shares in time. A head query's shares of the dense score are null: its vector is no sum over tokens."
     )
-    words: float | None = Field(
+    coverage: float | None = Field(
         default=None,
         exclude_if=_absent,
-        description="Share of the query's words that title or text has, whatever their forms; stop words don't count. "
-        "Present if the bundle indexes the words of its documents, and is on this machine.",
+        description="Share of the query's terms of positive weight that title or text has, whatever their forms. "
+        "Absent if the query has none.",
     )
     boosts: list[float] | None = Field(
         default=None,
@@ -108,7 +141,6 @@ class Hit(Model):
     score: float = Field(description="Fused score; in modes other than `hybrid`, the leg's own score.")
     dense: LegScore | None = Field(description="Null if the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null if the sparse leg was not searched or gave no score in time.")
-    bm25: LegScore | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
     rerank: float | None = Field(
         default=None, exclude_if=_absent, description="Score by the reranking model; present if it read the hit."
     )
@@ -157,7 +189,6 @@ class Timings(Model):
     )
     dense: float | None = None
     sparse: float | None = None
-    bm25: float | None = Field(default=None, exclude_if=_absent, description="Present if BM25 was searched.")
     rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other legs.")
     fuse: float | None = None
     rank: float | None = Field(
@@ -197,9 +228,9 @@ class SearchResponse(Model):
         default=None,
         exclude_if=_absent,
         description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
-        "words drawn at random score as high, or if BM25 finds no word of the query and either it is not strong or "
-        "the tokenizer knows none of them. Present if the task has thresholds and the dense leg was searched, but not "
-        "for head queries, nor with `terms`.",
+        "words drawn at random score as high, or if the sparse leg finds no word of the query and either it is not "
+        "strong or the tokenizer knows none of them. Present if the task has thresholds and the dense leg was "
+        "searched, but not for head queries, nor with `terms`.",
     )
     searched: str | None = Field(
         default=None,
@@ -271,8 +302,8 @@ class DocumentDeleted(Model):
 class DocumentTerm(Model):
     """A term of a document in the sparse index."""
 
-    id: int
-    token: str = Field(description="The tokenizer's own spelling.")
+    term: str = Field(description="As the bundle's vocabulary has it: a word in its stem, or a token id.")
+    text: str = Field(description="The same to read: of a token, the tokenizer's own spelling.")
     impact: int
     in_text: bool = Field(description="Whether title or text has it; if not, the encoder added it.")
 

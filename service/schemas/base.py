@@ -6,10 +6,10 @@ from pydantic import BaseModel, ConfigDict
 
 __all__ = ["LegName", "Matched", "Mode", "Model", "Normalization"]
 
-LegName = Literal["dense", "sparse", "bm25"]
+LegName = Literal["dense", "sparse"]
 """A way of ranking documents. `hybrid` fuses those whose weight is above 0."""
 
-Mode = Literal["hybrid", "dense", "sparse", "bm25"]
+Mode = Literal["hybrid", "dense", "sparse"]
 
 Matched = Literal["strong", "weak", "none"]
 """How well a document matches, by the thresholds of its dense score that the bundle has."""

@@ -64,7 +64,10 @@ class BundleFacts(Model):
     sparse_model: ModelFacts | None = Field(
         default=None, exclude_if=_absent, description="What made the impacts; present if that is another model."
     )
-    dense_index: str = Field(description="Faiss factory string.")
+    dense_index: str | None = Field(description="Faiss factory string; null for a bundle without a dense leg.")
+    vocabulary: Literal["words", "tokens", "both"] = Field(description="What a term of the sparse leg is.")
+    language: str | None = Field(description="Whose analyzer makes the words; null if a term is a token.")
+    expanded: bool = Field(description="Whether the token table added words to the documents.")
     query_weights: Literal["count", "idf_count"] = Field(
         description="A query token's weight in the sparse leg: its count, or its count times its IDF."
     )
@@ -91,7 +94,7 @@ class Limits(Model):
     max_query_chars: int
     max_batch: int
     max_batch_hits: int = Field(description="Most hits of a batch: the sum of its `k`.")
-    max_explained: int = Field(description="Most `k` times different tokens of a request with `explain`.")
+    max_explained: int = Field(description="Most `k` times different tokens and terms of a request with `explain`.")
     max_body_bytes: int
 
 
@@ -175,7 +178,9 @@ class Info(Model):
         description="Candidates that a reranking model reads in each search; present if the service has one. It is a "
         "model in the query path.",
     )
-    modes: list[Mode] = Field(description="Search modes; `bm25` if the bundle indexes the words of its documents.")
+    modes: list[Mode] = Field(
+        description="Search modes; of a bundle without a dense leg, `hybrid` and `sparse`, which are the same."
+    )
     examples: list[str] = Field(
         default_factory=list,
         exclude_if=lambda examples: not examples,
@@ -185,8 +190,8 @@ class Info(Model):
     spelling: bool = Field(
         default=False,
         exclude_if=lambda spells: not spells,
-        description="Whether requests may have `spelling` and `prefix`; present if so: the bundle indexes the words of "
-        "its documents, and is on this machine.",
+        description="Whether requests may have `spelling` and `prefix`; present if so: the terms of the bundle are "
+        "words, and it is on this machine.",
     )
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")
     limits: Limits

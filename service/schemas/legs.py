@@ -7,15 +7,15 @@ __all__ = ["TwoPhase"]
 
 
 class TwoPhase(Model):
-    """Search of the sparse leg in two phases: the tokens that can add most to a score find `depth` documents, and all
-    tokens score them. Scores are exact, but documents may be missing."""
+    """Search of the sparse leg in two phases: the terms that can add most to a score find `depth` documents, and all
+    terms score them. Scores are exact, but documents may be missing."""
 
     share: float = Field(
         default=0.95,
         gt=0,
         le=1,
-        description="Share of the highest possible score that the first phase's tokens can make together: the fewest "
-        "that suffice. A token can add its weight times its largest impact. 1: all tokens, which misses nothing.",
+        description="Share of the highest possible score that the first phase's terms can make together: the fewest "
+        "that suffice. A term can add its weight times its largest impact. 1: all terms, which misses nothing.",
     )
     depth: int | None = Field(
         default=None,

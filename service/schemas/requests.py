@@ -29,18 +29,10 @@ class Weights(Model):
 
     dense: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the dense leg.")
     sparse: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the sparse leg.")
-    bm25: float = Field(
-        default=0.0,
-        ge=0,
-        le=1000,
-        allow_inf_nan=False,
-        exclude_if=lambda weight: weight == 0,
-        description="Weight of BM25 on words, if `/info` lists its mode.",
-    )
 
     @model_validator(mode="after")
     def _not_all_zero(self) -> Self:
-        if not (self.dense or self.sparse or self.bm25):
+        if not (self.dense or self.sparse):
             raise ValueError("one of the weights must be above 0")
         return self
 
@@ -122,7 +114,7 @@ class SearchRequest(Model):
     terms: list[QueryTerm] = Field(
         default_factory=list,
         max_length=100,
-        description="Extra words of the query, with weights that may be negative. BM25 reads only `query`.",
+        description="Extra words of the query, with weights that may be negative.",
         json_schema_extra=_EMPTY,
     )
     k: int = Field(
@@ -131,8 +123,7 @@ class SearchRequest(Model):
     offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
     mode: Mode = Field(
         default="hybrid",
-        description="The legs of weight above 0 fused, or one leg alone, whose own score is then `score`. `bm25`: "
-        "plain BM25 on words, if `/info` lists it.",
+        description="The legs of weight above 0 fused, or one leg alone, whose own score is then `score`.",
     )
     task: str | None = Field(
         default=None,
@@ -219,7 +210,7 @@ class SearchRequest(Model):
         examples=[{"fields": ["text"], "length": 160}],
     )
     explain: bool = Field(
-        default=False, description="For each hit, give the share of each leg and each query token in its scores."
+        default=False, description="For each hit, give the share of each leg and each query word in its scores."
     )
 
     _blank = field_validator("query")(_not_blank)
@@ -252,7 +243,8 @@ class DocumentWrite(Model):
     )
     impacts: dict[str, int] | None = Field(
         default=None,
-        description="Impacts of its terms by token id: at most 511, or 65,535 if the bundle has such large ones.",
+        description="Impacts by term of the bundle's vocabulary, such as a word's stem or a token id: at most 511, "
+        "or 65,535 if the bundle has such large ones.",
     )
 
     @field_validator("fields", mode="after")

@@ -26,9 +26,10 @@ ENCODE_DOCUMENT: Final = "encode_document"
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """A document's vector (D,) of length 1, its rank features, and whether the model read its beginning only."""
+    """A document's vector (D,) of length 1, None without a dense leg, its rank features, and whether the model read its
+    beginning only."""
 
-    vector: npt.NDArray[np.float32]
+    vector: npt.NDArray[np.float32] | None
     impacts: dict[str, int]
     cut: bool
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import orjson
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import DocumentsGoneError, DocumentStore, UnavailableError
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
@@ -18,7 +19,6 @@ __all__ = ["Documents", "list_terms", "reading"]
 
 _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
-_SAMPLE: Final = 1000
 _PROBE_WORDS: Final = 8
 _PROBE_CHARACTERS: Final = 200
 _MORE: Final = 10  # times as many documents, where few make an example
@@ -51,12 +51,11 @@ class Documents:
     is not available, and those that read documents by ordinal DocumentsGoneError if some were deleted.
     """
 
-    def __init__(self, store: DocumentStore, names: Sequence[str] | None = None) -> None:
-        """`names` are those of all fields, as the manifest has them; None in a bundle of an older version."""
+    def __init__(self, store: DocumentStore, names: Sequence[str]) -> None:
+        """`names` are those of all fields, as the manifest has them."""
         self.store = store
-        found = [names] if names is not None else self._sample(_SAMPLE)
-        self.fields: list[str] = sorted({"title", "text"}.union(*found) - {_ID_FIELD})
-        """Names of the fields; without `names`, those of up to 1,000 documents spread evenly over the index."""
+        self.fields: list[str] = sorted({"title", "text", *names} - {_ID_FIELD})
+        """Names of the fields."""
 
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
         """Give id and fields of documents (m,), in the order given; `fields` None: all."""
@@ -79,7 +78,7 @@ class Documents:
             found = {field: self.store.counts(field, ordinals) for field in fields}
         return {name: [{"value": value, "count": count} for value, count in counts] for name, counts in found.items()}
 
-    def terms(self, document_id: str) -> tuple[dict[int, int], dict[str, Any]] | None:
+    def terms(self, document_id: str) -> tuple[dict[str, int], dict[str, Any]] | None:
         """Give one document's impacts by term, and its fields, or None if no document has this id."""
         ordinal = self._ordinal(document_id)
         if ordinal is None:
@@ -90,7 +89,7 @@ class Documents:
             fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
         except DocumentsGoneError:  # since its ordinal was read
             return None
-        return dict(zip(terms.tolist(), impacts.tolist(), strict=True)), fields
+        return dict(zip(terms, impacts.tolist(), strict=True)), fields
 
     def probes(self, count: int) -> list[str]:
         """Give up to `count` query-like texts: the first words of documents spread over the index."""
@@ -141,13 +140,13 @@ def _beginning(words: Sequence[str]) -> str:
 
 
 def list_terms(
-    document_id: str, impacts: Mapping[int, int], fields: Mapping[str, Any], tokenizer: TextTokenizer
+    document_id: str, impacts: Mapping[str, int], fields: Mapping[str, Any], vocabulary: Vocabulary
 ) -> DocumentTerms:
     """List the terms of a document by descending impact, and mark those in its title and text."""
     text = document_text(*(str(fields.get(name) or "") for name in ("title", "text")))
-    own = set(tokenizer.encode(text).tolist())
+    own = set(vocabulary.terms_of([text])[0])
     terms = [
-        DocumentTerm(id=term, token=tokenizer.token(term), impact=impacts[term], in_text=term in own)
+        DocumentTerm(term=term, text=vocabulary.spelt(term), impact=impacts[term], in_text=term in own)
         for term in sorted(impacts, key=lambda term: (-impacts[term], term))
     ]
     return DocumentTerms(id=document_id, terms=terms)

@@ -3,10 +3,9 @@
 import base64
 from collections.abc import Callable
 
-from lightretriever.service.errors import FieldError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import EmbeddingsRequest
-from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.encoder import QueryEncoder, require_terms
 from lightretriever.service.search.hits import Plain
 
 __all__ = ["embeddings"]
@@ -24,11 +23,11 @@ def embeddings(
     data, tokens, own = list[Plain](), 0, StageClock(clock.arrived)  # a trace needs no span for each of many texts
     for index, text in enumerate(request.input):
         require_time(clock)
-        query = encoder.encode(text, task, own, field=f"input.{index}")
+        query = encoder.encode(text, task, own, sparse=False, field=f"input.{index}")
         if query.dense is None:
-            reason = "the dense tokenizer finds no token in this text that it knows: use other words"
-            raise NoTokensError.of(FieldError(f"input.{index}", reason, shortened(text)))
-        tokens += int((query if query.dense_tokens is None else query.dense_tokens).counts.sum())
+            require_terms([], f"input.{index}", text)
+            continue
+        tokens += int(query.tokens.counts.sum())
         packed = request.encoding_format == "base64"
         vector = base64.b64encode(query.dense.astype("<f4").tobytes()).decode() if packed else query.dense.tolist()
         data.append({"object": "embedding", "index": index, "embedding": vector})

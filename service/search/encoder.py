@@ -1,16 +1,16 @@
-"""The query encoder: a tokenizer and a table lookup, no model.
+"""The query encoder: a table lookup for one leg, the terms of a vocabulary for the other, no model.
 
-dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])
-sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF weights
+dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])           over the tokens of the table's tokenizer
+sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF   over the terms of the bundle's
+vocabulary
 
 The token that stands for what the vocabulary lacks is no evidence: it is left out. A query is read behind a space where
 the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
-A extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
+An extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 A head query without extra terms has the vector, and the sparse weights if there are any, that the model gave it.
-Where the legs have a tokenizer each, each counts the tokens of its own, and one that finds none finds no document.
+A leg for which a text has nothing finds no document.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import pairwise, repeat
@@ -20,40 +20,37 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
+from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import DenseTokens, EncodedQuery
+from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryTokens
 from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["QueryEncoder", "require_tokens"]
+__all__ = ["QueryEncoder", "require_terms"]
 
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
 _NOTHING = 1e-6  # rounding noise of weights that cancel a token
 
-_Counted = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32]]
-
 
 class QueryEncoder:
-    """Encodes queries with one tokenizer, a token table per task, and IDF weights (V,) and head queries by task, if
-    any; with a tokenizer for each leg if the sparse leg has a `sparse_tokenizer`."""
+    """Encodes queries: by the tokens of `tokenizer` and a token table per task for the dense leg, and by the terms of
+    `vocabulary` (None: the same tokens) for the sparse leg, whose tokens have IDF weights (V,), if any. `heads` has
+    the head queries by task."""
 
     def __init__(
         self,
         tokenizer: TextTokenizer,
         tables: Mapping[str, TokenTable],
+        vocabulary: Vocabulary | None = None,
         idf: npt.NDArray[np.float32] | None = None,
         heads: Mapping[str, HeadQueries] | None = None,
-        sparse_tokenizer: TextTokenizer | None = None,
     ) -> None:
-        self.tokenizer = sparse_tokenizer or tokenizer
-        """That of the terms."""
-        self.dense_tokenizer = None if sparse_tokenizer is None else tokenizer
-        """That of the tables; None if it is the same."""
-        self.words_tokenizer = tokenizer
-        """The tokenizer of the tables, which knows words as a whole."""
+        self.tokenizer = tokenizer
+        """The tokenizer of the tables."""
+        self.vocabulary = vocabulary or Vocabulary(tokenizer, None)
         self.tables = tables
         self.heads = heads or {}
         self._idf = idf
@@ -65,47 +62,55 @@ class QueryEncoder:
         clock: StageClock,
         *,
         dense: bool = True,
+        sparse: bool = True,
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
-        """Encode a text for a task (KeyError if unknown), without the dense vector if `dense` is false.
+        """Encode a text for a task (KeyError if unknown), without the vector unless `dense`, without terms unless
+        `sparse`.
 
-        `extra_terms`: texts with their weights. NoTokensError for a text without tokens, or if negative weights cancel
-        every token; NoDirectionError if the mean of the tokens' rows is zero. Both name the request's `field` with the
-        text. With two tokenizers, a text needs a token of one of them.
+        `extra_terms`: texts with their weights. NoTokensError for a text that has neither tokens nor terms for the legs
+        that are asked for, or if negative weights cancel all of them; NoDirectionError if the mean of the tokens' rows
+        is zero. Both name the request's `field` with the text.
         """
-        if dense and self.dense_tokenizer is not None:
-            return self._encode_apart(text, task, clock, field, extra_terms)
         started = perf_counter()
-        ids = self._token_ids(text, field)
-        if dense:
-            started = clock.add("tokenize", started)
-        sums = self.tables[task].sums if dense else None
-        vector, length = None, 1.0
-        head = None if extra_terms or task not in self.heads else self._head(text, task, ids, dense=dense)
+        texts = [(text, field), *((one.strip(), f"terms.{place}.text") for place, (one, _) in enumerate(extra_terms))]
+        factors = [1.0, *(weight for _, weight in extra_terms)]
+        ids = [self._ids(self.tokenizer, *one, field) for one in texts] if dense else [[] for _ in texts]
+        terms = self._terms(texts, ids if dense else None, field) if sparse else [[] for _ in texts]
+        for found, known, (one, name) in zip(ids, terms, texts, strict=True):
+            require_terms([*found, *known], name, one)
+        started = clock.add("tokenize", started)
+        head = None if extra_terms or task not in self.heads else self._head(text, task, terms[0], dense=dense)
         if head is not None:
-            clock.add("encode" if dense else "tokenize", started)
+            if dense:
+                clock.add("encode", started)
             return head
-        if extra_terms:
-            bags = [ids, *(self._token_ids(*one, appended=True) for one in _extra_texts(extra_terms))]
-            terms, counts, term_weights, weights = _joined(bags, extra_terms, self._idf)
-            _require_terms(terms.size)
-            if sums is not None:
-                vector, length = sums.direction(terms, term_weights)
-        elif sums is None:
-            terms, counts, term_weights, weights = kernels.count(ids, self._idf)
-        else:
-            terms, counts, term_weights, weights, vector, length = sums.encode(ids, self._idf)
+        names, counts, weights = self._weighed(terms, factors) if sparse else ([], NO_TOKENS.counts, NO_TOKENS.weights)
+        tokens, vector, length = NO_TOKENS, None, 1.0
+        if dense and any(ids):
+            sums = self.tables[task].sums
+            if extra_terms:
+                tokens = _joined(ids, factors)
+                if tokens.ids.size:
+                    vector, length = sums.direction(tokens.ids, tokens.weights)
+            else:
+                distinct, number, factor, _, vector, length = sums.encode(ids[0], None)
+                tokens = QueryTokens(distinct, number, factor)
+        if not names and not tokens.ids.size:
+            reason = "they take away every token of the query: leave one of them out, or change a weight"
+            raise NoTokensError.of(FieldError("terms", reason))
         if length < _SHORTEST:
             raise _no_direction(field, text)
-        clock.add("encode" if dense else "tokenize", started)
-        return EncodedQuery(terms, counts, term_weights, weights, vector, text=text)
+        if dense:
+            clock.add("encode", started)
+        return EncodedQuery(names, counts, weights, tokens, vector)
 
     def can_encode(self, text: str, task: str) -> bool:
         """Tell whether `encode` makes a query of a text for a task: the one place that says which texts are *without
         terms*, or without direction. Documents may be such texts, so whoever makes queries of documents asks first."""
         try:
-            self.encode(text, task, StageClock())
+            self.encode(text, task, StageClock(), dense=bool(self.tables))
         except UNSEARCHABLE:
             return False
         return True
@@ -115,136 +120,113 @@ class QueryEncoder:
     ) -> Iterator[EncodedQuery]:
         """Encode many texts at once, each as `encode` does but none as a head query, to views of common arrays. An
         error names the first bad text, as `queries.N`."""
-        if dense and self.dense_tokenizer is not None:
-            fields = (f"queries.{number}" for number in range(len(texts)))
-            pairs = zip(texts, fields, strict=True)
-            return iter([self._encode_apart(text, task, clock, field, head=False) for text, field in pairs])
         started = perf_counter()
-        ids, lengths = self.tokenizer.query_ids_of(texts)
-        if (empty := np.flatnonzero(lengths == 0)).size:
-            require_tokens([], f"queries.{empty[0]}", texts[empty[0]])
-        if dense:
-            started = clock.add("tokenize", started)
-        bounds, terms, counts = kernels.count_each(ids, lengths)
-        term_weights = counts.astype(np.float32)
-        weights = term_weights if self._idf is None else term_weights * self._idf.take(terms)
+        terms = self.vocabulary.terms_of(texts)
+        ids, lengths = self.tokenizer.query_ids_of(texts) if dense else (NO_TOKENS.ids, np.zeros(len(texts), np.int64))
+        for number, (known, length) in enumerate(zip(terms, lengths.tolist(), strict=True)):
+            require_terms(known if not length else texts[number], f"queries.{number}", texts[number])
+        started = clock.add("tokenize", started)
+        tokens: Iterable[QueryTokens] = repeat(NO_TOKENS, len(texts))
         vectors: Iterable[npt.NDArray[np.float32] | None] = repeat(None, len(texts))
         if dense:
-            vectors, norms = self.tables[task].sums.directions(bounds, terms, term_weights)
-            if (short := np.flatnonzero(norms < _SHORTEST)).size:
+            bounds, distinct, counts = kernels.count_each(ids, lengths)
+            weights = counts.astype(np.float32)
+            vectors, norms = self.tables[task].sums.directions(bounds, distinct, weights)
+            if (short := np.flatnonzero((norms < _SHORTEST) & (lengths > 0))).size:
                 raise _no_direction(f"queries.{short[0]}", texts[short[0]])
+            vectors = [vector if length else None for vector, length in zip(vectors, lengths.tolist(), strict=True)]
+            parts = [slice(*ends) for ends in pairwise(bounds.tolist())]
+            tokens = [QueryTokens(distinct[part], counts[part], weights[part]) for part in parts]
+        weighed = [self._weighed([known], [1.0]) for known in terms]
         clock.add("encode" if dense else "tokenize", started)
-        parts = [slice(*ends) for ends in pairwise(bounds.tolist())]
-        arrays = ([array[part] for part in parts] for array in (terms, counts, term_weights, weights))
-        return map(EncodedQuery, *arrays, vectors)
+        return (EncodedQuery(*one, bag, vector) for one, bag, vector in zip(weighed, tokens, vectors, strict=True))
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """Add each term's part of the dense vector to a query, or that of each of its dense tokens, if it has any."""
-        own = query.dense_tokens
-        ids, weights = (query.terms, query.term_weights) if own is None else (own.ids, own.weights)
-        rows = self.tables[task].rows(ids) * weights[:, None]
+        """Add each token's part of the dense vector to a query."""
+        rows = self.tables[task].rows(query.tokens.ids) * query.tokens.weights[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
-    def _head(self, text: str, task: str, ids: list[int], *, dense: bool) -> EncodedQuery | None:
-        """Look up what the model made of a text with these token ids; None if it made nothing that is asked for.
+    def _head(self, text: str, task: str, terms: list[str], *, dense: bool) -> EncodedQuery | None:
+        """Look up what the model made of a text with these terms; None if it made nothing that is asked for.
 
         A term that the model added has count 0.
         """
         found = self.heads[task].find(text)
-        if found is None or not (dense or found.sparse):
+        if found is None or not (dense or self._has_terms(found)):
             return None
-        terms, counts, term_weights, weights = kernels.count(ids, self._idf)
-        if found.sparse is not None:
-            occurrences = dict(zip(terms.tolist(), counts.tolist(), strict=True))
-            terms, term_weights = found.sparse
-            counts = np.array([occurrences.get(term, 0) for term in terms.tolist()], dtype=np.int64)
-            weights = term_weights if self._idf is None else term_weights * self._idf.take(terms)
-        vector = found.dense if dense else None
-        return EncodedQuery(terms, counts, term_weights, weights, vector, text=text, head=True)
+        names, counts, weights = self._weighed([terms], [1.0])
+        if self._has_terms(found) and found.sparse is not None:
+            ids, own = found.sparse
+            occurrences = dict(zip(names, counts.tolist(), strict=True))
+            words = [place for place, name in enumerate(names) if self.vocabulary.token_of(name) is None]
+            names = [*(names[place] for place in words), *map(self.vocabulary.of_token, ids.tolist())]
+            counts = np.array([occurrences.get(name, 0) for name in names], dtype=np.int64)
+            weights = np.concatenate([weights[words], own if self._idf is None else own * self._idf.take(ids)])
+        return EncodedQuery(names, counts, weights, NO_TOKENS, found.dense if dense else None, head=True)
 
-    def _encode_apart(
-        self,
-        text: str,
-        task: str,
-        clock: StageClock,
-        field: str,
-        extra_terms: Sequence[tuple[str, float]] = (),
-        *,
-        head: bool = True,
-    ) -> EncodedQuery:
-        """Encode a text by both tokenizers, each for its leg."""
-        started = perf_counter()
-        sparse, dense = list[list[int]](), list[list[int]]()
-        for one, name in [(text, field), *_extra_texts(extra_terms)]:
-            for bags, tokenizer in ((sparse, self.tokenizer), (dense, self.dense_tokenizer)):
-                bags.append(_ids(tokenizer or self.tokenizer, one, name, appended=name != field))
-            require_tokens(sparse[-1] + dense[-1], name, one)
-        started = clock.add("tokenize", started)
-        found = (
-            self._head(text, task, sparse[0], dense=True) if head and not extra_terms and task in self.heads else None
-        )
-        if found is None:
-            terms, counts, term_weights, weights = _joined(sparse, extra_terms, self._idf)
-            own = DenseTokens(*_joined(dense, extra_terms, None)[:3])
-            _require_terms(terms.size + own.ids.size)
-            vector, length = self.tables[task].sums.direction(own.ids, own.weights) if own.ids.size else (None, 1.0)
-            if length < _SHORTEST:
-                raise _no_direction(field, text)
-            found = EncodedQuery(terms, counts, term_weights, weights, vector, text=text, dense_tokens=own)
-        clock.add("encode", started)
+    def _has_terms(self, found: HeadQuery) -> bool:
+        return found.sparse is not None and self.vocabulary.tokenizer is not None
+
+    def _terms(self, texts: Sequence[tuple[str, str]], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
+        """The terms of each text. `ids` are those of the dense leg, if they are known."""
+        vocabulary, own = self.vocabulary, self.vocabulary.tokenizer
+        found: list[list[str]] = [[] for _ in texts]
+        if vocabulary.language is not None:
+            found = words_of([text for text, _ in texts], vocabulary.language)
+        if own is not None:
+            if ids is None or own is not self.tokenizer:
+                ids = [self._ids(own, *one, field) for one in texts]
+            found = [[*words, *map(vocabulary.of_token, bag)] for words, bag in zip(found, ids, strict=True)]
         return found
 
-    def _token_ids(self, text: str, field: str, *, appended: bool = False) -> list[int]:
-        """Give the token ids of a text, at least one. NoTokensError names the request's `field` with the text."""
-        ids = _ids(self.tokenizer, text, field, appended=appended)
-        require_tokens(ids, field, text)
-        return ids
+    def _weighed(
+        self, bags: Sequence[list[str]], factors: Sequence[float]
+    ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The distinct terms of a query and of its extra terms, their counts and their weights in the sparse leg,
+        without the terms that they cancel."""
+        counts, sums = dict[str, int](), dict[str, float]()
+        for bag, factor in zip(bags, factors, strict=True):
+            for term in bag:
+                counts[term] = counts.get(term, 0) + 1
+                sums[term] = sums.get(term, 0.0) + factor
+        kept = [term for term, factor in sums.items() if abs(factor) > _NOTHING]
+        weights = np.array([sums[term] for term in kept], dtype=np.float32)
+        if self._idf is not None:
+            tokens = map(self.vocabulary.token_of, kept)
+            weights *= np.array([1.0 if one is None else self._idf[one] for one in tokens], np.float32)
+        return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
+
+    @staticmethod
+    def _ids(tokenizer: TextTokenizer, text: str, name: str, field: str) -> list[int]:
+        """Give the token ids of a text. NoTokensError names the request's field `name` if the tokenizer fails on it."""
+        try:
+            return tokenizer.query_ids(text, appended=name != field)
+        except TokenizerError as error:
+            raise NoTokensError.of(FieldError(name, "the tokenizer fails on this text", shortened(text))) from error
 
 
-def _extra_texts(extra_terms: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
-    """The texts of extra terms, and the request's fields with them."""
-    return [(text.strip(), f"terms.{place}.text") for place, (text, _) in enumerate(extra_terms)]
-
-
-def _ids(tokenizer: TextTokenizer, text: str, field: str, *, appended: bool) -> list[int]:
-    """Give the token ids of a text. NoTokensError if the tokenizer fails on it."""
-    try:
-        return tokenizer.query_ids(text, appended=appended)
-    except TokenizerError as error:
-        raise NoTokensError.of(FieldError(field, "the tokenizer fails on this text", shortened(text))) from error
-
-
-def _joined(
-    bags: Sequence[list[int]], extra_terms: Sequence[tuple[str, float]], idf: npt.NDArray[np.float32] | None
-) -> _Counted:
-    """Do `kernels.count` for the token ids of a query and of its extra terms, without the tokens that they cancel."""
-    counts = Counter[int]()
-    term_weights: dict[int, float] = {}
-    for found, weight in zip(bags, [1.0, *(weight for _, weight in extra_terms)], strict=True):
-        counts.update(found)
-        for token_id in found:
-            term_weights[token_id] = term_weights.get(token_id, 0.0) + weight
-    kept = sorted(token_id for token_id, factor in term_weights.items() if abs(factor) > _NOTHING)
-    terms, factor = np.array(kept, dtype=np.int32), np.array([term_weights[term] for term in kept], dtype=np.float32)
-    return (
-        terms,
-        np.array([counts[term] for term in kept], dtype=np.int64),
-        factor,
-        factor if idf is None else factor * idf.take(terms),
+def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
+    """The tokens of a query and of its extra terms, without those that they cancel."""
+    counts, sums = dict[int, int](), dict[int, float]()
+    for bag, factor in zip(bags, factors, strict=True):
+        for token in bag:
+            counts[token] = counts.get(token, 0) + 1
+            sums[token] = sums.get(token, 0.0) + factor
+    kept = sorted(token for token, factor in sums.items() if abs(factor) > _NOTHING)
+    return QueryTokens(
+        np.array(kept, dtype=np.int32),
+        np.array([counts[token] for token in kept], dtype=np.int64),
+        np.array([sums[token] for token in kept], dtype=np.float32),
     )
 
 
-def _require_terms(count: int) -> None:
-    if not count:
-        reason = "they take away every token of the query: leave one of them out, or change a weight"
-        raise NoTokensError.of(FieldError("terms", reason))
-
-
-def require_tokens(found: Sized, field: str, text: str) -> None:
+def require_terms(found: Sized, field: str, text: str) -> None:
     """Raise NoTokensError, which names the request's `field` with the text, if nothing was found."""
     if not found:
-        reason = "the tokenizer finds no token in this text that it knows: use other words, numbers or signs"
+        reason = (
+            "nothing in this text can be searched for, no word and no known token: use other words, numbers or signs"
+        )
         raise NoTokensError.of(FieldError(field, reason, shortened(text)))
 
 

@@ -11,6 +11,7 @@ from threading import Event
 from time import perf_counter
 from typing import Final, Self, TypeVar, get_args
 
+from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import (
     DeadlineError,
@@ -36,7 +37,7 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.embeddings import embeddings
-from lightretriever.service.search.explain import list_tokens
+from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.plan import REQUESTS, Parts, Plan
@@ -49,6 +50,7 @@ __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
+_SPARSE_ALONE: Final = Weights(dense=0.0, sparse=1.0)
 _EXAMPLES: Final = 3
 _NOT_NEEDED: Final = (RERANK, ENCODE_DOCUMENT)  # lanes that searches can do without
 T = TypeVar("T")
@@ -69,9 +71,9 @@ class SearchEngine:
         self.metrics = metrics or Metrics()
         self.parts = parts
         manifest = bundle.manifest
-        self.modes: list[Mode] = [mode for mode in get_args(Mode) if mode != "bm25" or manifest.sparse.words]
+        self.modes: list[Mode] = [mode for mode in get_args(Mode) if mode != "dense" or manifest.dense is not None]
         """Search modes that the bundle supports."""
-        self.fusion_weights = _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
+        self.fusion_weights = _default_weights(manifest)
         """Default weights of linear fusion."""
         self._limits = RequestLimits(
             settings,
@@ -79,7 +81,7 @@ class SearchEngine:
             fields=parts.documents.fields,
             filters=manifest.fields,
             modes=self.modes,
-            spells=parts.spelling is not None,
+            spells=parts.spellings is not None,
         )
         self.examples = parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try, made of documents."""
@@ -162,12 +164,12 @@ class SearchEngine:
         clock = clock or StageClock()
         self._require_time(clock)
         encoder, task = self.parts.encoder, request.task or self.bundle.manifest.default_task
-        query = encoder.encode(request.text, task, clock, field="text")
+        query = encoder.encode(request.text, task, clock, dense=bool(encoder.tables), field="text")
         dense = [] if query.dense is None else query.dense.tolist()
         facts = {"task": task, "dimension": len(dense), "dense": dense, "timings_ms": clock.milliseconds()}
         head = query.head if task in encoder.heads else None
-        tokens = list_tokens(query, encoder)
-        return EncodeResponse.model_validate({**facts, "tokens": tokens, "head_query": head})
+        terms, tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
+        return EncodeResponse.model_validate({**facts, "terms": terms, "tokens": tokens, "head_query": head})
 
     def embeddings(self, request: EmbeddingsRequest, clock: StageClock | None = None) -> Plain:
         """Encode texts as queries, as `EmbeddingsResponse`."""
@@ -185,7 +187,7 @@ class SearchEngine:
     def terms(self, document_id: str, clock: StageClock | None = None) -> DocumentTerms:
         """Give the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
         impacts, fields = self._read(self.parts.documents.terms, document_id, clock or StageClock())
-        return list_terms(document_id, impacts, fields, self.parts.encoder.tokenizer)
+        return list_terms(document_id, impacts, fields, self.parts.encoder.vocabulary)
 
     def submit(self, work: Callable[[], T], lane: str = REQUESTS) -> Call[T]:
         """Queue work for a thread of a lane. NotReadyError if the engine is closed or stuck work holds all threads."""
@@ -291,3 +293,9 @@ class SearchEngine:
     def _require_open(self) -> None:
         if self._closed:
             raise NotReadyError("The engine is closed.")
+
+
+def _default_weights(manifest: Manifest) -> Weights:
+    if manifest.dense is None:
+        return _SPARSE_ALONE
+    return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())

@@ -73,7 +73,7 @@ class _GivenQueries(QueryEncoder):
     """Looks up queries that a model encoded."""
 
     def __init__(self, base: QueryEncoder, queries: Mapping[str, QueryVectors]) -> None:
-        super().__init__(base.tokenizer, base.tables)
+        super().__init__(base.tokenizer, base.tables, base.vocabulary)
         self._queries = queries
 
     def can_encode(self, text: str, task: str) -> bool:
@@ -87,6 +87,7 @@ class _GivenQueries(QueryEncoder):
         clock: StageClock,
         *,
         dense: bool = True,
+        sparse: bool = True,
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
     ) -> EncodedQuery:
@@ -95,4 +96,4 @@ class _GivenQueries(QueryEncoder):
         if dense and query.dense is None:
             reason = "the query model's vector of this text is zero, so no document is nearer than another"
             raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
-        return EncodedQuery.of_model(query.terms, query.weights, query.dense, text)
+        return EncodedQuery.of_model(query.terms, query.weights, query.dense if dense else None)

@@ -1,101 +1,194 @@
-"""Explains scores exactly, because both legs are sums over the query's tokens.
+"""Explains scores exactly, word by word, because both legs are sums over parts of the query.
 
-dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t the weighted count of t
-sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)
-fused   score(d) = sum_l share_l,   share_l the leg's share
+dense   score(d) = sum_t share_t,   share_t = f_t * (E[t] . d) / |sum_s f_s E[s]|,   f_t the weighted count of the
+token t sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)                for the terms t of the
+vocabulary fused   score(d) = sum_l share_l,   share_l the leg's share
 
-A head query's dense vector comes from a model, so its tokens have no shares of the dense score. If the legs have
-different tokenizers, each has tokens of its own, which have no share of the other's score.
+A word has the tokens and the terms that begin in it; one that several words have is shared out by their weights. A head
+query's dense vector comes from a model, so its words have no shares of the dense score. The terms that the model added
+to a head query stand by themselves.
 """
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.word_pattern import HYPHENED, WORD
 
-__all__ = ["check_explained", "explained", "list_tokens"]
+__all__ = ["QueryWord", "check_explained", "explained", "list_terms_of", "list_tokens", "query_words"]
 
-Array = npt.NDArray[Any]
+
+class Part(NamedTuple):
+    """A token or a term of a word: its place in the query's arrays, and the share of it that the word has."""
+
+    place: int
+    share: float
+
+
+@dataclass
+class QueryWord:
+    """A word of the query as it is spelt there, how often it comes, and its tokens and terms."""
+
+    text: str
+    count: int = 0
+    tokens: list[Part] = field(default_factory=list)
+    terms: list[Part] = field(default_factory=list)
 
 
 def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> None:
-    """Raise InvalidRequestError if the hits have more than `most` tokens to explain together."""
-    tokens = query.terms.size + (0 if query.dense_tokens is None else query.dense_tokens.ids.size)
+    """Raise InvalidRequestError if the hits have more than `most` tokens and terms to explain together."""
+    parts = len(query.terms) + query.tokens.ids.size
     hits = request.k * (1 if request.group_by is None else request.group_size)
-    if request.explain and hits * tokens > most:
+    if request.explain and hits * parts > most:
         message = (
-            f"{hits} hits times {tokens} different tokens are too many to explain, at most {most} "
+            f"{hits} hits times {parts} different tokens and terms are too many to explain, at most {most} "
             "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
             "the query"
         )
         raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
 
+def query_words(request: SearchRequest, query: EncodedQuery, encoder: QueryEncoder) -> list[QueryWord]:
+    """The words of a request's query and terms, in order, with the tokens and terms of the encoded `query`."""
+    texts = [(request.query, 1.0), *((term.text.strip(), term.weight) for term in request.terms)]
+    tokens = {token: place for place, token in enumerate(query.tokens.ids.tolist())}
+    terms = {term: place for place, term in enumerate(query.terms)}
+    words: dict[str, QueryWord] = {}
+    shares: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    found_of = encoder.vocabulary.places_of([text for text, _ in texts])
+    for (text, weight), of_terms in zip(texts, found_of, strict=True):
+        spans = _spans(text)
+        for start, end in spans:
+            words.setdefault(text[start:end].lower(), QueryWord(text[start:end])).count += 1
+        found = [("token", tokens.get(token), span) for token, *span in encoder.tokenizer.query_places(text)]
+        found += [("term", terms.get(term), span) for term, *span in of_terms]
+        for kind, place, (start, end) in found:
+            if place is None:
+                continue
+            spelt = _word_at(text, spans, start, end)
+            words.setdefault(spelt.lower(), QueryWord(spelt))
+            of_word = shares[kind, place]
+            of_word[spelt.lower()] = of_word.get(spelt.lower(), 0.0) + weight
+    for (kind, place), of_word in shares.items():
+        total = sum(of_word.values())
+        for name, weight in of_word.items():
+            part = Part(place, weight / total if total else 1.0 / len(of_word))
+            (words[name].tokens if kind == "token" else words[name].terms).append(part)
+    for term, number in terms.items():
+        if ("term", number) not in shares:  # the model added it to a head query
+            word = words.setdefault(f"\0{term}", QueryWord(encoder.vocabulary.spelt(term)))
+            word.terms.append(Part(number, 1.0))
+    for token, number in tokens.items():
+        if ("token", number) not in shares:  # it is nowhere in the text, as the space that a tokenizer puts before it
+            word = words.setdefault(f"\0{token}", QueryWord(encoder.tokenizer.token(token)))
+            word.tokens.append(Part(number, 1.0))
+    return list(words.values())
+
+
 def explained(
     hits: Sequence[Plain],
     query: EncodedQuery,
+    words: Sequence[QueryWord],
     encoder: QueryEncoder,
     fusion: npt.NDArray[np.float64],
     legs: Sequence[LegName],
     shares: Mapping[LegName, npt.NDArray[np.float32]],
+    texts: Sequence[str],
     require_time: Callable[[], None],
 ) -> list[Plain]:
     """Give the hits with an explanation each, as `Explanation`. `require_time` is called before each and may raise.
 
-    fusion: (legs, k), each leg's share of each hit's score. shares: by leg (k, t), each query term's share of the leg's
-    score, or in the dense leg (k, u) of each of its dense tokens, if it has any; a leg may be absent.
+    fusion: (legs, k), each leg's share of each hit's score. shares: by leg the share of the leg's score, (k, t) of each
+    term, (k, u) of each token; a leg may be absent. texts: the title and text of each hit.
     """
-    facts = list_tokens(query, encoder)
     nothing: list[float | None] = [None] * len(hits)
-    dense, sparse = (np.full((len(hits), len(facts)), np.nan) for _ in range(2))
-    first = 0 if query.dense_tokens is None else query.terms.size
-    if "sparse" in shares:
-        sparse[:, : query.terms.size] = shares["sparse"]
-    if "dense" in shares:
-        dense[:, first:] = shares["dense"]
-    added = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
+    of_legs = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
+    sparse, dense = shares.get("sparse"), shares.get("dense")
+    own = [set(terms) for terms in encoder.vocabulary.terms_of(texts)]
+    wanted = [term for term, weight in zip(query.terms, query.weights.tolist(), strict=True) if weight > 0]
+    listed_terms, listed_tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
     found = []
     for row, hit in enumerate(hits):
         require_time()
-        both = {leg: values[row] for leg, values in added.items()}
-        tokens = _tokens(facts, dense[row].tolist(), sparse[row].tolist())
-        found.append(hit | {"explanation": {"fusion": both, "tokens": tokens}})
+        explanation: Plain = {"fusion": {leg: values[row] for leg, values in of_legs.items()}}
+        of_terms = None if sparse is None else sparse[row].tolist()
+        of_tokens = None if dense is None else dense[row].tolist()
+        terms = [
+            fact
+            | {
+                "impact": None if of_terms is None else round(of_terms[place] / fact["weight"]),
+                "sparse": None if of_terms is None else of_terms[place],
+                "added": of_terms is not None and of_terms[place] != 0 and fact["term"] not in own[row],
+            }
+            for place, fact in enumerate(listed_terms)
+        ]
+        tokens = [
+            fact | {"dense": None if of_tokens is None else of_tokens[place]}
+            for place, fact in enumerate(listed_tokens)
+        ]
+        explanation["words"] = [_word(word, terms, tokens, sparse is not None, dense is not None) for word in words]
+        if wanted:
+            explanation["coverage"] = round(sum(term in own[row] for term in wanted) / len(wanted), 4)
+        found.append(hit | {"explanation": explanation})
     return found
 
 
+def list_terms_of(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
+    """List the terms of a query, as `TermCount`."""
+    facts = zip(query.terms, query.counts.tolist(), query.weights.tolist(), strict=True)
+    spelt = encoder.vocabulary.spelt
+    return [{"term": term, "text": spelt(term), "count": count, "weight": weight} for term, count, weight in facts]
+
+
 def list_tokens(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
-    """List the terms of a query, and its dense tokens, if it has any, as `TokenCount`."""
-    terms = _listed(query.terms, query.counts, query.weights, encoder.tokenizer)
-    if encoder.dense_tokenizer is None:
-        return terms
-    own = [] if query.dense_tokens is None else _listed(*query.dense_tokens, encoder.dense_tokenizer)
-    return [fact | {"leg": leg} for leg, facts in (("sparse", terms), ("dense", own)) for fact in facts]
+    """List the tokens of a query in the dense leg, as `TokenCount`."""
+    facts = zip(*(array.tolist() for array in query.tokens), strict=True)
+    return [{"id": one, "token": encoder.tokenizer.token(one), "count": n, "weight": w} for one, n, w in facts]
 
 
-def _listed(ids: Array, counts: Array, weights: Array, tokenizer: TextTokenizer) -> list[Plain]:
-    facts = zip(ids.tolist(), counts.tolist(), weights.tolist(), strict=True)
-    return [{"id": term, "token": tokenizer.token(term), "count": count, "weight": w} for term, count, w in facts]
+def _word(word: QueryWord, terms: Sequence[Plain], tokens: Sequence[Plain], sparse: bool, dense: bool) -> Plain:
+    """A word as `WordShares`: its parts of the shares of its terms and tokens."""
+    of_terms = [terms[place] | {"sparse": _part(terms[place]["sparse"], share)} for place, share in word.terms]
+    of_tokens = [tokens[place] | {"dense": _part(tokens[place]["dense"], share)} for place, share in word.tokens]
+    return {
+        "word": word.text,
+        "count": word.count,
+        "dense": sum((one["dense"] for one in of_tokens), 0.0) if dense else None,
+        "sparse": sum((one["sparse"] for one in of_terms), 0.0) if sparse else None,
+        "added": any(one["added"] for one in of_terms),
+        "terms": of_terms,
+        "tokens": of_tokens,
+    }
 
 
-def _tokens(facts: Sequence[Plain], dense: Sequence[float], sparse: Sequence[float]) -> list[Plain]:
-    return [
-        fact
-        | {
-            "impact": None if math.isnan(in_sparse) else round(in_sparse / fact["weight"]),
-            "dense": _known(in_dense),
-            "sparse": _known(in_sparse),
-        }
-        for fact, in_dense, in_sparse in zip(facts, dense, sparse, strict=True)
-    ]
+def _part(value: float | None, share: float) -> float | None:
+    return None if value is None else value * share
 
 
-def _known(share: float) -> float | None:
-    return None if math.isnan(share) else share
+def _spans(text: str) -> list[tuple[int, int]]:
+    """The words of a text; two parts with a hyphen between them are one."""
+    joined = {found.start(): found.end(2) for found in HYPHENED.finditer(text)}
+    spans: list[tuple[int, int]] = []
+    for word in WORD.finditer(text):
+        start, end = word.span()
+        if spans and start < spans[-1][1]:
+            spans[-1] = spans[-1][0], max(end, spans[-1][1], joined.get(start, 0))
+        else:
+            spans.append((start, max(end, joined.get(start, 0))))
+    return spans
+
+
+def _word_at(text: str, spans: Sequence[tuple[int, int]], start: int, end: int) -> str:
+    """The word of a text in which a place begins, or which it follows where it is empty; else what stands there."""
+    for first, last in spans:
+        if first <= start < last or (start == end == last):
+            return text[first:last]
+    return text[start:end] or text

@@ -6,34 +6,36 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import CorpusWords, EncodedQuery, Ordinals
+from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import LegName, Matched
-from lightretriever.service.search.documents import reading
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.word_pattern import STOP_WORDS, WORD
 
-__all__ = ["add_matched", "add_words", "best_match", "thresholds_of"]
+__all__ = ["add_matched", "best_match", "thresholds_of"]
 
 
 def thresholds_of(
     thresholds: MatchThresholds | None,
+    text: str,
     query: EncodedQuery,
     table: CandidateTable,
     legs: Sequence[LegName],
-    tokenizer: TextTokenizer,
+    encoder: QueryEncoder,
 ) -> MatchThresholds | None:
-    """The thresholds for these candidates of a query; None for head queries, whose vector is another model's.
+    """The thresholds for these candidates of a query, encoded from `text`; None for head queries, whose vector is
+    another model's.
 
-    They are stricter where BM25 was searched and no candidate has a word of the query: a weak match is none then, and
-    if the tokenizer of the tables knows no word of it either, every match is. Letters typed at random have pieces that
-    are near to something, too.
+    They are stricter where the terms are words, the sparse leg was searched and no candidate has one of the query: a
+    weak match is none then, and if the tokenizer of the tables knows no word of it either, every match is. Letters
+    typed at random have pieces that are near to something, too.
     """
-    if thresholds is None or query.head or "bm25" not in legs:
+    if thresholds is None or query.head or encoder.vocabulary.language is None or "sparse" not in legs:
         return None if query.head else thresholds
-    if np.nanmax(table.scores[legs.index("bm25")], initial=0.0) > 0:
+    if np.nanmax(table.scores[legs.index("sparse")], initial=0.0) > 0:
         return thresholds
-    strong = thresholds.strong if _knows_a_word(query.text, tokenizer) else np.inf
+    strong = thresholds.strong if _knows_a_word(text, encoder.tokenizer) else np.inf
     return thresholds.model_copy(update={"weak": strong, "strong": strong})
 
 
@@ -57,18 +59,6 @@ def add_matched(hits: Sequence[Plain], thresholds: MatchThresholds | None) -> li
         return list(hits)
     return [
         hit if hit["dense"] is None else hit | {"matched": _matched(hit["dense"]["score"], thresholds)} for hit in hits
-    ]
-
-
-def add_words(hits: Sequence[Plain], words: CorpusWords | None, query: str, ordinals: Ordinals) -> list[Plain]:
-    """Add to the explanations which share of the query's words each of the documents (m,) has, if that is known."""
-    with reading():
-        shares = None if words is None else words.shares(query, ordinals)
-    if shares is None:
-        return list(hits)
-    return [
-        hit | {"explanation": hit["explanation"] | {"words": share}}
-        for hit, share in zip(hits, shares.astype(np.float64).round(4).tolist(), strict=True)
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import (
     DocumentFilter,
     DocumentsGoneError,
@@ -20,12 +21,12 @@ from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.documents import reading
-from lightretriever.service.search.encoder import require_tokens
-from lightretriever.service.search.explain import check_explained, explained
+from lightretriever.service.search.encoder import require_terms
+from lightretriever.service.search.explain import check_explained, explained, query_words
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
 from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
 from lightretriever.service.search.legs import give_up, score_legs, search_legs
-from lightretriever.service.search.matching import add_matched, add_words, best_match, thresholds_of
+from lightretriever.service.search.matching import add_matched, best_match, thresholds_of
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.rerank import RERANK
@@ -57,7 +58,7 @@ class Search:
         """Legs that answered but did not score the other legs' candidates."""
         self._parts = parts
         self._plan = plan
-        self._weights = plan.legs()
+        self._weights = {leg: weight for leg, weight in plan.legs().items() if leg in parts.legs}
 
     def run(self) -> Plain:
         """Give a `SearchResponse` as plain dictionaries.
@@ -98,23 +99,25 @@ class Search:
         if request.spelling is None and not request.prefix:
             return Typed(request.query, request.query)
         with self.clock.measure("spelling"), reading():
-            typed = read_typed(request, self._parts.words, self._parts.encoder.words_tokenizer)
+            typed = read_typed(request, self._parts.spellings, self._parts.encoder.tokenizer)
         self._plan = replace(self._plan, request=request.model_copy(update={"query": typed.searched}))
         return typed
 
     def _encoded(self) -> EncodedQuery:
         request = self._plan.request
-        if self._weights.keys() == {"bm25"}:
-            return EncodedQuery.of_text(request.query)
         query = self._parts.encoder.encode(
             request.query,
             self._plan.task,
             self.clock,
             dense="dense" in self._weights,
+            sparse="sparse" in self._weights or request.snippets is not None,
             extra_terms=[(term.text, term.weight) for term in request.terms],
         )
-        if query.dense is None and self._weights.pop("dense", 0.0):  # its own tokenizer finds no token
-            require_tokens(self._weights, "query", request.query)
+        if query.dense is None:
+            self._weights.pop("dense", None)
+        if not query.terms:
+            self._weights.pop("sparse", None)
+        require_terms(self._weights, "query", request.query)
         return query
 
     def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
@@ -225,19 +228,21 @@ class Search:
         self._require_time("read the documents")
         with self.clock.measure("fetch"):
             documents = parts.documents.fetch(ordinals, self._fields())
-        thresholds = thresholds_of(self._plan.thresholds, query, table, legs, parts.encoder.words_tokenizer)
+        thresholds = thresholds_of(self._plan.thresholds, request.query, query, table, legs, parts.encoder)
         hits = list_hits(table, legs, ranking.scores, page, documents, request.offset)
         hits = add_matched(hits, thresholds)
         if request.snippets is not None and hits:
             with self.clock.measure("snippets"):
                 arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
-                hits = add_snippets(hits, parts.encoder.tokenizer, query, request, arrived, deadline_ms)
+                hits = add_snippets(hits, parts.encoder.vocabulary, query, request, arrived, deadline_ms)
         if request.explain and hits:
             with self.clock.measure("explain"):
                 shares = self._shares(query, legs, ordinals)
                 added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
-                hits = explained(hits, query, parts.encoder, added, legs, shares, require_time)
-                hits = add_words(hits, parts.words, request.query, ordinals)
+                words = query_words(request, query, parts.encoder)
+                read = parts.documents.fetch(ordinals, ["title", "text"])
+                texts = [document_text(*(str(one.get(name) or "") for name in ("title", "text"))) for _, one in read]
+                hits = explained(hits, query, words, parts.encoder, added, legs, shares, texts, require_time)
         hits = add_ranking(hits, ranking, columns)
         facets = None
         if request.facets:

@@ -11,7 +11,7 @@ from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.errors import MissingExtraError
-from lightretriever.service.backends.base import Backends, CorpusWords, DenseLeg, Leg, LegGroup
+from lightretriever.service.backends.base import Backends, DenseLeg, Leg, LegGroup, Spellings
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor
@@ -36,8 +36,8 @@ REQUESTS: Final = "requests"
 class Parts:
     """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, the
     reranking model, if there is one, on a cluster the group that searches the legs in one trip, and the model that
-    encodes written documents, if there is one, and on this machine the documents' words, if they are indexed, and the
-    sparse leg's two phases."""
+    encodes written documents, if there is one, and on this machine how the documents spell their words, if that is
+    indexed, and the sparse leg's two phases."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -46,7 +46,7 @@ class Parts:
     executor: Executor
     reranker: Reranker | None
     group: LegGroup | None = None
-    words: CorpusWords | None = None
+    spellings: Spellings | None = None
     two_phase: TwoPhaseSearch | None = None
     document_encoder: DocumentEncoder | None = None
 
@@ -76,7 +76,7 @@ class Parts:
                     executor=executor,
                     reranker=reranker,
                     group=backends.group,
-                    words=backends.words,
+                    spellings=backends.spellings,
                     two_phase=TwoPhaseSearch(backends.legs["sparse"]) if backends.group is None else None,
                     document_encoder=written,
                 )
@@ -86,7 +86,7 @@ class Parts:
 
     @property
     def dense(self) -> DenseLeg:
-        """The dense leg, which every bundle has."""
+        """The dense leg of a bundle that has one."""
         return cast(DenseLeg, self.legs["dense"])
 
     def backends(self) -> dict[Stage, str]:
@@ -94,11 +94,6 @@ class Parts:
         documents = LuceneSparse.backend if self.group is None else self.group.name
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.legs.items()}
         return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}
-
-    @property
-    def spelling(self) -> CorpusWords | None:
-        """The words that correct and complete queries; None on a cluster, and if the bundle has no spellings."""
-        return self.words if self.words is not None and self.words.spells else None
 
     @property
     def index(self) -> str | None:
@@ -135,9 +130,10 @@ def _document_encoder(bundle: Bundle, settings: Settings, group: LegGroup | None
 
 def _encoder(bundle: Bundle) -> QueryEncoder:
     tasks = bundle.manifest.tasks
-    tables = {task: bundle.table(task) for task in tasks}
+    tables = {} if bundle.manifest.dense is None else {task: bundle.table(task) for task in tasks}
     heads = {task: head for task in tasks if (head := bundle.head(task)) is not None}
-    return QueryEncoder(bundle.tokenizer(), tables, bundle.idf(), heads, bundle.sparse_tokenizer())
+    tokenizer = bundle.tokenizer()
+    return QueryEncoder(tokenizer, tables, bundle.vocabulary(tokenizer), bundle.idf(), heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +168,11 @@ class Plan:
     ) -> Self:
         """Fill in what a request leaves open. `weights` are the default ones; `rerank`: there is a reranking model."""
         task = manifest.default_task if request.task is None else request.task
+        weights = request.fusion.weights or weights
         return cls(
             request,
             task=task,
-            weights=request.fusion.weights or weights,
+            weights=weights if manifest.dense is not None else weights.model_copy(update={"dense": 0.0}),
             condition=None if request.filter is None else read_filter(request.filter, manifest.fields)[0],
             candidates=candidates_of(request, settings),
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
@@ -193,6 +190,5 @@ class Plan:
         weights: dict[LegName, float] = {
             "dense": self.weights.dense,
             "sparse": self.weights.sparse,
-            "bm25": self.weights.bm25,
         }
         return {leg: weight for leg, weight in weights.items() if weight > 0}

@@ -5,7 +5,15 @@ from typing import Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
-from lightretriever.service.schemas import Boost, EmbeddingsRequest, EncodeRequest, Mode, SearchRequest, Weights
+from lightretriever.service.schemas import (
+    Boost,
+    EmbeddingsRequest,
+    EncodeRequest,
+    LinearFusion,
+    Mode,
+    RrfFusion,
+    SearchRequest,
+)
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.search.two_phase import Phases
 from lightretriever.service.settings import Settings
@@ -15,12 +23,12 @@ __all__ = ["RequestLimits", "candidates_of", "phases_of", "reranks", "search_cos
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
 _NO_SPELLING: Final = (
-    "the bundle has no spellings: build it by this version, with `index.words: true`, to have them, unless its "
-    "documents have no words that are written with spaces"
+    "the bundle has no spellings: build it with `index.vocabulary: words` to have them, unless its documents have no "
+    "words that are written with spaces"
 )
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
 _ONE_PHASE_THERE: Final = "a cluster searches in one phase: leave it out, or serve the bundle on this machine"
-_NO_WORDS: Final = "the bundle has no words for BM25: build it with `index.words: true` to have them"
+_NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 
 
 def candidates_of(request: SearchRequest, settings: Settings) -> int:
@@ -105,6 +113,8 @@ class RequestLimits:
         if request.model not in models:
             known = shortened(", ".join(models), _LONGEST_LIST)
             errors.append(FieldError("model", f"there is no such model; there are: {known}", shortened(request.model)))
+        if "dense" not in self._modes:
+            errors.append(FieldError("input", _NO_DENSE))
         if request.dimensions not in (None, dimension):
             message = f"the vectors have {dimension} dimensions: leave it out"
             errors.append(FieldError("dimensions", message, request.dimensions))
@@ -119,7 +129,7 @@ class RequestLimits:
         yield from self._of_task(request.task)
         yield from self._of_mode(request)
         yield from self._of_typing(request)
-        yield from self._of_weights(request.fusion.weights)
+        yield from self._of_weights(request.fusion)
         yield from self._of_window(request)
         yield from self._of_phases(request)
         yield from self._of_ranking(request)
@@ -139,14 +149,9 @@ class RequestLimits:
 
     def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.mode not in self._modes:
-            known = ", ".join(self._modes)
-            yield FieldError("mode", f"{_NO_WORDS}; it has the modes {known}", request.mode)
-        elif request.mode == "bm25":
-            remedy = "leave it out, or search in another mode"
-            if request.explain:
-                yield FieldError("explain", f"BM25 has no tokens to explain: {remedy}", value=True)
-            if request.terms:
-                yield FieldError("terms", f"BM25 takes no further words: {remedy}", len(request.terms))
+            yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self._modes)}", request.mode)
+        if request.diversity and "dense" not in self._modes:
+            yield FieldError("diversity", f"it compares vectors, and {_NO_DENSE}", request.diversity)
 
     def _of_typing(self, request: SearchRequest) -> Iterator[FieldError]:
         if self._spells:
@@ -157,9 +162,10 @@ class RequestLimits:
         if request.prefix:
             yield FieldError("prefix", reason, value=True)
 
-    def _of_weights(self, weights: Weights | None) -> Iterator[FieldError]:
-        if weights is not None and weights.bm25 and "bm25" not in self._modes:
-            yield FieldError("fusion.weights.bm25", _NO_WORDS, weights.bm25)
+    def _of_weights(self, fusion: LinearFusion | RrfFusion) -> Iterator[FieldError]:
+        weights = fusion.weights if "weights" in fusion.model_fields_set else None
+        if weights is not None and weights.dense and "dense" not in self._modes:
+            yield FieldError("fusion.weights.dense", _NO_DENSE, weights.dense)
 
     def _of_ranking(self, request: SearchRequest) -> Iterator[FieldError]:
         for place, boost in enumerate(request.boosts):
@@ -217,8 +223,8 @@ class RequestLimits:
             return
         if self._settings.backend != "local":
             yield FieldError("sparse_two_phase", _ONE_PHASE_THERE)
-        elif request.mode in ("dense", "bm25"):
-            message = f"mode {request.mode} searches no sparse leg: leave it out, or search in mode hybrid or sparse"
+        elif request.mode == "dense":
+            message = "mode dense searches no sparse leg: leave it out, or search in mode hybrid or sparse"
             yield FieldError("sparse_two_phase", message)
         if given.depth is None:
             return

@@ -14,7 +14,7 @@ from typing import Final
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.spelling import LEAST_WORD
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import CorpusWords
+from lightretriever.service.backends.base import Spellings
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.word_pattern import WORD
@@ -39,7 +39,7 @@ class Typed:
         return searched if self.meant is None else searched | {"did_you_mean": self.meant}
 
 
-def read_typed(request: SearchRequest, words: CorpusWords | None, tokenizer: TextTokenizer) -> Typed:
+def read_typed(request: SearchRequest, words: Spellings | None, tokenizer: TextTokenizer) -> Typed:
     """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`."""
     query = request.query
     if words is None or not (request.prefix or request.spelling):

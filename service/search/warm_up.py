@@ -8,7 +8,7 @@ from typing import Final
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import Mode, SearchRequest
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.plan import Parts, Plan
 from lightretriever.service.settings import Settings
@@ -16,7 +16,6 @@ from lightretriever.service.settings import Settings
 __all__ = ["warm_up"]
 
 _DEADLINE_MS: Final = 5_000.0
-_BM25_EVERY: Final = 10
 _PROBES: Final = 500  # different searches
 
 
@@ -43,8 +42,7 @@ def warm_up(
         begun = perf_counter()
         if stop.is_set() or (number and begun >= until):
             break
-        mode: Mode = "bm25" if number % _BM25_EVERY == 1 and "bm25" in parts.legs else "hybrid"
-        request = SearchRequest(query=probes[number % len(probes)], mode=mode, allow_partial=False, k=1, rerank=False)
+        request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1, rerank=False)
         Search(parts, replace(plan(request), deadline_ms=_DEADLINE_MS), StageClock()).run()
         if share < 1.0:
             stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))

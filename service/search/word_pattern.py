@@ -45,7 +45,7 @@ WORD: Final = re.compile(
 _PART: Final = rf"(?>(?:[^\W_{_ALONE}](?>{_MARK}*)){{1,20}})"
 
 HYPHENED: Final = re.compile(rf"(?<!\w)((?=[^\W\d_]){_PART})[-\u2010\u2011](?=({_PART})(?!\w))")
-"""Two parts with a hyphen between them, such as wi-fi, which BM25 also takes as one word. Matches end at the hyphen."""
+"""Two parts with a hyphen between them, such as wi-fi, which are also a word together. Matches end at the hyphen."""
 
 _SIGN: Final = (
     rf"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf](?>{_MARK}*)"
@@ -62,4 +62,4 @@ _ENGLISH: Final = (
     "to was will with"
 )
 STOP_WORDS: Final = frozenset(_ENGLISH.split())
-"""Lucene's English stop words, which BM25 leaves out too."""
+"""Lucene's English stop words, which its analyzer leaves out."""

@@ -1,10 +1,6 @@
 "use strict";
 // The same query ranked in several ways, side by side. A document that is pointed at lights up in every column.
-const MODES = { dense: "Dense", sparse: "Sparse", hybrid: "Hybrid", bm25: "BM25" };
-
-function comparedModes(modes = []) {
-  return Object.keys(MODES).filter((mode) => mode !== "bm25" || modes.includes(mode));
-}
+const MODES = { dense: "Dense", sparse: "Sparse", hybrid: "Hybrid" };
 
 function compare(modes, answers) {
   const ranks = answers.map((answer) => new Map(answer.hits.map((hit) => [hit.id, hit.rank])));

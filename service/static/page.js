@@ -1,7 +1,6 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
 const HITS = 10, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
-const NAMES = ["No", "One", "Two", "Three", "Four"];
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, learning = null; // what /info says, and the promise of it
 let running = null; // ends the requests of a search when another one begins
@@ -10,36 +9,42 @@ let timer = 0, moved = false; // the weight is the bundle's own until someone mo
 let settled = true; // whether the address is of a search that was finished, so that the next one gets an entry in the history
 
 function chosenMode() {
-  return radios.find((radio) => radio.checked).value;
+  return hasDense() ? radios.find((radio) => radio.checked).value : "hybrid";
 }
 
 function showWeight() {
-  const dense = Number(weight.value), { sparse, bm25 } = words(), name = bm25 ? (sparse ? "Sparse + BM25" : "BM25") : "Sparse";
+  const dense = Number(weight.value);
   byId("dense-weight").textContent = `Dense ${dense} %`;
-  byId("sparse-weight").textContent = `${name} ${100 - dense} %`;
-  weight.setAttribute("aria-valuetext", `dense ${dense} %, ${name.toLowerCase()} ${100 - dense} %`);
+  byId("sparse-weight").textContent = `Sparse ${100 - dense} %`;
+  weight.setAttribute("aria-valuetext", `dense ${dense} %, sparse ${100 - dense} %`);
   weight.style.setProperty("--share", `${dense}%`);
   byId("own-weight").hidden = !moved;
-}
-
-// What the legs of words weigh in the bundle, together 1.
-function words() {
-  const { sparse, bm25 = 0 } = facts?.bundle.fusion_weights || { sparse: 1 }, sum = sparse + bm25;
-  return sum ? { sparse: sparse / sum, bm25: bm25 / sum } : { sparse: 1, bm25: 0 };
 }
 
 function ownWeight() {
   const own = facts?.bundle.fusion_weights;
   moved = false;
-  if (own) weight.value = Math.round((own.dense / (own.dense + own.sparse + (own.bm25 || 0))) * 100);
+  if (own) weight.value = Math.round((own.dense / (own.dense + own.sparse)) * 100);
   showWeight();
 }
 
 function fusion() {
-  if (!moved) return {};
-  const dense = Number(weight.value) / 100, { sparse, bm25 } = words();
-  const weights = { dense, sparse: (1 - dense) * sparse, ...(bm25 ? { bm25: (1 - dense) * bm25 } : {}) };
-  return { fusion: { method: "linear", weights } };
+  if (!moved || !hasDense()) return {};
+  const dense = Number(weight.value) / 100;
+  return { fusion: { method: "linear", weights: { dense, sparse: 1 - dense } } };
+}
+
+// Without a dense leg, all modes are the same, so there is nothing to choose.
+function hasDense() {
+  return !facts || facts.modes.includes("dense");
+}
+
+function showMode() {
+  const mode = chosenMode(), dense = hasDense();
+  byId("modes").hidden = !dense;
+  byId("balance").hidden = !dense || (mode !== "hybrid" && mode !== "compare");
+  document.body.classList.toggle("wide", mode === "compare");
+  return mode;
 }
 
 // The address has the whole search. In its fragment, which no server and no log sees.
@@ -78,11 +83,21 @@ async function learnNow() {
   const { bundle, filters } = facts;
   if (!moved) ownWeight();
   buildFilters(filters);
-  byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}, encoded by ${bundle.model}` +
-    (bundle.trained ? "." : " (not trained for retrieval).") +
+  showLegs();
+  byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}` +
+    (!hasDense() ? "." : `, encoded by ${bundle.model}${bundle.trained ? "." : " (not trained for retrieval)."}`) +
     (facts.rerank_top ? " A model reranks the first hits." : " No model in the query path.");
   showExamples(facts.examples || []);
   showCollections(facts.collections || []);
+}
+
+// What the page offers and says of the legs, by the bundle.
+function showLegs() {
+  const words = facts.bundle.vocabulary !== "tokens";
+  showMode();
+  byId("legs").classList.toggle("sparse-alone", !hasDense());
+  byId("sparse-leg").textContent = (words ? "what has the words, each with its weight in the text" : "what has the tokens, each with its weight") +
+    (facts.bundle.expanded ? "; words near a text in meaning have a weight in it, too" : "");
 }
 
 function showExamples(examples) {
@@ -123,7 +138,7 @@ function searches(mode) {
   const compared = mode === "compare", ranked = compared ? "hybrid" : mode, facets = facetNames();
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value;
   const asked = { query: text, k, ...typing(), ...(ranked === "hybrid" && fusion()), ...filterOf(conditions()) };
-  const modes = compared ? comparedModes(facts.modes) : [mode];
+  const modes = compared ? Object.keys(MODES) : [mode];
   const main = modes.map((one) => ({
     ...asked,
     mode: one,
@@ -142,16 +157,15 @@ async function search(entry) {
   timer = 0;
   running?.abort();
   remember(entry);
-  const mode = chosenMode(), { signal } = running = new AbortController();
-  byId("balance").hidden = mode !== "hybrid" && mode !== "compare";
-  document.body.classList.toggle("wide", mode === "compare");
+  const { signal } = running = new AbortController();
+  showMode();
   document.body.classList.toggle("busy", Boolean(query.value.trim()));
   document.body.classList.toggle("asked", Boolean(query.value.trim()));
   if (!query.value.trim()) { clear(); byId("welcome").hidden = false; return; }
   try {
     await learn();
     signal.throwIfAborted();
-    const { modes, main, counting } = searches(mode), all = [...main, ...counting];
+    const mode = showMode(), { modes, main, counting } = searches(mode), all = [...main, ...counting];
     const answers = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", all[0], signal)];
     byId("access").hidden = true;
     boundTrouble([]);
@@ -199,7 +213,7 @@ function showCompared(modes, answers) {
   showMeant(answers[0]);
   const lost = missing([...new Set(answers.flatMap((answer) => answer.degraded))]);
   const slowest = Math.max(...answers.map((answer) => answer.timings_ms.total));
-  say(`${NAMES[modes.length]} searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
+  say(`Three searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
 }
 
 // What was searched for in place of an unfinished word, and the query in a better spelling.
@@ -220,7 +234,7 @@ function showMeant({ searched, did_you_mean: meant }) {
 function showPage(body, answer) {
   hits.replaceChildren();
   // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
-  const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.words === 1);
+  const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.coverage === 1);
   shown = { body, answer, best: matches ? answer.hits[0]?.score : undefined, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
   showMeant(answer);
   append(answer);

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -36,6 +37,9 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     train_tokenizer(path, [document.full_text for document in tiny_documents()])
     return path
+
+
+LEARNED = SparseSettings(vocabulary="tokens", impacts="learned")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,7 @@ def write(tokenizer_file: Path, batches: list[EncodedBatch], rows: Rows) -> Writ
             "table_dtype": "float32",
             "documents": iter(batches),
             "dimension": DIMENSION,
+            "sparse": LEARNED,
         }
         return write_bundle(target, **(arguments | changes))
 
@@ -114,7 +119,7 @@ def test_vectors_and_rows_are_cut_to_the_dimension(
 
 
 def test_only_the_best_terms_are_kept(write: Write, batches: list[EncodedBatch], tmp_path: Path) -> None:
-    bundle = write(tmp_path / "b", top_k=3)
+    bundle = write(tmp_path / "b", sparse=replace(LEARNED, top_k=3))
     assert bundle.manifest.sparse.top_k == 3
     index = bundle.sparse()
     try:
@@ -124,7 +129,7 @@ def test_only_the_best_terms_are_kept(write: Write, batches: list[EncodedBatch],
                 terms, impacts = batch.terms[start:end], batch.impacts[start:end].astype(int)
                 best = np.lexsort((terms, -impacts))[:3]
                 scores = [
-                    index.scores(terms[i : i + 1], np.ones(1, dtype=np.float32), np.array([ordinal]))[0]
+                    index.scores([str(terms[i])], np.ones(1, dtype=np.float32), np.array([ordinal]))[0]
                     for i in range(len(terms))
                 ]
                 assert scores == [impacts[i] if i in best else 0 for i in range(len(terms))]
@@ -143,6 +148,7 @@ def test_every_table_type_makes_a_sound_bundle(tmp_path: Path, dtype: TableDtype
 @pytest.mark.parametrize("factory", ["HNSW32,SQ8", "IVF1,Flat"])
 def test_a_factory_can_be_chosen(tmp_path: Path, factory: str) -> None:
     bundle = make_tiny_bundle(tmp_path / "b", documents=60, factory=factory)
+    assert bundle.manifest.dense is not None
     assert bundle.manifest.dense.factory == factory
     assert verify_bundle(bundle.path) == []
     assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
@@ -153,6 +159,7 @@ def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> 
     queries = ["plays music", "a library", "in the terminal", "for numbers"] * 600
     bundle = make_tiny_bundle(tmp_path / "b", documents=90, factory=factory, queries=queries)
     dense = bundle.manifest.dense
+    assert dense is not None
     assert (dense.factory, sorted(dense.parameters)) == (factory, ["k_factor_rf", "nprobe"])
     assert dense.recall is not None
     assert dense.recall >= 0.95
@@ -318,7 +325,12 @@ def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
         ({"default_task": "other"}, RecipeError, '"other" has no token table. Use one of: default'),
         ({"dimension": 0}, RecipeError, "Dimension 0 does not fit"),
         ({"dimension": HIDDEN + 1}, RecipeError, "Dimension 25 does not fit"),
-        ({"top_k": 0}, RecipeError, "top_k is 0"),
+        ({"sparse": replace(LEARNED, top_k=0)}, RecipeError, "top_k is 0"),
+        (
+            {"sparse": replace(LEARNED, vocabulary="both", accelerate=True)},
+            RecipeError,
+            "the compiled backend searches tokens, not both",
+        ),
         ({"factory": "Nonsense"}, RecipeError, '"Nonsense"'),
         ({"factory": "IVF64,Flat"}, RecipeError, "needs at least 2496 documents to train them, found 30"),
         ({"table_dtype": "int4"}, BundleError, "unknown table dtype"),
@@ -425,7 +437,8 @@ def test_the_accelerator_is_there_on_request_and_answers_as_lucene(tiny_bundle: 
     assert accelerator is not None
     terms, weights = np.arange(40, dtype=np.int32), np.linspace(-0.5, 2, 40, dtype=np.float32)
     with bundle.sparse() as index:
-        ours, lucenes = accelerator.search(terms, weights, 50), index.search(terms, weights, 50)
+        named = [str(term) for term in terms.tolist()]
+        ours, lucenes = accelerator.search(terms, weights, 50), index.search(named, weights, 50)
     assert len(lucenes[0]) == 50
     np.testing.assert_array_equal(ours[0], lucenes[0])
     np.testing.assert_array_equal(ours[1], lucenes[1])

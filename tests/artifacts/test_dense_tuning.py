@@ -12,6 +12,8 @@ from lightretriever.artifacts.dense.build import build_dense_index, write_dense_
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 Vectors = npt.NDArray[np.float32]
 
@@ -102,6 +104,14 @@ def batch(first: int, count: int) -> EncodedBatch:
     )
 
 
+def numbers(count: int) -> TextTokenizer:
+    """A tokenizer of numbers, each of which is its token."""
+    vocabulary = {str(number): number for number in range(count)} | {"[UNK]": count}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return TextTokenizer.from_bytes(tokenizer.to_str().encode(), name="numbers")
+
+
 @pytest.mark.parametrize("count", [1, 300, 511, 512, 513, 5000])
 def test_queries_come_from_all_over_the_corpus(tmp_path: Path, count: int) -> None:
     sample = QuerySample()
@@ -109,7 +119,7 @@ def test_queries_come_from_all_over_the_corpus(tmp_path: Path, count: int) -> No
         sample.add(batch(first, min(100, count - first)))
     rows = np.random.default_rng(1).standard_normal((count + 10, 8)).astype(np.float32)
     write_table(tmp_path / "t.npy", rows, "float32")
-    queries = sample.queries(TokenTable.open(tmp_path / "t.npy"))
+    queries = sample.queries(TokenTable.open(tmp_path / "t.npy"), numbers(count + 10), str)
     stride = 1
     while -(-count // stride) >= 512:
         stride *= 2
@@ -123,4 +133,15 @@ def test_documents_without_terms_or_direction_make_no_query(tmp_path: Path) -> N
     one = batch(0, 1)
     sample.add(replace(one, ids=["0", "1"], indptr=np.array([0, 0, 10])))
     write_table(tmp_path / "t.npy", np.zeros((20, 4), np.float32), "float32")
-    assert sample.queries(TokenTable.open(tmp_path / "t.npy")).shape == (0, 4)
+    assert sample.queries(TokenTable.open(tmp_path / "t.npy"), numbers(20), str).shape == (0, 4)
+
+
+def test_queries_of_words_are_read_by_the_tables_tokenizer(tmp_path: Path) -> None:
+    sample, words = QuerySample(), ["3", "5", "nothing", "7"]
+    named = replace(batch(0, 1), indptr=np.array([0, 4]), terms=np.array([3, 0, 2, 1]), names=words)
+    sample.add(replace(named, impacts=np.array([9, 8, 7, 6])))
+    rows = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float32)
+    write_table(tmp_path / "t.npy", rows, "float32")
+    expected = rows[[7, 3, 5]].sum(axis=0)
+    found = sample.queries(TokenTable.open(tmp_path / "t.npy"), numbers(20), str)
+    np.testing.assert_allclose(found, [expected / np.linalg.norm(expected)], atol=1e-5)

@@ -32,7 +32,7 @@ from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
 
-SYSTEMS = ["dense", "sparse", "hybrid", "hybrid-paper", "bm25"]
+SYSTEMS = ["dense", "sparse", "hybrid", "bm25"]
 QUERIES = {
     "q1": "play music from the terminal",
     "q2": "modal text editor with plugins",
@@ -190,7 +190,7 @@ def test_the_report_says_what_was_measured(evaluated: tuple[Evaluation, Path], t
     }
     assert report["settings"]["task"] == "default"
     assert report["settings"]["fusion"]["hybrid"] == LinearFusion(weights=Weights(dense=0.7, sparse=0.3)).model_dump()
-    assert report["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
+    assert list(report["settings"]["fusion"]) == ["hybrid"]
     assert report["environment"]["packages"]["ir-measures"] == version("ir-measures")
     assert report["environment"]["machine"]["cores"] >= 1
     assert report["warnings"] == []
@@ -243,7 +243,7 @@ def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "sparse=inf", "dense=1001", "words=1"),
+        *("", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "sparse=inf", "dense=1001", "bm25=1"),
         "dense=1,dense=2",
     ],
 )
@@ -252,10 +252,37 @@ def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
         leg_weights(text)
 
 
-def test_bm25_takes_part_only_where_the_bundle_has_words(tmp_path: Path) -> None:
-    assert leg_weights("dense=0.5, bm25=1") == LegWeights(dense=0.5, bm25=1.0)
-    with pytest.raises(RecipeError, match=r"the weight of bm25 is 1, but the bundle has no words\."):
-        fusion_of("linear", leg_weights("bm25=1"), make_tiny_bundle(tmp_path / "tiny").manifest)
+def test_the_papers_fusion_is_run_where_it_is_named(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["hybrid", "hybrid-paper"])
+    assert list(found.metrics) == ["hybrid", "hybrid-paper"]
+    assert found.report["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
+
+
+def test_a_bundle_of_words(evaluated: tuple[Evaluation, Path], tmp_path: Path) -> None:
+    """Its impacts rank as Lucene's own BM25 does, up to ties that rounding makes."""
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words")
+    found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
+    assert list(found.metrics) == SYSTEMS
+    assert found.metrics["bm25"] == evaluated[0].metrics["bm25"]
+    assert found.metrics["sparse"]["R@100"] == pytest.approx(found.metrics["bm25"]["R@100"])
+    assert found.metrics["sparse"]["nDCG@10"] == pytest.approx(found.metrics["bm25"]["nDCG@10"], abs=0.02)
+    assert found.metrics["sparse"] != evaluated[0].metrics["sparse"]
+    assert found.report["bundle"]["sparse"]["vocabulary"] == "words"
+
+
+def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
+    found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
+    assert list(found.metrics) == ["sparse", "bm25"]
+    assert found.report["settings"]["fusion"]["hybrid"]["weights"] == {"dense": 0.0, "sparse": 1.0}
+    assert found.report["bundle"]["dense"] is None
+    with pytest.raises(RecipeError, match=r"hybrid: no system that can be run here\. Use some of sparse, bm25; "):
+        evaluate_bundle(bundle.path, dataset, tmp_path / "none", only=["hybrid", "sparse"])
+    with pytest.raises(RecipeError, match=r"the weight of dense is 1, but the bundle has no dense leg\."):
+        fusion_of("linear", leg_weights("dense=1"), bundle.manifest)
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])

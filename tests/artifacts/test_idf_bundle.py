@@ -112,6 +112,6 @@ def test_terms_are_kept_by_impact_alone(tmp_path: Path) -> None:
             impacts = dict(zip(batch.terms[start:end].tolist(), batch.impacts[start:end].tolist(), strict=True))
             best = sorted(impacts, key=lambda term: (-impacts[term], term))[:3]
             differs += set(best) != set(sorted(impacts, key=lambda term: (-impacts[term] * idf[term], term))[:3])
-            scores = {term: index.scores(np.array([term]), one, np.array([ordinal]))[0] for term in impacts}
+            scores = {term: index.scores([str(term)], one, np.array([ordinal]))[0] for term in impacts}
             assert {term: score for term, score in scores.items() if score} == {term: impacts[term] for term in best}
     assert differs > 10  # else the rule by IDF times impact would pass as well

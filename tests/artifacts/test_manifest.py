@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,15 +127,42 @@ def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
     newer = {"format": "lightretriever-bundle", "format_version": FORMAT_VERSION + 1, "unheard_of": True}
     with pytest.raises(BundleError) as caught:
         parse(newer)
-    assert "manifest.json: format_version is 4, this software reads 3." in str(caught.value)
+    assert "manifest.json: format_version is 5, this software reads 4." in str(caught.value)
     assert "Upgrade" in caught.value.remedy
 
 
-def test_format_1_is_refused_with_its_remedy() -> None:
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_older_format_is_refused_with_the_command_that_builds_it_again(version: int) -> None:
     with pytest.raises(BundleError) as caught:
-        parse({"format": "lightretriever-bundle", "format_version": 1})
-    assert "format_version is 1, this software reads 3." in str(caught.value)
-    assert "`lightretriever build RECIPE`" in caught.value.remedy
+        parse({"format": "lightretriever-bundle", "format_version": version, "sparse": {"words": True}})
+    assert f"format_version is {version}, this software reads 4." in str(caught.value)
+    assert caught.value.remedy == "Build it again: `lightretriever build RECIPE`."
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocabulary": "words"}, "the vocabulary 'words' does not go with the language None"),
+        ({"language": "german"}, "the vocabulary 'tokens' does not go with the language 'german'"),
+        ({"vocabulary": "both", "language": "klingon"}, "sparse.language"),
+        ({"vocabulary": "letters"}, "sparse.vocabulary"),
+        ({"vocabulary": "words", "language": "german", "accelerate": True}, "the compiled backend searches tokens"),
+        ({"words": True}, "sparse.words"),
+        ({"token_factor": 0}, "sparse.token_factor"),
+    ],
+)
+def test_a_vocabulary_that_makes_no_sense_is_refused(tiny_bundle: Bundle, change: dict[str, Any], message: str) -> None:
+    record = tiny_bundle.manifest.model_dump(mode="json")
+    record["sparse"] |= change
+    with pytest.raises(BundleError, match=re.escape(message)):
+        parse(sign(record))
+
+
+def test_a_weight_of_bm25_is_refused(tiny_bundle: Bundle) -> None:
+    record = tiny_bundle.manifest.model_dump(mode="json")
+    record["fusion"] = {"dense": 0.5, "bm25": 0.5}
+    with pytest.raises(BundleError, match=r"fusion\.bm25"):
+        parse(sign(record))
 
 
 @pytest.mark.parametrize("found", [None, 0, -1, "1", 1.5, True])

@@ -32,7 +32,7 @@ from typer.testing import CliRunner
 
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
 from tests.support.searching import evaluate_bundle
-from tests.support.tiny import tiny_batches, tiny_documents
+from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,26 @@ def test_rows_of_an_evaluation(evaluated: Evaluation, tiny_bundle: Bundle) -> No
         assert (row["command"], row["note"]) == ("lightretriever evaluate …", "a remark")
         assert row["machine"].endswith(" cores")
         assert row["date"] == evaluated.report["environment"]["date"]
-    dense, sparse, hybrid, paper, bm25 = rows
+    dense, sparse, hybrid, bm25 = rows
     assert dense["bundle"] == tiny_bundle.manifest.digest
     assert (dense["dimension"], "top_k" in dense) == (16, False)
     assert ("dimension" in sparse, sparse["top_k"], sparse["query_weights"]) == (False, None, "count")
     assert sparse["postings_per_query"] == hybrid["postings_per_query"] > 0
-    assert (hybrid["fusion"]["normalization"], paper["fusion"]["normalization"]) == ("range", "paper")
+    assert (sparse["vocabulary"], sparse["impacts"], sparse["expansion"]) == ("tokens", "learned", None)
+    assert not {"language", "k1", "b"} & set(sparse)
+    assert (hybrid["fusion"]["normalization"], hybrid["vocabulary"]) == ("range", "tokens")
+    assert "vocabulary" not in dense
     assert bm25["bm25"] == {"k1": 0.9, "b": 0.4}
     assert not {"bundle", "model", "fusion", "dimension"} & set(bm25)
+
+
+def test_rows_say_how_the_sparse_leg_was_made(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
+    report = evaluate_bundle(bundle.path, write_dataset(tmp_path / "toy", QRELS), tmp_path / "out").report
+    sparse, bm25 = result_rows(report, "words", "…")
+    assert (sparse["system"], bm25["system"]) == ("words sparse", "bm25")
+    expected = {"vocabulary": "words", "impacts": "bm25", "language": "english", "k1": 0.9, "b": 0.4}
+    assert expected.items() <= sparse.items()
 
 
 def test_another_split_is_another_dataset(evaluated: Evaluation) -> None:
@@ -82,11 +94,11 @@ def test_postings_are_those_of_a_count_over_the_documents(evaluated: Evaluation,
         frequencies += np.bincount(batch.terms, minlength=tokenizer.vocab_size)
     expected = np.mean([frequencies[np.unique(tokenizer.query_ids(text))].sum() for text in QUERIES.values()])
     assert evaluated.report["postings_per_query"]["sparse"] == pytest.approx(expected)
-    assert set(evaluated.report["postings_per_query"]) == {"sparse", "hybrid", "hybrid-paper"}
+    assert set(evaluated.report["postings_per_query"]) == {"sparse", "hybrid"}
 
 
 def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
-    terms = np.arange(40, 44, dtype=np.int32)
+    terms = [str(token) for token in range(40, 44)]
 
     def query(*weights: float) -> QueryVectors:
         return QueryVectors(terms, np.array(weights, np.float32))

@@ -34,6 +34,7 @@ def test_a_larger_one_is_foretold(tmp_path: Path) -> None:
 
 def test_above_the_bound_of_exact_search_the_dense_index_is_another_one(tiny_bundle: Bundle) -> None:
     count, dimension = 30_000, tiny_bundle.manifest.dimension
+    assert tiny_bundle.manifest.dense is not None
     dense = tiny_bundle.manifest.dense.model_copy(update={"factory": "Flat"})
     manifest = tiny_bundle.manifest.model_copy(update={"dense": dense})
     vectors = np.random.default_rng(0).standard_normal((count, dimension)).astype(np.float32)

@@ -11,12 +11,12 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.searching import Fusion
-from lightretriever.artifacts.evaluation.tune import Difference, find_known_items, tune_weights, weight_grid
+from lightretriever.artifacts.evaluation.tune import Difference, Tuned, find_known_items, tune_weights, weight_grid
 from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
 from tests.support.searching import evaluate_bundle, open_searcher
-from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle, tiny_documents
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 QUERIES = [text for document in tiny_documents(80) if (text := " ".join(document.text.split()[:4]))][:60]
 
@@ -45,33 +45,37 @@ def found_by(bundle: Bundle, weights: LegWeights, folder: Path, count: int = 60)
 
 
 def test_divisions_of_the_weights() -> None:
-    assert [one.model_dump() for one in weight_grid(0.5, words=False)] == [
+    assert [one.model_dump() for one in weight_grid(0.5)] == [
         {"dense": 0.0, "sparse": 1.0},
         {"dense": 0.5, "sparse": 0.5},
         {"dense": 1.0, "sparse": 0.0},
     ]
-    three = weight_grid(0.1, words=True)
-    assert len(three) == 66
-    assert all(one.dense + one.sparse + one.bm25 == pytest.approx(1) for one in three)
+    many = weight_grid(0.1)
+    assert len(many) == 11
+    assert all(one.dense + one.sparse == pytest.approx(1) for one in many)
     for step in (0.3, 0.0, -0.1, 2.0, 0.001):
         with pytest.raises(RecipeError, match="the step is"):
-            weight_grid(step, words=False)
+            weight_grid(step)
 
 
 def test_better_weights_are_found_and_told(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "tiny", words=True, weights=LegWeights(dense=1.0))
-    dev = found_by(bundle, LegWeights(bm25=1.0), tmp_path / "dev")
+    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", weights=LegWeights(dense=1.0))
+    dev = found_by(bundle, LegWeights(sparse=1.0), tmp_path / "dev")
     found = tuned(bundle.path, dev, step=0.5)
-    assert found.best == LegWeights(bm25=1.0)
-    assert found.ndcg[0][1] == pytest.approx(1.0)
+    assert found.best == LegWeights(sparse=1.0)
+    assert found.divisions[0].ndcg == pytest.approx(1.0)
+    assert [one.by_chance for one in found.divisions] == [True, False, False]
     assert found.own == LegWeights(dense=1.0)
     assert found.told
     assert found.gain.mean == pytest.approx(1.0 - found.own_ndcg)  # every fold chooses the same
     assert 0 < found.gain.low <= found.gain.mean <= found.gain.high
-    for weights, ndcg in found.ndcg:  # each is what `evaluate` measures
-        out = tmp_path / json.dumps(weights.model_dump())
-        measured = evaluate_bundle(bundle.path, dev, out, split="dev", weights=weights, only=["hybrid"])
-        assert ndcg == pytest.approx(measured.metrics["hybrid"]["nDCG@10"])
+    assert found.dense_helps is False
+    assert found.dense_gain == Difference(0.0, 0.0, 0.0)
+    for one in found.divisions:  # each is what `evaluate` measures
+        out = tmp_path / json.dumps(one.weights.model_dump())
+        measured = evaluate_bundle(bundle.path, dev, out, split="dev", weights=one.weights, only=["hybrid"])
+        assert one.ndcg == pytest.approx(measured.metrics["hybrid"]["nDCG@10"])
+        assert one.behind.mean == pytest.approx(1.0 - one.ndcg)
 
 
 def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:
@@ -81,16 +85,38 @@ def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:
     assert found.best == found.own
     assert not found.told
     assert found.gain.mean == 0.0
+    assert found.dense_helps is True
+    assert found.dense_gain.low > 0
 
 
 def test_a_choice_by_chance_is_not_told(tmp_path: Path) -> None:
     """Judgments without any relation to the texts: what is chosen on some says nothing of the others."""
-    bundle = make_tiny_bundle(tmp_path / "tiny", words=True)
+    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words")
     ids, random = [document.id for document in tiny_documents(120)], np.random.default_rng(1)
     dev = write_dev(tmp_path / "dev", lambda _: [ids[random.integers(len(ids))]])
     found = tuned(bundle.path, dev, step=0.25)
-    assert found.ndcg[0][1] >= found.own_ndcg
+    assert found.divisions[0].ndcg >= found.own_ndcg
     assert not found.told
+    assert found.dense_helps is not True
+    assert found.divisions[1].by_chance
+
+
+def test_a_gain_is_little_or_uncertain(tmp_path: Path) -> None:
+    def with_gain(mean: float, low: float, high: float) -> bool | None:
+        none = Difference(0.0, 0.0, 0.0)
+        return Tuned([], LegWeights(sparse=1.0), 0.5, none, Difference(mean, low, high), 50).dense_helps
+
+    assert with_gain(0.02, 0.01, 0.03) is True
+    assert with_gain(0.02, -0.01, 0.05) is None
+    assert with_gain(0.001, -0.002, 0.004) is False
+    assert with_gain(-0.01, -0.04, 0.02) is False
+
+
+def test_one_leg_has_no_weights(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", dense=False)
+    dev = write_dev(tmp_path / "dev", lambda _: ["music"])
+    with pytest.raises(RecipeError, match="the bundle has one leg, the sparse one"):
+        tuned(bundle.path, dev)
 
 
 def test_queries_are_drawn_and_have_to_be_enough(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -117,48 +143,56 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     better = CliRunner().invoke(app, [*words, str(found_by(bundle, LegWeights(sparse=1.0), tmp_path / "sparse"))])
     assert better.exit_code == 0, better.output
     assert "set index.weights: {sparse: 1} in the recipe" in better.stdout
+    assert "sparse=1: nDCG@10 1.0000, the best\n" in better.stdout
+    assert "dense=1: nDCG@10 " in better.stdout
+    assert ", worse\n" in better.stdout
+    assert "the dense leg brings nothing here, +0.0000 (95 % interval +0.0000 to +0.0000)" in better.stdout
     same = found_by(bundle, LegWeights(dense=1.0), tmp_path / "dense")
     kept = CliRunner().invoke(app, [*words, str(same), "--json"])
     summary = json.loads(kept.stdout)
     assert (summary["weights"], summary["told"]) == ({"dense": 1.0, "sparse": 0.0}, False)
+    assert summary["dense_helps"] is True
+    assert len(summary["divisions"]) == 3
+    assert summary["divisions"][0] == {"weights": summary["weights"], "ndcg": 1.0, "by_chance": True}
 
 
 def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> None:
-    """Dense vectors that know nothing of the texts hurt, and are found out; BM25 impacts don't."""
+    """Dense vectors that know nothing of the texts hurt, and are found out; impacts of words don't."""
     random = make_tiny_bundle(tmp_path / "dense", weights=LegWeights(dense=1.0))
     found = find_known_items(open_searcher, random, tmp_path)
     assert found is not None
     assert found.queries == 118  # two have no sentence
-    assert found.below_bm25
+    assert found.weak == ["dense"]
     assert found.mrr["hybrid"] == found.mrr["dense"] < found.mrr["bm25"]
-    words = make_tiny_bundle(tmp_path / "words", words=True, weights=LegWeights(bm25=1.0))
+    words = make_tiny_bundle(tmp_path / "words", vocabulary="words", weights=LegWeights(sparse=1.0))
     same = find_known_items(open_searcher, words, tmp_path)
     assert same is not None
-    assert not same.below_bm25
-    assert same.difference.mean == 0.0
+    assert same.weak == []  # the dense leg has no weight
+    assert same.difference.mean == pytest.approx(0.0, abs=0.02)
+    alone = make_tiny_bundle(tmp_path / "alone", vocabulary="words", dense=False)
+    one = find_known_items(open_searcher, alone, tmp_path)
+    assert one is not None
+    assert set(one.mrr) == {"sparse", "bm25"}
+    assert (one.mrr["sparse"], one.difference) == (same.mrr["sparse"], same.difference)
     assert find_known_items(open_searcher, make_tiny_bundle(tmp_path / "few", documents=10), tmp_path) is None
 
 
 def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
-    """A sentence that the tokenizer knows nothing of finds nothing by vectors or tokens, and BM25 finds its words."""
+    """A sentence of stop words alone finds nothing by words."""
     known = [f"music player number {number} of nine" for number in range(30)]
-    unknown = [f"ភាសា ខ្មែរ អក្សរ លេខ{chr(ord('ក') + number)}" for number in range(30)]
-    shares = {}
-    for name, texts in (("some", [*known, *unknown]), ("all", unknown)):
-        documents = [TinyDocument(f"d{number}", "", text, 2000) for number, text in enumerate(texts)]
-        bundle = make_tiny_bundle(tmp_path / name, documents=documents, own_tokenizer=english_tokenizer())
-        found = find_known_items(open_searcher, bundle, tmp_path)
-        assert found is not None
-        assert found.queries == len(texts)
-        shares[name] = found.mrr
-        dev = tmp_path / f"{name}-dev"
-        (dev / "qrels").mkdir(parents=True)
-        queries = [json.dumps({"_id": f"q{number}", "text": text}) for number, text in enumerate(texts)]
-        (dev / "queries.jsonl").write_text("\n".join(queries) + "\n")
-        (dev / "qrels" / "dev.tsv").write_text("".join(f"q{number}\td{number}\t1\n" for number in range(len(texts))))
-        chosen = tuned(bundle.path, dev, step=0.5)
-        assert chosen.queries == len(texts)
-        assert (chosen.ndcg[0][1] > 0) == (name == "some")
-    assert shares["all"]["hybrid"] == 0
-    assert shares["all"]["bm25"] > 0.9
-    assert 0 < shares["some"]["hybrid"] <= 0.5
+    unknown = [f"{'to be or not to be that is it ' * 2}{'and ' * (number % 3)}".strip() for number in range(30)]
+    documents = [TinyDocument(f"d{number}", "", text, 2000) for number, text in enumerate([*known, *unknown])]
+    bundle = make_tiny_bundle(tmp_path / "some", documents=documents, vocabulary="words", weights=LegWeights(sparse=1))
+    found = find_known_items(open_searcher, bundle, tmp_path)
+    assert found is not None
+    assert found.queries == len(documents)
+    assert 0 < found.mrr["sparse"] <= 0.5
+    assert found.mrr["bm25"] == pytest.approx(found.mrr["sparse"], abs=0.02)
+    dev = tmp_path / "dev"
+    (dev / "qrels").mkdir(parents=True)
+    queries = [json.dumps({"_id": one.id, "text": one.text}) for one in documents]
+    (dev / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    (dev / "qrels" / "dev.tsv").write_text("".join(f"{one.id}\t{one.id}\t1\n" for one in documents))
+    chosen = tuned(bundle.path, dev, step=0.5)
+    assert chosen.queries == len(documents)
+    assert chosen.divisions[0].ndcg > 0

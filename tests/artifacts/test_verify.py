@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import faiss
 import numpy as np
@@ -13,6 +13,8 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.table import TableDtype
 
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign, rewrite_lucene
@@ -43,8 +45,10 @@ def test_a_sound_bundle_has_no_problems(damaged: Path) -> None:
     assert found_in(damaged) == []
 
 
-def test_a_sound_bundle_without_words_has_no_problems(tmp_path: Path) -> None:
-    assert found_in(make_tiny_bundle(tmp_path / "bundle", documents=20).path) == []
+@pytest.mark.parametrize("vocabulary", get_args(VocabularyKind))
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_sound_bundle_of_every_kind_has_no_problems(tmp_path: Path, vocabulary: VocabularyKind, dense: bool) -> None:
+    assert found_in(make_tiny_bundle(tmp_path / "bundle", documents=20, vocabulary=vocabulary, dense=dense).path) == []
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
@@ -130,8 +134,8 @@ def test_a_newer_format_is_named_with_both_numbers(damaged: Path) -> None:
     edit_manifest(damaged, lambda record: record.update(format_version=7, invented="later"))
     (problem,) = found_in(damaged)
     assert problem.file == "manifest.json"
-    assert problem.expected == "a manifest of format version 3"
-    assert "format_version is 7, this software reads 3" in problem.found
+    assert problem.expected == "a manifest of format version 4"
+    assert "format_version is 7, this software reads 4" in problem.found
     assert "Upgrade" in problem.remedy
 
 
@@ -316,23 +320,22 @@ def test_faiss_that_is_no_index(damaged: Path) -> None:
     assert "not a Faiss index" in problem.found
 
 
-def test_words_that_the_manifest_has_and_lucene_has_not(damaged: Path) -> None:
-    documents = tiny_documents()
-    rewrite_lucene(damaged, [document.id for document in documents], [document.raw for document in documents])
-    (problem,) = found_in(damaged)
-    assert (problem.file, problem.message) == ("lucene", "wrong number of documents with indexed words")
-    assert (problem.expected, problem.found) == ("120", "0")
-    with pytest.raises(
-        BundleError, match="lucene: wrong number of documents with indexed words: expected 120, found 0"
-    ):
-        Bundle.open(damaged).sparse()
-
-
-def test_words_that_lucene_has_and_the_manifest_has_not(damaged: Path) -> None:
-    edit_manifest(damaged, lambda record: record["sparse"].pop("words"))
-    (problem,) = found_in(damaged)
-    assert (problem.file, problem.message) == ("lucene", "wrong number of documents with indexed words")
-    assert (problem.expected, problem.found) == ("0", "120")
+def test_terms_of_another_vocabulary(tmp_path: Path) -> None:
+    """Words and tokens are told apart where both are there, and ids that the tokenizer lacks are noticed."""
+    bad: dict[VocabularyKind, str] = {"words": "two words", "both": "#400000", "tokens": "fox"}
+    for kind, term in bad.items():
+        bundle = make_tiny_bundle(tmp_path / kind, documents=20, vocabulary=kind)
+        documents = tiny_documents(20)
+        for file in (bundle.path / "lucene").iterdir():
+            file.unlink()
+        with ImpactIndexWriter(bundle.path / "lucene") as writer:
+            rows = (np.arange(21), np.zeros(20, np.int32), np.ones(20, np.int32))
+            writer.add([one.id for one in documents], [one.raw for one in documents], *rows, [term])
+        resign(bundle.path)
+        (problem,) = found_in(bundle.path)
+        assert (problem.file, problem.message) == ("lucene", "a term is not of the vocabulary")
+        assert problem.expected == f"terms of the vocabulary {kind}"
+        assert repr(term) in problem.found
 
 
 Change = Callable[[list[str], list[bytes]], object]

@@ -58,7 +58,6 @@ def test_the_demo_has_no_plain_postings_and_says_who_searches(engine: SearchEngi
     assert {name: leg.backend for name, leg in engine.parts.legs.items()} == {
         "dense": "faiss",
         "sparse": "lucene",
-        "bm25": "lucene",
     }
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.base import Backends, EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.opensearch import open_cluster
@@ -26,7 +29,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.reference import Corpus
 from tests.support.cluster import connected, remove_indexes
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import make_tiny_bundle, tiny_batches
 
 QUERIES = (
     "play music from the terminal",
@@ -36,32 +39,52 @@ QUERIES = (
     "Übergröße façade",
 )
 ALL = 1000  # more than there are documents
+Bundles = dict[VocabularyKind | Literal["accelerated"], Bundle]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A leg in a backend. scores: the exact scores of all documents, (N,), for a query's text; error: how far off."""
+    """A leg in a backend, over the terms of a vocabulary. error: how far off the exact scores are."""
 
     name: str
     leg: LegName
-    accelerate: bool
-    error: float
-    positive: bool  # whether only documents that score above 0 are found
-    scores: Callable[[Corpus, str], npt.NDArray[np.float64]] | None
+    vocabulary: VocabularyKind = "tokens"
+    error: float = 0.0
+
+    @property
+    def positive(self) -> bool:
+        """Whether only documents that score above 0 are found."""
+        return self.leg == "sparse"
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.leg}"
+        return f"{self.name}-{self.leg}-{self.vocabulary}"
 
 
 BACKENDS = (
-    Backend("faiss", "dense", False, 1e-5, False, Corpus.dense_scores),
-    Backend("lucene", "sparse", False, 0.0, True, Corpus.sparse_scores),
-    Backend("compiled", "sparse", True, 0.0, True, Corpus.sparse_scores),
-    Backend("lucene", "bm25", False, 0.0, True, None),
-    Backend("opensearch", "dense", False, 1e-5, False, Corpus.dense_scores),
-    Backend("opensearch", "sparse", False, 0.0, True, Corpus.sparse_scores),
-    Backend("opensearch", "bm25", False, 0.0, True, None),
+    Backend("faiss", "dense", error=1e-5),
+    Backend("opensearch", "dense", error=1e-5),
+    Backend("compiled", "sparse"),
+    *(Backend(name, "sparse", kind) for name in ("lucene", "opensearch") for kind in get_args(VocabularyKind)),
 )
+
+
+class Terms:
+    """The impacts of the tiny documents by term."""
+
+    def __init__(self, corpus: Corpus, vocabulary: VocabularyKind) -> None:
+        self.rows: list[dict[str, int]] = []
+        for batch in tiny_batches(corpus.documents, corpus.tokenizer, vocabulary=vocabulary):
+            for start, end in pairwise(batch.indptr.tolist()):
+                terms, impacts = batch.terms[start:end].tolist(), batch.impacts[start:end].tolist()
+                names = [str(term) if batch.names is None else batch.names[term] for term in terms]
+                self.rows.append(dict(zip(names, impacts, strict=True)))
+
+    def scores(self, query: EncodedQuery) -> npt.NDArray[np.float64]:
+        """The exact score of every document, (N,): float32 products, whose sums above and below 0 are float32, too."""
+        impacts = np.array([[row.get(term, 0) for term in query.terms] for row in self.rows], np.float32)
+        products = impacts.reshape(len(self.rows), -1) * query.weights
+        up, down = (np.maximum(sign * products, 0).sum(axis=1, dtype=np.float64) for sign in (1, -1))
+        return np.asarray(up.astype(np.float32) - down.astype(np.float32), np.float64)
 
 
 @dataclass
@@ -72,55 +95,64 @@ class Opened:
     backends: Backends
     leg: Leg
     corpus: Corpus
+    terms: Terms
     encoder: QueryEncoder
     open: Callable[[], Backends]
 
     def query(self, text: str) -> EncodedQuery:
-        query = self.encoder.encode(text, "default", StageClock())
-        query.text = text
-        return self.encoder.with_parts(query, "default")
+        return self.encoder.with_parts(self.encoder.encode(text, "default", StageClock()), "default")
 
     def exact(self, text: str) -> npt.NDArray[np.float64]:
-        """The scores of all documents, (N,): those of the reference, or the leg's own where there is none."""
-        if self.backend.scores is not None:
-            return self.backend.scores(self.corpus, text)
-        everything = np.arange(len(self.corpus.documents))
-        return self.leg.scores(self.query(text), everything).astype(np.float64)
+        """The scores of all documents, (N,)."""
+        if self.backend.leg == "dense":
+            return self.corpus.dense_scores(text)
+        return self.terms.scores(self.query(text))
 
 
 @pytest.fixture(scope="module", params=["count", "idf"])
-def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Bundle]:
+def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
     folder = tmp_path_factory.mktemp("backends")
     fields: dict[str, FieldKind] = {"year": "number"}
+    kinds: list[VocabularyKind | Literal["accelerated"]] = [*get_args(VocabularyKind), "accelerated"]
     return {
-        accelerate: make_tiny_bundle(
-            folder / str(accelerate), words=True, idf=request.param == "idf", accelerate=accelerate, fields=fields
+        kind: make_tiny_bundle(
+            folder / kind,
+            vocabulary="tokens" if kind == "accelerated" else kind,
+            idf=request.param == "idf" and kind != "words",
+            accelerate=kind == "accelerated",
+            fields=fields,
         )
-        for accelerate in (False, True)
+        for kind in kinds
     }
 
 
 @pytest.fixture(scope="module")
-def pushed(bundles: dict[bool, Bundle], opensearch: str) -> Iterator[Callable[[], Backends]]:
-    """Opens the bundle on the cluster."""
+def pushed(bundles: Bundles, opensearch: str) -> Iterator[Callable[[Bundle], Backends]]:
+    """Opens a bundle on the cluster."""
     name = f"conformance-{os.getpid()}"
-    with connected(opensearch) as cluster:
-        push(bundles[False], cluster, name, shards=2, replicas=0, skipped=int, written=int)
-    settings = Settings(backend="opensearch", opensearch_url=opensearch, opensearch_index=name, deadline_ms=60_000)
-    yield partial(open_cluster, bundles[False], settings)
+    for kind in get_args(VocabularyKind):
+        with connected(opensearch) as cluster:
+            push(bundles[kind], cluster, f"{name}-{kind}", shards=2, replicas=0, skipped=int, written=int)
+    there = Settings(backend="opensearch", opensearch_url=opensearch, opensearch_index=name, deadline_ms=60_000)
+
+    def open_pushed(bundle: Bundle) -> Backends:
+        index = f"{name}-{bundle.manifest.sparse.vocabulary}"
+        return open_cluster(bundle, there.model_copy(update={"opensearch_index": index}))
+
+    yield open_pushed
     remove_indexes(opensearch, name)
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=str)
-def opened(request: pytest.FixtureRequest, bundles: dict[bool, Bundle]) -> Iterator[Opened]:
+def opened(request: pytest.FixtureRequest, bundles: Bundles) -> Iterator[Opened]:
     backend: Backend = request.param
-    bundle = bundles[backend.accelerate]
-    open_backends = partial(open_local, bundle)
-    if backend.name == "opensearch":
-        open_backends = request.getfixturevalue("pushed")
-    backends = open_backends()
-    encoder = QueryEncoder(bundle.tokenizer(), {"default": bundle.table("default")}, bundle.idf())
-    yield Opened(backend, backends, backends.legs[backend.leg], Corpus(bundle), encoder, open_backends)
+    bundle = bundles["accelerated" if backend.name == "compiled" else backend.vocabulary]
+    opening = request.getfixturevalue("pushed") if backend.name == "opensearch" else open_local
+    backends = opening(bundle)
+    tokenizer, corpus = bundle.tokenizer(), Corpus(bundle)
+    encoder = QueryEncoder(tokenizer, {"default": bundle.table("default")}, bundle.vocabulary(tokenizer), bundle.idf())
+    leg, terms = backends.legs[backend.leg], Terms(corpus, backend.vocabulary)
+    yield Opened(backend, backends, leg, corpus, terms, encoder, partial(opening, bundle))
     backends.close()
 
 
@@ -187,12 +219,13 @@ def test_a_count_below_one_is_refused(opened: Opened) -> None:
         opened.leg.search(opened.query("music"), 0)
 
 
-@backends_of("dense", "sparse")  # BM25 ranks by words, not by tokens
 def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
     for text in QUERIES:
         ordinals, scores = found(opened, text, 20)
-        shares = opened.leg.shares(opened.query(text), ordinals)
-        assert shares.shape == (ordinals.size, opened.query(text).terms.size)
+        query = opened.query(text)
+        shares = opened.leg.shares(query, ordinals)
+        parts = query.tokens.ids.size if opened.backend.leg == "dense" else len(query.terms)
+        assert shares.shape == (ordinals.size, parts)
         assert shares.astype(np.float64).sum(axis=1) == pytest.approx(scores, rel=1e-5, abs=1e-5)
 
 
@@ -200,17 +233,18 @@ def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
 def test_negative_weights_count_against_documents(opened: Opened) -> None:
     query = opened.encoder.encode("play music", "default", StageClock(), extra_terms=[("terminal", -0.75)])
     ordinals, scores = opened.leg.search(query, ALL)
-    products = opened.corpus.impacts[:, query.terms].astype(np.float32) * np.abs(query.weights)
-    up, down = products[:, query.weights > 0], products[:, query.weights < 0]
-    exact = up.sum(axis=1, dtype=np.float64).astype(np.float32) - down.sum(axis=1, dtype=np.float64).astype(np.float32)
-    assert ordinals.tolist() == opened.corpus.rank(exact.astype(np.float64), ALL, positive=True)
+    assert (query.weights < 0).any()
+    exact = opened.terms.scores(query)
+    assert ordinals.tolist() == opened.corpus.rank(exact, ALL, positive=True)
     assert scores.tolist() == exact[ordinals].tolist()
 
 
-@backends_of("sparse", "bm25")  # every document has a cosine
-def test_a_query_of_unknown_tokens_finds_nothing(opened: Opened) -> None:
-    query = EncodedQuery.of_text("zzzzqqqq")
+@backends_of("sparse")  # every document has a cosine
+def test_a_query_of_unknown_terms_finds_nothing(opened: Opened) -> None:
+    term = {"tokens": "399999", "words": "zzzzqqqq", "both": "#399999"}[opened.backend.vocabulary]
+    query = EncodedQuery.of_model([term], np.ones(1, np.float32), None)
     assert opened.leg.search(query, 10).ordinals.size == 0
+    assert opened.leg.search(EncodedQuery.of_model([], np.empty(0, np.float32), None), 10).ordinals.size == 0
 
 
 def test_threads_get_what_one_gets(opened: Opened) -> None:
@@ -237,9 +271,9 @@ def test_it_opens_again_and_closes_twice(opened: Opened) -> None:
     assert found(opened, "play music", 10).ordinals.tolist() == before.ordinals.tolist()
 
 
-def test_the_accelerator_is_built_on_request(bundles: dict[bool, Bundle]) -> None:
+def test_the_accelerator_is_built_on_request(bundles: Bundles) -> None:
     def plain(path: Path) -> list[str]:
         return [file.name for file in path.rglob("*.plain")]
 
-    assert plain(bundles[False].path) == []
-    assert plain(bundles[True].path) == ["impacts.plain"]
+    assert plain(bundles["tokens"].path) == []
+    assert plain(bundles["accelerated"].path) == ["impacts.plain"]

@@ -177,6 +177,33 @@ def test_a_document_can_not_command_the_terminal() -> None:
     assert "a ]0;title b 2Jc d e [bold]f[/bold] :smile:" in text
 
 
+def test_an_explanation_has_a_line_for_each_word() -> None:
+    def word(text: str, dense: float | None, sparse: float, **changes: object) -> dict[str, object]:
+        shares = {"word": text, "count": 1, "dense": dense, "sparse": sparse, "added": False}
+        return {**shares, "terms": [], "tokens": [], **changes}
+
+    def lines(*words: dict[str, object]) -> list[str]:
+        (first,) = hit()["hits"]
+        explanation = {"fusion": {"dense": 0.5, "sparse": 0.5}, "words": words}
+        return rendered({"hits": [{**first, "explanation": explanation}]}).splitlines()[2:-1]
+
+    assert lines(
+        word("play", 0.25, 1043.0), word("検索\x1b", -0.5, 0.0, count=2), word("plane", 0, 88, added=True)
+    ) == [
+        "     word        dense   sparse",
+        "     play         0.25     1043",
+        "     検索 × 2     -0.5        0",
+        "     plane           0       88  added by meaning",
+    ]
+    assert lines(word("play", None, 7.0)) == ["     word   sparse", "     play        7"]
+
+
+def test_explain_is_a_field_of_the_request() -> None:
+    with Scripted(answer()) as server:
+        assert search("music", "--url", server.url, "--explain", "--json").returncode == 0
+    assert [json.loads(seen["body"]) for seen in server.seen] == [{"query": "music", "explain": True}]
+
+
 def test_a_hit_without_title_or_text_is_named_by_its_id() -> None:
     assert rendered(hit()).splitlines()[:2] == ["  1. a", "     1.0000  dense 0.5 #1  sparse –"]
     assert "  1. a" in rendered(hit(title="", text="t", tags=["x"], n=None)).splitlines()

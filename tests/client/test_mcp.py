@@ -112,7 +112,7 @@ def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
             (hit,) = SearchResponse.model_validate_json(text_of(why)).hits
             assert (hit.id, hit.rank, hit.score, hit.fields) == (last.id, 20, last.score, {})
             assert hit.explanation is not None
-            assert hit.explanation.tokens
+            assert hit.explanation.words
             why = await client.call_tool("explain", {"query": "play music", "k": 2, "mode": "sparse"})
             assert len(SearchResponse.model_validate_json(text_of(why)).hits) == 2
 

@@ -38,7 +38,7 @@ def cluster(opensearch: str) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Place:
-    return Place(tmp_path_factory.mktemp("both"), cluster, "both")
+    return Place(tmp_path_factory.mktemp("learned"), cluster, "learned")
 
 
 @pytest.fixture(scope="module")

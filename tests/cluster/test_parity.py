@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.backends.base import ScoredDocuments
 from lightretriever.service.observability.metrics import StageClock
@@ -33,7 +33,9 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
     dense, sparse = whole.dense(), whole.sparse()
     ordinals = np.arange(DOCUMENTS)
     ids, documents = list(sparse.ids())[:DOCUMENTS], sparse.documents(ordinals)
-    batch = EncodedBatch(ids, documents, dense.vectors(ordinals), *sparse.rows(0, DOCUMENTS))
+    indptr, names, terms, impacts = sparse.rows(0, DOCUMENTS)
+    batch = EncodedBatch(ids, documents, dense.vectors(ordinals), indptr, terms, impacts, names)
+    assert manifest.dense is not None
     sparse.close()
     rows = whole.table(task).rows(np.arange(manifest.vocab_size))
     return write_bundle(
@@ -48,8 +50,12 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
         documents=[batch],
         dimension=manifest.dimension,
         factory=manifest.dense.factory,
-        impacts=manifest.sparse.impacts,
-        words=manifest.sparse.words,
+        sparse=SparseSettings(
+            vocabulary=manifest.sparse.vocabulary,
+            language=manifest.sparse.language,
+            impacts=manifest.sparse.impacts,
+            quantization=manifest.sparse.quantization,
+        ),
         fields=manifest.fields,
     )
 
@@ -82,17 +88,16 @@ def test_every_leg_finds_the_same(engines: tuple[SearchEngine, SearchEngine], qu
     local, remote = engines
     group = remote.parts.group
     assert group is not None
-    legs: list[LegName] = ["dense", "sparse", "bm25"]
+    legs: list[LegName] = ["dense", "sparse"]
     recall = []
     for text in queries:
         query = local.parts.encoder.encode(text, local.bundle.manifest.default_task, StageClock())
         there = group.search(legs, query, FOUND, None, perf_counter() + 60)
         here = {name: local.parts.legs[name].search(query, FOUND) for name in legs}
-        for name in ("sparse", "bm25"):
-            found = there[name]
-            assert isinstance(found, ScoredDocuments)
-            assert found.ordinals.tolist() == here[name].ordinals.tolist()
-            assert found.scores.tolist() == here[name].scores.tolist()
+        found = there["sparse"]
+        assert isinstance(found, ScoredDocuments)
+        assert found.ordinals.tolist() == here["sparse"].ordinals.tolist()
+        assert found.scores.tolist() == here["sparse"].scores.tolist()
         dense = there["dense"]
         assert isinstance(dense, ScoredDocuments)
         recall.append(len(np.intersect1d(dense.ordinals, here["dense"].ordinals)) / FOUND)

@@ -54,7 +54,7 @@ class Tagged(TinyDocument):
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     documents = [Tagged(one.id, one.title, one.text, one.year) for one in tiny_documents()]
     return make_tiny_bundle(
-        tmp_path_factory.mktemp("cluster") / "tiny", documents=documents, words=True, idf=True, fields=FIELDS
+        tmp_path_factory.mktemp("cluster") / "tiny", documents=documents, vocabulary="both", idf=True, fields=FIELDS
     )
 
 
@@ -106,7 +106,7 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
     [
         {},
         {"mode": "sparse", "terms": [{"text": "library", "weight": -0.7}, {"text": "chess", "weight": 1.3}]},
-        {"mode": "bm25", "query": "wi-fi music players 日本語の文書"},
+        {"mode": "sparse", "query": "wi-fi music players 日本語の文書 c++ node.js"},
         {"mode": "dense", "k": 50},
         {"fusion": {"method": "rrf"}, "offset": 5},
         {"explain": True, "snippets": {"fields": ["text"]}, "fields": ["title"]},
@@ -136,7 +136,7 @@ def same(here: Any, there: Any) -> bool:
 
 
 def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
-    assert engine.parts.spelling is None
+    assert engine.parts.spellings is None
     with pytest.raises(InvalidRequestError) as caught:
         engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
     assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
@@ -167,7 +167,7 @@ def test_it_says_what_it_stands_on(engine: SearchEngine, cluster: Cluster) -> No
         metrics = httpx2.get(f"{url}/metrics", timeout=60).text
     for stage in ("dense", "sparse", "fetch"):
         assert f'lightretriever_stage_seconds_count{{backend="opensearch",stage="{stage}"}}' in metrics
-    assert info["legs"] == {name: {"backend": "opensearch"} for name in ("dense", "sparse", "bm25")}
+    assert info["legs"] == {name: {"backend": "opensearch"} for name in ("dense", "sparse")}
     place = {"address": cluster.name, "alias": NAME, "index": index, "engine": "lucene"}
     assert info["cluster"] == {**place, "version": ".".join(map(str, cluster.version))}
 
@@ -177,7 +177,7 @@ def test_a_leg_that_the_cluster_refuses_is_missing_alone(bundle: Bundle, setting
         own = settings.model_copy(update={"opensearch_url": proxy.url})
         with SearchEngine.open(bundle, own) as engine:
             engine.warm_up()
-            proxy.replaced = (rb"impacts\.\d+h?", b"words")  # a field that the sparse leg's clauses can't ask
+            proxy.replaced = (rb'impacts\.[^"]+', b"ordinal")  # a field that the sparse leg's clauses can't ask
             answer = engine.search(SearchRequest(query="play music from the terminal"))
             assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
             with pytest.raises(SearchFailedError, match="sparse"):
@@ -205,7 +205,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
             assert (holder.engine.parts.index, leased.parts.index) == (pushed.index, first.parts.index)
             assert leased.search(SearchRequest(query="music")).hits  # in the index that it began with
         assert holder.ask().result(60) is False
-        other = make_tiny_bundle(tmp_path / "other", seed=8, words=True, fields=FIELDS)
+        other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="both", fields=FIELDS)
         push(other, cluster, NAME, replicas=0, skipped=int, written=int)
         with pytest.raises(BundleRefusedError, match="is served as before"):
             holder.ask().result(60)

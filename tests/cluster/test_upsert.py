@@ -81,7 +81,7 @@ def cleared(cluster: Cluster) -> Iterator[None]:
     remove_indexes(cluster.name, NAME)
 
 
-@pytest.mark.parametrize("kind", ["both", "expand"])
+@pytest.mark.parametrize("kind", ["learned", "expand"])
 def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, cluster: Cluster) -> None:
     place = Place(tmp_path, cluster, kind)
     assert counts(place.upsert()) == {"unchanged": COUNT, "fields": 0, "encoded": 0, "created": 0}

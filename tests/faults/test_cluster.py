@@ -64,7 +64,7 @@ class Caller:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("faults") / "tiny", words=True)
+    return make_tiny_bundle(tmp_path_factory.mktemp("faults") / "tiny", vocabulary="words")
 
 
 @pytest.fixture(scope="module")

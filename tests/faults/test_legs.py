@@ -127,7 +127,7 @@ def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
     """Neither the sparse leg nor the documents can be read: nothing is answered with 200 any more."""
     with live(create_app(engine)) as url:
         engine.parts.documents.store.close()
-        for answer in (search(url), *(search(url, mode=mode) for mode in ("dense", "sparse", "bm25"))):
+        for answer in (search(url), *(search(url, mode=mode) for mode in ("dense", "sparse"))):
             assert problem(answer) == (500, "search_failed")
         assert problem(httpx2.get(f"{url}/documents/music", timeout=90)) == (500, "search_failed")
         assert status(url, "livez") == 200

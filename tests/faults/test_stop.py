@@ -140,7 +140,7 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
     assert stopper.stopped.keys() == again.keys()
     assert content(tmp_path / "bundle") == expected
     assert files(tmp_path / "work") == work
-    runs = {"dense.trec", "sparse.trec", "hybrid.trec", "hybrid-paper.trec", "bm25.trec", "evaluation.json"}
+    runs = {"dense.trec", "sparse.trec", "hybrid.trec", "bm25.trec", "evaluation.json"}
     assert runs <= {path.name for path in (tmp_path / "evaluation").iterdir()}
 
 

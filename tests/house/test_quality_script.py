@@ -19,6 +19,9 @@ RECIPE = {
 }
 
 
+LEGS = ("dense", "sparse", "hybrid")
+
+
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A recipe without a model, and a folder of data with one collection, one of whose documents is empty."""
@@ -67,6 +70,21 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
         (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
     )
     assert before == after
+
+
+def test_one_encoding_serves_several_vocabularies(arguments: list[str], tmp_path: Path) -> None:
+    for name, options in {
+        "words": ["--vocabulary", "words"],
+        "plain": ["--vocabulary", "words", "--no-expand"],
+    }.items():
+        assert quality.main([*arguments, "--system", name, *options]) == 0
+    found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
+    assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
+    assert found["words sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
+    assert found["plain sparse"]["expansion"] is None
+    assert found["plain hybrid"]["fusion"]["weights"] == {"dense": 0.5, "sparse": 0.5}
+    folder = tmp_path / "work" / "toy"
+    assert {path.name for path in folder.glob("bundle*/")} == {"bundle-words", "bundle-words-plain"}
 
 
 def test_a_bundle_of_other_settings_is_not_taken(

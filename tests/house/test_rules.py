@@ -133,7 +133,7 @@ def test_artifacts_import_nothing_of_the_service() -> None:
 
 def test_modules_are_short() -> None:
     lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in MODULES}
-    assert {name: length for name, length in lengths.items() if length >= 300} == {}
+    assert {name: length for name, length in lengths.items() if length >= 400} == {}
 
 
 def test_functions_are_short() -> None:
@@ -143,7 +143,7 @@ def test_functions_are_short() -> None:
         for function in functions(module):
             body = function.body[1:] if ast.get_docstring(function) else function.body
             lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-            if lines > 40:
+            if lines > 50:
                 long[f"{name}: {function.name}"] = lines
     assert long == {}
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
 from tests.support.models import save_model, write_corpus
+from tests.support.tiny import make_tiny_bundle
 
 QUERIES = ["music player", "a small library for numbers", "terminal", "text editor with plugins"]
 
@@ -21,6 +23,12 @@ def queries(tmp_path: Path) -> Path:
     lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
     (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
     return folder
+
+
+@pytest.fixture(scope="session")
+def word_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The tiny bundle with words."""
+    return make_tiny_bundle(tmp_path_factory.mktemp("words") / "bundle", vocabulary="words")
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,8 @@ def test_nobody_listens() -> None:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         result = run_loop(open_loop(url, requests(url), rate=50, seconds=0.2))
-    assert (result["refused"], result["answered"]) == (10, 0)
+    assert result["refused"] == result["sent"] > 0
+    assert result["answered"] == 0
 
 
 def test_connections_that_the_server_closes_are_opened_again() -> None:

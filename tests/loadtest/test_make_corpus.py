@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from tests.support.models import save_model, write_corpus
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("real")
+def built(folder: Path, index: dict[str, object]) -> Path:
+    """The recipe of a bundle that was built, in a folder of its own."""
     content = {
         "name": "tiny",
         "model": {"path": str(save_model(folder / "model", "llama")), "device": "cpu"},
@@ -26,7 +25,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tasks": {"web": "find pages"},
         "default_task": "web",
         "encode": {"max_length": 32, "top_k": 40},
-        "index": {"dimension": 8, "top_k": 25},
+        "index": {"dimension": 8, **index},
         "work": str(folder / "work"),
         "output": str(folder / "bundle"),
     }
@@ -34,6 +33,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.write_text(yaml.safe_dump(content))
     assert CliRunner().invoke(app, ["build", str(file)], catch_exceptions=False).exit_code == 0
     return file
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("real"), {"vocabulary": "tokens", "top_k": 25})
 
 
 def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
@@ -53,10 +57,31 @@ def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
     assert large.manifest.sparse.top_k == real.manifest.sparse.top_k == 25
     np.testing.assert_array_equal(large.table("web").rows(np.arange(50)), real.table("web").rows(np.arange(50)))
     with real.sparse() as few, large.sparse() as many:
-        terms, weights = np.unique(real.tokenizer().encode("plays music from the terminal"), return_counts=True)
-        found = [index.search(terms, weights.astype(np.float32), 100)[0].size for index in (few, many)]
+        (terms,) = real.vocabulary(real.tokenizer()).terms_of(["plays music from the terminal"])
+        found = [index.search(terms, np.ones(len(terms), np.float32), 100)[0].size for index in (few, many)]
         assert found[1] > found[0] > 0
         assert json.loads(many.documents(np.array([5]))[0])["_id"]
+
+
+@pytest.mark.parametrize("vocabulary", ["words", "both"])
+def test_a_larger_bundle_of_words(vocabulary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Expanded ones: a document drawn near others has their terms, and their impacts."""
+    recipe = built(tmp_path, {"vocabulary": vocabulary, "language": "english", "k1": 1.2})
+    assert main([str(recipe), str(tmp_path / "large"), "--documents", "300"]) == 0
+    assert verify_bundle(tmp_path / "large") == []
+    real, large = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "large")
+    assert large.manifest.sparse == real.manifest.sparse
+    assert (large.manifest.fusion, large.manifest.sparse.k1) == (real.manifest.fusion, 1.2)
+    assert large.manifest.sparse.expansion is not None
+    with real.sparse() as few, large.sparse() as many:
+        _, known, *_ = few.rows(0, few.count)
+        indptr, names, _, impacts = many.rows(0, many.count)
+        assert set(names) <= set(known)
+        assert np.diff(indptr).min() > 0
+        assert impacts.min() > 0
+    accelerated = ["--documents", "10", "--accelerated", str(tmp_path / "accelerated")]
+    assert main([str(recipe), str(tmp_path / "other"), *accelerated]) == 2
+    assert "the compiled backend searches tokens" in capsys.readouterr().err
 
 
 def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:

@@ -13,15 +13,22 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.artifacts.evaluation.full import QueryModel
-from lightretriever.artifacts.sparse.bm25 import WordIndex
 from lightretriever.loadtest.client.connection import LoadError, search_requests
 from lightretriever.loadtest.comparison.overlap import ExactAnswers, overlap
 from lightretriever.loadtest.comparison.process import Server, finish, python
 from lightretriever.loadtest.comparison.service_costs import serve_command
 from lightretriever.loadtest.comparison.systems import NAMES, Given, LeftOut, System, systems
 from lightretriever.loadtest.generator import open_loop, run_loop
-from lightretriever.loadtest.servers.bundle_documents import read_rows, stored_documents, word_index
+from lightretriever.loadtest.servers.bundle_documents import (
+    by_number,
+    read_rows,
+    stored_documents,
+    term_numbers,
+    vectors_of,
+    word_index,
+)
 from lightretriever.loadtest.servers.model import open_engine
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -108,7 +115,8 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
         if name in ("lightretriever", "llm", "biencoder"):
             encoded = ask(server.url, {"text": "music player"}, "encode")
             assert encoded["dimension"] == 16
-            assert encoded["tokens"]
+            assert encoded["terms"]
+            assert bool(encoded["tokens"]) == (name == "lightretriever")  # a model's vector is no sum over tokens
 
 
 @pytest.mark.slow
@@ -123,11 +131,17 @@ def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", ["tokens", "words"])
 @pytest.mark.parametrize("name", ["opensearch", "seekdb", "milvus"])
-def test_an_engine_fuses_the_same_rankings(name: str, found: dict[str, System], real_bundle: tuple[Path, Path]) -> None:
+def test_an_engine_fuses_the_same_rankings(
+    name: str, vocabulary: str, found: dict[str, System], real_bundle: tuple[Path, Path], word_bundle: Bundle
+) -> None:
+    bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
+    work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
+    there = {one.name: one for one in systems(Given(bundle.path, work)) if isinstance(one, System)}
     with (
-        Server([*needed(name, found).command, "--port", "0"]) as server,
-        SearchEngine.open(Bundle.open(real_bundle[0]), SETTINGS) as engine,
+        Server([*needed(name, there).command, "--port", "0"]) as server,
+        SearchEngine.open(bundle, SETTINGS) as engine,
     ):
         for text in ("music player", "text editor with plugins", "terminal"):
             hits = ask(server.url, {"query": text, "k": 40})["hits"]
@@ -218,14 +232,27 @@ def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, word
         assert words.ids() == index.ids()
         raw = list(stored_documents(index))
         assert [json.loads(one)["_id"] for one in raw] == index.ids()
-        indptr, terms, impacts = index.rows(0, index.count)
+        indptr, names, terms, impacts = index.rows(0, index.count)
         vectors = tiny_bundle.dense().vectors(np.arange(index.count))
         for number, (ordinal, dense, sparse, document) in enumerate(read_rows(tiny_bundle)):
             own = slice(indptr[number], indptr[number + 1])
             assert (ordinal, document) == (number, raw[number])
             assert dense == vectors[number].tolist()
-            assert sparse == dict(zip(terms[own].tolist(), impacts[own].tolist(), strict=True))
+            known = [names[term] for term in terms[own].tolist()]
+            assert sparse == dict(zip(known, impacts[own].tolist(), strict=True))
         assert number == index.count - 1
+
+
+def test_terms_have_numbers_for_engines_that_ask_for_them(word_bundle: Bundle) -> None:
+    numbers = term_numbers(word_bundle)
+    assert sorted(numbers.values()) == list(range(len(numbers)))
+    dense, sparse = vectors_of(word_bundle)("Music music qqqzzz")
+    assert len(dense) == 16
+    assert sparse == {"music": 2.0, "qqqzzz": 1.0}
+    assert by_number(sparse, numbers) == {numbers["music"]: 2.0}
+    _, _, impacts, _ = next(read_rows(word_bundle))
+    assert "player" in impacts
+    assert list(by_number(impacts, numbers)) == sorted(numbers[term] for term in impacts)
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])

@@ -89,7 +89,7 @@ class Both:
     def search(
         self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], k: int, among: DocumentSet | None = None
     ) -> tuple[Ints, Floats]:
-        ordinals, scores = self.lucene.search(terms, weights, k, among)
+        ordinals, scores = self.lucene.search(named(terms), weights, k, among)
         ours = self.compiled.search(terms, weights, k, None if among is None else among.bits)
         np.testing.assert_array_equal(ours[0], ordinals)
         np.testing.assert_array_equal(ours[1], scores)
@@ -97,12 +97,12 @@ class Both:
         return ordinals, scores
 
     def scores(self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> Floats:
-        scores = self.lucene.scores(terms, weights, ordinals)
+        scores = self.lucene.scores(named(terms), weights, ordinals)
         np.testing.assert_array_equal(self.compiled.scores(terms, weights, ordinals), scores)
         return scores
 
     def impacts(self, terms: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        impacts = self.lucene.impacts(terms, ordinals)
+        impacts = self.lucene.impacts(named(terms), ordinals)
         np.testing.assert_array_equal(self.compiled.impacts(terms, ordinals), impacts)
         return impacts
 
@@ -125,6 +125,17 @@ def rows(*documents: dict[int, int]) -> tuple[Ints, npt.NDArray[np.int32], npt.N
 def query(counts: dict[int, float]) -> tuple[npt.NDArray[np.int32], Floats]:
     """Terms and weights for a search."""
     return np.array(list(counts), np.int32), np.array(list(counts.values()), np.float32)
+
+
+def named(terms: npt.NDArray[Any]) -> list[str]:
+    """Terms as Lucene's index has them."""
+    return [str(term) for term in terms.tolist()]
+
+
+def named_query(counts: dict[int, float]) -> tuple[list[str], Floats]:
+    """Terms and weights for a search in Lucene's index."""
+    terms, weights = query(counts)
+    return named(terms), weights
 
 
 def opened(path: Path, *documents: dict[int, int], asked: float = ASKED_IF_LEARNED) -> Both:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
 
-from tests.lucene.support import Collection, query
+from tests.lucene.support import Collection, named_query
 
 COMMON = ["the", "of", "a", "and", "retrieval", "retrieving", "index", "indexes", "vector", "vectors", "engine"]
 WORDS = [*COMMON, "quick", "fox", "running", "café", "naïve", "2021", "x-ray"]
@@ -54,7 +54,7 @@ def test_impact_searcher_gives_the_same_hits(written: Path, index: ImpactIndex, 
         terms = java_class("java.util.HashMap")()
         for term, count in counts.items():
             terms.put(str(term), count)
-        ordinals, scores = index.search(*query({term: float(count) for term, count in counts.items()}), 50)
+        ordinals, scores = index.search(*named_query({term: float(count) for term, count in counts.items()}), 50)
         ours = [(collection.ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
         assert plain(searcher.search(terms, 50)) == ours
     assert searcher.doc(7).get("id") == "doc-00007"

@@ -15,7 +15,7 @@ from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
-from tests.lucene.support import Collection, query, rows
+from tests.lucene.support import Collection, named_query, rows
 
 Array = npt.NDArray[Any]
 
@@ -76,7 +76,7 @@ def test_order_survives_the_merge_of_many_segments(tmp_path: Path, monkeypatch: 
     with ImpactIndex.open(tmp_path / "merged") as index:
         assert index.ids() == ids
         assert len(list((tmp_path / "merged").glob("*.si"))) == 1
-        ordinals, _ = index.search(*query({7: 1.0}), count)
+        ordinals, _ = index.search(*named_query({7: 1.0}), count)
         assert set(ordinals.tolist()) == {i for i in range(count) if i % 50 == 7}
 
 
@@ -84,7 +84,7 @@ def test_documents_without_terms_keep_their_place(tmp_path: Path) -> None:
     with ImpactIndexWriter(tmp_path / "gaps") as writer:
         writer.add(["a", "b", "c"], [b"A", b"", b"C"], *rows({}, {3: 7}, {}))
     with ImpactIndex.open(tmp_path / "gaps") as index:
-        assert index.search(*query({3: 1.0}), 5)[0].tolist() == [1]
+        assert index.search(*named_query({3: 1.0}), 5)[0].tolist() == [1]
         assert index.documents(np.array([0, 1, 2])) == [b"A", b"", b"C"]
 
 
@@ -93,7 +93,7 @@ def test_an_index_without_documents(tmp_path: Path) -> None:
         writer.add([], [], *rows())
     with ImpactIndex.open(tmp_path / "none") as index:
         assert (index.count, index.ids(), index.ordinal("a")) == (0, [], None)
-        assert len(index.search(*query({3: 1.0}), 5)[0]) == 0
+        assert len(index.search(*named_query({3: 1.0}), 5)[0]) == 0
         index.check()
 
 
@@ -102,7 +102,7 @@ def test_unsigned_and_wide_types_are_taken(tmp_path: Path) -> None:
     with ImpactIndexWriter(tmp_path / "types") as writer:
         writer.add(["a", "b"], [b"", b""], indptr.astype(np.uint64), terms.astype(np.uint32), impacts.astype(np.uint16))
     with ImpactIndex.open(tmp_path / "types") as index:
-        assert index.search(*query({1: 1.0}), 5)[1].tolist() == [65_535.0, 40_000.0]
+        assert index.search(*named_query({1: 1.0}), 5)[1].tolist() == [65_535.0, 40_000.0]
 
 
 def test_large_batches_are_cut_into_chunks(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_large_batches_are_cut_into_chunks(tmp_path: Path) -> None:
         writer.add(["a", "b", "c", "d"], [document] * 4, *rows({1: 1}, {2: 2, 3: 3}, {}, {1: 4}))
     with ImpactIndex.open(tmp_path / "chunks") as index:
         assert index.documents(np.array([3, 0])) == [document, document]
-        assert index.search(*query({1: 1.0, 3: 1.0}), 5)[0].tolist() == [3, 1, 0]
+        assert index.search(*named_query({1: 1.0, 3: 1.0}), 5)[0].tolist() == [3, 1, 0]
 
 
 GOOD = rows({1: 1}, {2: 2})

@@ -14,7 +14,7 @@ from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, detach_thread, java_call, java_class
 
-from tests.lucene.support import query
+from tests.lucene.support import named_query
 
 FOLDER = Path(__file__).parents[2]
 
@@ -121,9 +121,9 @@ def test_a_detached_thread_may_come_back(index: ImpactIndex) -> None:
 def test_opening_and_closing_leaks_nothing(written: Path) -> None:
     def cycle() -> None:
         index = ImpactIndex.open(written)
-        index.search(*query({1: 1.0}), 3)
+        index.search(*named_query({1: 1.0}), 3)
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda k: index.search(*query({2: 1.0}), k), range(1, 7)))
+            list(pool.map(lambda k: index.search(*named_query({2: 1.0}), k), range(1, 7)))
         index.check()
         index.close()
 
@@ -152,12 +152,12 @@ from pathlib import Path
 import numpy as np
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 path = Path(sys.argv[1])
 with ImpactIndexWriter(path / "impacts") as writer:
     writer.add(["a"], [b"A"], np.array([0, 1]), np.array([1]), np.array([1]))
 with ImpactIndex.open(path / "impacts") as index:
-    assert index.search(np.array([1]), np.array([1.0]), 1)[0].tolist() == [0]
+    assert index.search(["1"], np.array([1.0]), 1)[0].tolist() == [0]
 build_word_index(path / "words", ["a"], ["fox"])
 with WordIndex.open(path / "words") as words:
     assert len(words.search("foxes", 1)) == 1
@@ -223,7 +223,7 @@ def test_file_names_do_not_depend_on_the_locale(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 path = Path(sys.argv[1], "größe-🦀")
 build_word_index(path, ["ä"], ["größe"])
 with WordIndex.open(path) as words:
@@ -355,5 +355,5 @@ except JavaError as error:
 def test_numbers_cross_unchanged(index: ImpactIndex) -> None:
     strided = np.arange(0, 40)[::-4]
     np.testing.assert_array_equal(
-        index.scores(*query({1: 1.0}), strided), index.scores(*query({1: 1.0}), strided.copy())
+        index.scores(*named_query({1: 1.0}), strided), index.scores(*named_query({1: 1.0}), strided.copy())
     )

@@ -16,7 +16,7 @@ from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE, CompiledImpacts
 from lightretriever.artifacts.sparse.index import ImpactIndex
 
-from tests.lucene.support import Both, Collection, query, random_collection
+from tests.lucene.support import Both, Collection, named, query, random_collection
 
 
 def test_frequent_and_rare_terms_in_one_query(tmp_path: Path) -> None:
@@ -49,9 +49,10 @@ def test_the_file_is_there_only_on_request(collection: Collection, tmp_path: Pat
     assert not (tmp_path / "index" / IMPACTS_FILE).exists()
     with ImpactIndex.open(tmp_path / "index") as index:
         index.check()
-        asked_for = query({term: 1.0 + term % 3 for term in range(0, 200, 9)})
-        for found, wanted in zip(index.search(*asked_for, 100), collection.best(*asked_for, 100), strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        terms, weights = query({term: 1.0 + term % 3 for term in range(0, 200, 9)})
+        found = index.search(named(terms), weights, 100)
+        for part, wanted in zip(found, collection.best(terms, weights, 100), strict=True):
+            np.testing.assert_array_equal(part, wanted)
 
 
 def test_the_file_of_another_index_is_refused(written: Path, collection: Collection, tmp_path: Path) -> None:

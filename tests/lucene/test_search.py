@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.errors import JavaError
-from lightretriever.artifacts.sparse.arguments import weighted_query
+from lightretriever.artifacts.sparse.arguments import weighted_ids, weighted_query
 from lightretriever.artifacts.sparse.compiled import ASKED_IF_BM25, ASKED_IF_LEARNED
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
-from tests.lucene.support import Both, Collection, opened, query, random_collection
+from tests.lucene.support import Both, Collection, named, named_query, opened, query, random_collection
 
 NONE = np.array([], np.int64)
 
@@ -145,13 +146,22 @@ def test_idf_weights_keep_their_bits() -> None:
     random = np.random.default_rng(2)
     weights = random.uniform(0.04, 10, 32).astype(np.float32)
     terms = np.arange(32, dtype=np.int32)
-    ids, kept = weighted_query(terms, weights)
+    ids, kept = weighted_ids(terms, weights)
     np.testing.assert_array_equal(ids, terms)
     np.testing.assert_array_equal(kept, weights)
     weights[3] = np.float32(1e-6)
-    changed = weighted_query(terms, weights)[1]
+    changed = weighted_ids(terms, weights)[1]
     assert 0 < changed[3] < weights[3]
     assert weights[3] - changed[3] < 2.0 ** (4 + 16 + 5 - 53)
+
+
+def test_texts_weigh_as_ids_do() -> None:
+    """In the order in which they come first; of twice the same the sum, and none whose sum is 0."""
+    weights = np.array([1, 1e-6, 3, -1, 2], np.float32)
+    names, sums = weighted_query(["wifi", "c", "日本", "wifi", "c"], weights)
+    assert names == ["c", "日本"]
+    np.testing.assert_array_equal(sums, weighted_ids(np.array([0, 1, 2, 0, 1]), weights)[1])
+    assert [len(part) for part in weighted_query([], np.empty(0, np.float32))] == [0, 0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.9, 1.0])
@@ -304,29 +314,53 @@ def test_scores_of_any_documents(both: Both, collection: Collection) -> None:
     assert both.scores(terms, weights, NONE).shape == (0,)
 
 
+WEIGHTS = [
+    ([1], [np.nan], 1, "weights must be finite, and small enough for a float32 score; the largest is nan"),
+    ([1], [np.inf], 1, "the largest is inf"),
+    ([1, 2], [1.0, -1e36], 1, "the largest is -1e[+]36"),
+    ([1], [1.0, 2.0], 1, r"weights must be floats of the terms' shape \(1,\)"),
+    ([1], [1], 1, "weights must be floats"),
+    ([1], [1.0], 0, "k is 0"),
+    ([1], [1.0], -3, "k is -3"),
+]
+
+
+@pytest.mark.parametrize(("terms", "weights", "k", "message"), WEIGHTS)
+def test_bad_queries_are_refused_by_lucene(
+    index: ImpactIndex, terms: list[int], weights: list[float], k: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        index.search([str(term) for term in terms], np.array(weights), k)
+    if k > 0:
+        with pytest.raises(ValueError, match=message):
+            index.scores([str(term) for term in terms], np.array(weights), np.array([0]))
+
+
 @pytest.mark.parametrize(
     ("terms", "weights", "k", "message"),
     [
+        *WEIGHTS,
         ([-1], [1.0], 1, "terms must be 0 to 2147483647; got -1"),
         ([2**31], [1.0], 1, "got 2147483648"),
-        ([1], [np.nan], 1, "weights must be finite, and small enough for a float32 score; the largest is nan"),
-        ([1], [np.inf], 1, "the largest is inf"),
-        ([1, 2], [1.0, -1e36], 1, "the largest is -1e[+]36"),
-        ([1], [1.0, 2.0], 1, r"weights must be floats of the terms' shape \(1,\)"),
         ([1.5], [1.0], 1, "terms must be integers of shape"),
         ([[1]], [[1.0]], 1, r"terms must be integers of shape \(n,\); got int64 of shape \(1, 1\)"),
-        ([1], [1], 1, "weights must be floats"),
-        ([1], [1.0], 0, "k is 0"),
-        ([1], [1.0], -3, "k is -3"),
     ],
 )
-def test_bad_queries_are_refused(both: Both, terms: list[float], weights: list[float], k: int, message: str) -> None:
-    for index in (both.lucene, both.compiled):
+def test_bad_queries_are_refused_by_the_compiled_backend(
+    both: Both, terms: list[float], weights: list[float], k: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        both.compiled.search(np.array(terms), np.array(weights), k)
+    if k > 0:
         with pytest.raises(ValueError, match=message):
-            index.search(np.array(terms), np.array(weights), k)
-        if k > 0:
-            with pytest.raises(ValueError, match=message):
-                index.scores(np.array(terms), np.array(weights), np.array([0]))
+            both.compiled.scores(np.array(terms), np.array(weights), np.array([0]))
+
+
+def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
+    with pytest.raises(ValueError, match=r"term '\\udc00' is not valid Unicode"):
+        index.search(["\udc00"], np.ones(1, np.float32), 1)
+    with pytest.raises(ValueError, match=r"term '\\udc00' is not valid Unicode"):
+        index.impacts(["\udc00"], np.array([0]))
 
 
 @pytest.mark.parametrize("ordinals", [[-1], [0, 1500], [2**40]])
@@ -335,11 +369,14 @@ def test_bad_ordinals_are_refused(both: Both, ordinals: list[int]) -> None:
         both.lucene.documents(np.array(ordinals))
     with pytest.raises(ValueError, match="ordinals must be integers"):
         both.lucene.documents(np.array(ordinals, np.float64))
-    for index in (both.lucene, both.compiled):
+    for call in (
+        lambda: both.lucene.scores(*named_query({1: 1.0}), np.array(ordinals)),
+        lambda: both.compiled.scores(*query({1: 1.0}), np.array(ordinals)),
+        lambda: both.lucene.impacts(["1"], np.array(ordinals)),
+        lambda: both.compiled.impacts(np.array([1]), np.array(ordinals)),
+    ):
         with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
-            index.scores(*query({1: 1.0}), np.array(ordinals))
-        with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
-            index.impacts(np.array([1]), np.array(ordinals))
+            call()
 
 
 def test_impacts_of_given_terms_in_given_documents(both: Both, collection: Collection) -> None:
@@ -360,17 +397,30 @@ def test_impacts_of_given_terms_in_given_documents(both: Both, collection: Colle
 @pytest.mark.parametrize("ordinal", [0, 17, 1499])
 def test_all_terms_of_a_document(index: ImpactIndex, collection: Collection, ordinal: int) -> None:
     terms, impacts = index.terms(ordinal)
-    np.testing.assert_array_equal(terms, np.flatnonzero(collection.matrix[ordinal]))
-    np.testing.assert_array_equal(impacts, collection.matrix[ordinal][terms])
+    row = collection.matrix[ordinal]
+    assert terms == sorted(named(np.flatnonzero(row)))
+    np.testing.assert_array_equal(impacts, [row[int(term)] for term in terms])
+
+
+def test_all_terms_of_many_documents(index: ImpactIndex, collection: Collection) -> None:
+    indptr, names, terms, impacts = index.rows(700, 1500)
+    assert names == sorted(names)
+    assert len(terms) == len(impacts) == indptr[-1]
+    for row, (start, end) in enumerate(pairwise(indptr.tolist())):
+        found = {
+            int(names[term]): int(impact) for term, impact in zip(terms[start:end], impacts[start:end], strict=True)
+        }
+        assert found == {term: impact for term, impact in enumerate(collection.matrix[700 + row].tolist()) if impact}
+        assert (np.diff(terms[start:end]) > 0).all()
 
 
 def test_a_document_without_terms_and_one_that_is_not_there(tmp_path: Path) -> None:
     with opened(tmp_path / "index", {1: 5}, {}) as index:
-        assert [part.tolist() for part in index.lucene.terms(1)] == [[], []]
+        assert [list(part) for part in index.lucene.terms(1)] == [[], []]
         with pytest.raises(ValueError, match="ordinals must be 0 to 1"):
             index.lucene.terms(2)
     with opened(tmp_path / "bare", {}) as index:
-        assert [part.tolist() for part in index.lucene.terms(0)] == [[], []]
+        assert [list(part) for part in index.lucene.terms(0)] == [[], []]
         assert index.impacts(np.array([1]), np.array([0])).tolist() == [[0]]
 
 
@@ -401,13 +451,13 @@ def test_closing_while_others_search_harms_nobody(written: Path, collection: Col
     def search_until_closed() -> None:
         running.wait()
         while True:
-            np.testing.assert_array_equal(closing.search(terms, weights, 10)[0], wanted)
+            np.testing.assert_array_equal(closing.search(named(terms), weights, 10)[0], wanted)
 
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(search_until_closed) for _ in range(4)]
         running.wait()
         for _ in range(50):
-            closing.search(terms, weights, 10)
+            closing.search(named(terms), weights, 10)
         closing.close()
         for answer in answers:
             with pytest.raises(JavaError, match="the index is closed"):
@@ -419,8 +469,8 @@ def test_a_closed_index_says_so(written: Path) -> None:
     closed.close()
     closed.close()
     for call in (
-        lambda: closed.search(*query({1: 1.0}), 1),
-        lambda: closed.scores(*query({1: 1.0}), np.array([0])),
+        lambda: closed.search(*named_query({1: 1.0}), 1),
+        lambda: closed.scores(*named_query({1: 1.0}), np.array([0])),
         lambda: closed.documents(np.array([0])),
         lambda: closed.ordinal("doc-00000"),
         closed.ids,

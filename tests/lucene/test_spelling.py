@@ -1,4 +1,4 @@
-"""Corrections and completions by the words of a corpus, and the share of a text's words that a document has."""
+"""Corrections and completions by the words of a corpus."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from lightretriever.artifacts.sparse.bm25 import WordSearch
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.spelling import Spelling
+from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 TEXTS = (
@@ -19,17 +19,20 @@ TEXTS = (
 )
 
 
-def write(path: Path, *, words: bool) -> Path:
-    with ImpactIndexWriter(path, words=words) as writer:
+def write(path: Path, *, spellings: bool) -> Path:
+    """The words of the texts, each with impact 1."""
+    rows = [sorted(set(words)) for words in words_of(TEXTS)]
+    names = sorted({word for row in rows for word in row})
+    with ImpactIndexWriter(path, spellings=spellings) as writer:
         documents = [orjson.dumps({"_id": str(i), "title": "", "text": text}) for i, text in enumerate(TEXTS)]
-        terms = np.zeros(len(TEXTS), np.int32)
-        writer.add(list("0123"), documents, np.arange(len(TEXTS) + 1), terms, terms + 1)
+        terms = np.array([names.index(word) for row in rows for word in row])
+        writer.add(list("0123"), documents, np.cumsum([0, *map(len, rows)]), terms, np.ones_like(terms), names)
     return path
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
-    with ImpactIndex.open(write(tmp_path_factory.mktemp("spelling") / "index", words=True)) as index:
+    with ImpactIndex.open(write(tmp_path_factory.mktemp("spelling") / "index", spellings=True)) as index:
         yield index
 
 
@@ -77,23 +80,9 @@ def test_a_beginning_is_completed(index: ImpactIndex, beginning: str, completion
     assert Spelling(index).completion(beginning) == completion
 
 
-def test_shares_count_words_in_any_form_but_no_stop_words(index: ImpactIndex) -> None:
-    words = WordSearch(index)
-    ordinals = np.array([3, 0, 1, 2])
-    shares = words.shares("Is the chain of a bicycle retrieved?", ordinals)
-    assert shares is not None
-    np.testing.assert_allclose(shares, [1 / 3, 2 / 3, 2 / 3, 2 / 3], rtol=1e-6)
-    assert words.shares("the of", ordinals) is None
-    unknown = words.shares("zyzzyva", ordinals)
-    assert unknown is not None
-    assert unknown.tolist() == [0, 0, 0, 0]
-    with pytest.raises(ValueError, match="ordinals must be 0 to 3"):
-        words.shares("chain", np.array([4]))
-
-
-def test_an_index_without_words_has_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
+def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
     assert Spelling(index).available
-    with ImpactIndex.open(write(tmp_path / "plain", words=False)) as plain:
+    with ImpactIndex.open(write(tmp_path / "plain", spellings=False)) as plain:
         spelling = Spelling(plain)
         assert not spelling.available
         assert (spelling.corrections(["bycicle"]), spelling.completion("ch")) == ([""], "")
@@ -102,3 +91,34 @@ def test_an_index_without_words_has_no_spellings(index: ImpactIndex, tmp_path: P
 def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
     with pytest.raises(ValueError, match="is not valid Unicode"):
         Spelling(index).corrections(["ab\udc00cd"])
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b'{"_id": "a", "text": 3}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": "b", "text": 0}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": false, "text": "b"}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": [], "text": "b"}', 'document "a": title and text must be texts'),
+        (b'{"_id": "a", "title": "b", "text": {}}', 'document "a": title and text must be texts'),
+        (b"[]", 'document "a": title and text must be texts'),
+        (b"null", 'document "a": title and text must be texts'),
+        (b'{"_id"', 'document "a" is not JSON'),
+    ],
+)
+def test_a_document_without_a_text_is_refused_where_spellings_are_indexed(
+    tmp_path: Path, document: bytes, message: str
+) -> None:
+    rows = (np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
+    with pytest.raises(ValueError, match=message), ImpactIndexWriter(tmp_path / "bad", spellings=True) as writer:
+        writer.add(["a"], [document], *rows)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_title_or_text_that_is_null_or_missing_is_empty(tmp_path: Path) -> None:
+    rows = (np.array([0, 0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
+    documents = [b'{"title": null, "text": "fox"}', b'{"title": "fox"}', b'{"title": null, "text": ""}']
+    with ImpactIndexWriter(tmp_path / "good", spellings=True) as writer:
+        writer.add(["a", "b", "c"], documents, *rows)
+    with ImpactIndex.open(tmp_path / "good") as index:
+        assert Spelling(index).completion("fo") == "fox"

@@ -13,7 +13,7 @@ from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
-from tests.lucene.support import Collection, query, random_collection
+from tests.lucene.support import Collection, named, query, random_collection
 
 COUNT = 10_000
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "published": "date"}
@@ -95,7 +95,7 @@ def test_a_condition_holds_for_the_right_documents(index: ImpactIndex, collectio
     terms, weights = query({3: 1.0, 17: 2.0, 40: 0.5})
     every, scores = collection.best(terms, weights, COUNT)
     for k in (1, 10, COUNT):
-        ordinals, best = index.search(terms, weights, k, found)
+        ordinals, best = index.search(named(terms), weights, k, found)
         keep = expected[every]
         np.testing.assert_array_equal(ordinals, every[keep][:k])
         np.testing.assert_array_equal(best, scores[keep][:k])

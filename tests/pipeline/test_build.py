@@ -11,14 +11,15 @@ import numpy.typing as npt
 import pytest
 import torch
 import yaml
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, ResumeError
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
-from lightretriever.artifacts.sparse.bm25 import WordIndex, build_word_index
-from lightretriever.artifacts.tokens.idf import idf_weights
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
@@ -75,7 +76,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path
     index = bundle.sparse()
     try:
         terms, counts = np.unique(ids, return_counts=True)
-        ordinals, scores = index.search(terms, counts.astype(np.float32), 30)
+        ordinals, scores = index.search([str(term) for term in terms.tolist()], counts.astype(np.float32), 30)
         np.testing.assert_allclose(scores, sparse[ordinals], atol=0.51 * len(ids))  # impacts are rounded
         assert index.ids() == [document["_id"] for document in documents]
         assert [json.loads(raw) for raw in index.documents(np.arange(30))] == documents
@@ -83,24 +84,11 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path
         index.close()
 
 
-def test_bm25_beside_learned_impacts_has_the_idf_of_the_corpus(recipe: Path, tmp_path: Path) -> None:
+def test_bm25_impacts_take_no_idf(recipe: Path, tmp_path: Path) -> None:
     content = yaml.safe_load(recipe.read_text())
-    content["encode"] = {**content["encode"], "impacts": "both"}
-    recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
-    run("build", recipe)
-    bundle = Bundle.open(tmp_path / "bundle")
-    assert (bundle.manifest.sparse.impacts, bundle.manifest.sparse.query_weights) == ("both", "idf_count")
-    tokenizer = bundle.tokenizer()
-    texts = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
-    ids = list(tokenizer.as_queries(f"{one['title']} {one['text']}".strip() for one in texts))
-    np.testing.assert_array_equal(bundle.idf(), idf_weights(ids, tokenizer.vocab_size))
-    content["model"] = {**content["model"], "idf": None}
-    recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
-    failed = CliRunner().invoke(app, ["build", str(recipe), "--work", str(tmp_path / "w2"), "--overwrite"])
-    assert "model.idf is null, but encode.impacts is both. Set model.idf to corpus." in str(failed.exception)
     content |= {"encode": {**content["encode"], "impacts": "bm25"}, "model": {**content["model"], "idf": "corpus"}}
     recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
-    failed = CliRunner().invoke(app, ["build", str(recipe), "--work", str(tmp_path / "w3"), "--overwrite"])
+    failed = CliRunner().invoke(app, ["build", str(recipe)])
     assert "model.idf is corpus, but BM25 impacts have the IDF in themselves." in str(failed.exception)
 
 
@@ -190,27 +178,60 @@ def test_the_accelerator_comes_from_the_recipe(recipe: Path, tmp_path: Path) -> 
     assert verify_bundle(bundle.path) == []
 
 
-def test_words_come_from_the_recipe_and_answer_as_the_evaluations_bm25(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary", ["words", "both"])
+def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(recipe: Path, tmp_path: Path, vocabulary: str) -> None:
     run("build", recipe)
-    content = yaml.safe_load(recipe.read_text())
-    content["index"] = {**content.get("index", {}), "words": True}
-    recipe.write_text(yaml.safe_dump(content))
     first = Bundle.open(tmp_path / "bundle").manifest
+    content = yaml.safe_load(recipe.read_text())
+    content["index"] = {**content.get("index", {}), "vocabulary": vocabulary, "k1": 1.2, "b": 0.75, "token_factor": 0.5}
+    recipe.write_text(yaml.safe_dump(content | {"expand": False}))
     run("index", recipe, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
-    assert (first.sparse.words, bundle.manifest.sparse.words) == (False, True)
+    sparse = bundle.manifest.sparse
+    assert (first.sparse.vocabulary, sparse.vocabulary, sparse.language) == ("tokens", vocabulary, "english")
+    assert (sparse.k1, sparse.b, sparse.quantization, sparse.expansion) == (1.2, 0.75, 4000, None)
+    assert bundle.manifest.fusion == LegWeights(dense=0.5, sparse=0.5)
     assert bundle.manifest.ids_sha256 == first.ids_sha256
     assert verify_bundle(bundle.path) == []
     lines = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     texts = [document_text(line.get("title", ""), line["text"]) for line in lines]
     build_word_index(tmp_path / "words", [line["_id"] for line in lines], texts)
-    with (
-        WordIndex.open(tmp_path / "words") as words,
-        SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine,
-    ):
-        found = engine.search(SearchRequest(query="music for the terminal", mode="bm25", k=30)).hits
-        assert [(hit.id, hit.score) for hit in found] == words.search("music for the terminal", 30)
+    (terms,) = Vocabulary(None, "english").terms_of(["music for the terminal"])
+    with WordIndex.open(tmp_path / "words") as words, bundle.sparse() as index:
+        expected = dict(words.search("music for the terminal", 30, 1.2, 0.75))
+        ordinals, scores = index.search(terms, np.ones(len(terms), np.float32), 30)
+        ids = index.ids()
+        found = {ids[ordinal]: score / 4000 for ordinal, score in zip(ordinals.tolist(), scores.tolist(), strict=True)}
+        assert found == pytest.approx(expected, abs=len(terms) / 4000)
+        tokens = {term: impact for term, impact in zip(*index.terms(5), strict=True) if term.startswith("#")}
     assert found
+    assert bool(tokens) == (vocabulary == "both")
+
+
+def test_tokens_beside_words_are_multiplied(recipe: Path, tmp_path: Path) -> None:
+    run("build", recipe)
+    content = yaml.safe_load(recipe.read_text())
+    with Bundle.open(tmp_path / "bundle").sparse() as index:
+        alone = dict(zip(*index.terms(5), strict=True))
+    content["index"] = {**content.get("index", {}), "vocabulary": "both", "token_factor": 2.5}
+    recipe.write_text(yaml.safe_dump(content | {"expand": False}))
+    run("index", recipe, "--overwrite")
+    with Bundle.open(tmp_path / "bundle").sparse() as index:
+        found = {term: impact for term, impact in zip(*index.terms(5), strict=True) if term.startswith("#")}
+    assert found == {f"#{term}": max(1, np.round(2.5 * impact)) for term, impact in alone.items()}
+
+
+def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    content["index"] = {**content.get("index", {}), "vocabulary": "words", "dense": False}
+    recipe.write_text(yaml.safe_dump(content))
+    run("build", recipe)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (bundle.manifest.dense, bundle.manifest.fusion) == (None, LegWeights(sparse=1.0))
+    assert bundle.manifest.sparse.expansion is not None  # the table is made, used, and not written
+    assert verify_bundle(bundle.path) == []
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
+        assert engine.search(SearchRequest(query="music for the terminal")).hits
 
 
 def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None:
@@ -331,7 +352,7 @@ def test_evaluate_measures_the_bundle_it_is_given(recipe: Path, tmp_path: Path) 
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
     output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "dense=1")
     report = json.loads((tmp_path / "result" / "evaluation.json").read_text())
-    assert list(report["metrics"]) == ["dense", "sparse", "hybrid", "hybrid-paper", "bm25"]
+    assert list(report["metrics"]) == ["dense", "sparse", "hybrid", "bm25"]
     assert report["metrics"]["bm25"]["nDCG@10"] == 1.0
     assert report["metrics"]["hybrid"] == report["metrics"]["dense"]  # the weights arrived
     assert "nDCG@10" in output

@@ -17,7 +17,7 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from lightretriever.artifacts.pipeline.bm25_impacts import bm25_impacts
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     Bags,
@@ -32,6 +32,7 @@ from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sent
 from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import run_encode
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
@@ -162,6 +163,7 @@ def test_the_documents_alone_teach_something(recipe: Path, tmp_path: Path) -> No
 
 def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     change(recipe, "distil.epochs", 1)
+    change(recipe, "index.vocabulary", "tokens")
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     manifest = bundle.manifest
@@ -172,14 +174,15 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
     try:
         tokens = [encoder.tokenizer.encode(document.full_text) for document in tiny_documents(COUNT)]
         assert manifest.corpus.cut == sum(len(ids) > 62 for ids in tokens) > 0  # 64 with [CLS] and [SEP]
-        statistics = count_tokens(tokens, encoder.vocab_size)
-        query = encoder.tokenizer.encode("music player music")
-        expected = np.zeros(COUNT)
-        for row, ids in enumerate(tokens):
-            impacts = dict(zip(*(part.tolist() for part in bm25_impacts(ids, statistics)), strict=True))
-            expected[row] = sum(impacts.get(token, 0) for token in query.tolist())
-        terms, counts = np.unique(query, return_counts=True)
-        ordinals, scores = index.search(terms, counts.astype(np.float32), COUNT)
+        vocabulary = Vocabulary(encoder.tokenizer, None)
+        texts = [document.full_text for document in tiny_documents(COUNT)]
+        bm25 = Bm25Encoder.of(texts, vocabulary, quantization=100, k1=0.9, b=0.4)
+        (query,) = vocabulary.terms_of(["music player music"])
+        asked, expected = bm25.numbers.of(query).tolist(), np.zeros(COUNT)
+        for row, (terms, impacts) in enumerate(bm25.impacts(texts)):
+            own = dict(zip(terms.tolist(), impacts.tolist(), strict=True))
+            expected[row] = sum(own.get(term, 0) for term in asked)
+        ordinals, scores = index.search(query, np.ones(len(query), np.float32), COUNT)
         assert len(ordinals) == np.count_nonzero(expected)
         np.testing.assert_array_equal(scores, expected[ordinals])
     finally:

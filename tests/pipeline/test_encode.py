@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import encoded_batches
+from lightretriever.artifacts.pipeline.encoded import SparseLeg, encoded_batches
 from lightretriever.artifacts.pipeline.encoder import resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 from tests.support.models import write_corpus
 
@@ -147,46 +147,44 @@ def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path
         list(store)
 
 
-@pytest.mark.parametrize("kind", ["bm25", "both"])
-def test_impacts_of_bm25_alone_and_beside_the_learned(backbone: Backbone, tmp_path: Path, kind: ImpactKind) -> None:
+def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
     corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
     texts = [document.full_text for document in corpus]
-    settings = SETTINGS.model_copy(update={"impacts": kind, "bm25_factor": 3.0, "top_k": None})
+    settings = SETTINGS.model_copy(update={"impacts": "bm25", "top_k": None})
     encoder = LanguageModel.of(backbone, settings)
     encode_corpus(encoder, corpus, settings, tmp_path / "encode")
     (tmp_path / "tokenizer.json").write_bytes(encoder.tokenizer_json)
     (tmp_path / "backbone.json").write_text('{"lowercase": true}')
-    (made, *_) = batches = list(encoded_batches(tmp_path, corpus))
+    tokens = Vocabulary(backbone.tokenizer, None)
+    leg = SparseLeg(tokens, False, 100, 0.9, 0.4, 1.0, backbone.tokenizer, None)
+    (made, *_) = batches = list(encoded_batches(tmp_path, corpus, leg))
     assert sum(len(batch.ids) for batch in batches) == 20
-    factor = None if kind == "bm25" else 3.0
-    expected = Bm25Encoder.of(texts, backbone.tokenizer, 100, None, factor).impacts(texts)
+    counted = Bm25Encoder.of(texts, tokens, quantization=100, k1=0.9, b=0.4)
+    expected = [
+        {
+            int(counted.numbers.names[term]): impact
+            for term, impact in zip(terms.tolist(), impacts.tolist(), strict=True)
+        }
+        for terms, impacts in counted.impacts(texts)
+    ]
     learned = LanguageModel.of(backbone, settings.model_copy(update={"impacts": "learned"})).encode_documents(texts)
     np.testing.assert_allclose(made.dense, learned.dense[: len(made.ids)], atol=1e-3)
     for row in range(len(made.ids)):
-        part, found = slice(made.indptr[row], made.indptr[row + 1]), np.zeros(backbone.tokenizer.vocab_size)
-        found[made.terms[part]] = made.impacts[part]
-        wanted = np.zeros_like(found)
-        wanted[expected[row][0]] = expected[row][1]
-        if kind == "both":
-            terms, impacts = (learned.sparse or [])[row]
-            np.add.at(wanted, terms, impacts)
-        np.testing.assert_array_equal(found, wanted)
-    assert encoder.has_sparse == (kind == "both")
-    assert (encoder.encode_queries(["music"]).sparse is None) == (kind == "bm25")
+        part = slice(made.indptr[row], made.indptr[row + 1])
+        assert dict(zip(made.terms[part].tolist(), made.impacts[part].tolist(), strict=True)) == expected[row]
+        assert (np.diff(made.terms[part]) > 0).all()
+    assert not encoder.has_sparse
+    assert encoder.encode_queries(["music"]).sparse is None
 
 
 def test_an_adapter_says_what_the_sparse_leg_is_made_of(tmp_path: Path) -> None:
-    """Weights on top of BM25 are added to it, as they were trained; vectors that follow a teacher come with BM25."""
+    """Vectors that follow a teacher come with BM25."""
     (tmp_path / "adapter").mkdir()
     file = tmp_path / "adapter" / "lightretriever.json"
-    for settings, kind, factor in (
-        ({}, "learned", 2.0),
-        ({"bm25": {"factor": 1.5}}, "both", 1.5),
-        ({"projection": True}, "bm25", 2.0),
-    ):
+    for settings, kind, other in (({}, "learned", "bm25"), ({"projection": True}, "bm25", "learned")):
         file.write_text(json.dumps(settings), encoding="utf-8")
         found = resolved(EncodeRecipe(), str(tmp_path / "adapter"))
-        assert (found.impacts, found.bm25_factor) == (kind, factor)
-        assert found.top_k == (128 if kind == "learned" else None)
-        asked = resolved(EncodeRecipe(impacts="both", bm25_factor=1.0, top_k=64), str(tmp_path / "adapter"))
-        assert (asked.impacts, asked.bm25_factor, asked.top_k) == ("both", 1.0, 64)
+        assert (found.impacts, found.top_k) == (kind, 128 if kind == "learned" else None)
+        recipe = EncodeRecipe.model_validate({"impacts": other, "top_k": 64})
+        asked = resolved(recipe, str(tmp_path / "adapter"))
+        assert (asked.impacts, asked.top_k) == (other, 64)

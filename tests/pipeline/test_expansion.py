@@ -1,122 +1,208 @@
 """Document expansion by the token table: the formula, what ranking it aims at, and a bundle that has it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import yaml
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.cluster.schema import IndexMeta
+from lightretriever.artifacts.cluster.schema import IndexMeta, read_features
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.expansion import Expansion
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, TermNumbers
+from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.cli import app
+from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
 from tests.pipeline.test_growing import write_recipe
 
-V, D, N = 50, 8, 40
+W, D, N = 50, 8, 40
 
 
-def random_corpus(seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], list[ImpactRow]]:
-    """A table (V, D), vectors (N, D) of length 1, and BM25 impacts."""
+def counted(frequencies: list[int], documents: int = N) -> Bm25Encoder:
+    """The counts of as many words, named w0, w1, ..., in so many documents."""
+    names = TermNumbers(f"w{number}" for number in range(len(frequencies)))
+    counts = np.array(frequencies, np.int64)
+    return Bm25Encoder(Vocabulary(None, "standard"), names, documents, 6.0, counts, 100, 0.9, 0.4)
+
+
+def random_corpus(seed: int) -> tuple[Matrix, Bm25Encoder, Matrix, list[ImpactRow]]:
+    """Rows of words (W, D), their counts, vectors (N, D) of length 1, and BM25 impacts."""
     random = np.random.default_rng(seed)
-    table = random.normal(size=(V, D)).astype(np.float32)
+    rows = random.normal(size=(W, D)).astype(np.float32)
     vectors = random.normal(size=(N, D)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     sparse = list[ImpactRow]()
     for _ in range(N):
-        terms = np.sort(random.choice(V, 6, replace=False)).astype(np.int32)
-        sparse.append((terms, random.integers(1, 400, 6).astype(np.uint16)))
-    return table, vectors, sparse
+        terms = np.sort(random.choice(W, 6, replace=False)).astype(np.int32)
+        sparse.append((terms, random.integers(1, 100, 6).astype(np.uint16)))
+    frequencies = np.bincount(np.concatenate([terms for terms, _ in sparse]), minlength=W)
+    return rows, counted(np.maximum(frequencies, 2).tolist()), vectors, sparse
 
 
 def test_a_document_by_hand() -> None:
-    """The mean is (0.5, 0.5). For the document (1, 0), with term 1 alone, z is (-0.5, 1, 0.25)."""
-    table = np.array([[-1, 0], [1, -1], [0, -0.5]], np.float32)
-    mean = np.array([0.5, 0.5], np.float32)
+    """The mean is (0.5, 0.5). For the document (1, 0), with word 1 alone, z is (-0.5, 1, 0.25)."""
+    rows = np.array([[-1, 0], [1, -1], [0, -0.5]], np.float32)
+    mean, bm25 = np.array([0.5, 0.5], np.float32), counted([2, 2, 2])
     document = (np.array([[1, 0]], np.float32), [(np.array([1], np.int32), np.array([200], np.uint16))])
-    expansion = Expansion.of(ExpansionInfo(terms=1, weight=0.5), table, mean, *document)
+    expansion = Expansion.of(ExpansionInfo(terms=1, weight=0.5), rows, bm25, mean, *document)
     assert expansion.unit == 200  # mean impact 200, root mean square of z 1
     [(terms, impacts)] = expansion.impacts(*document)
-    assert (terms.tolist(), impacts.tolist()) == ([1], [300])
-    more = Expansion(ExpansionInfo(terms=3, weight=0.5), table, mean, 200)
-    [(terms, impacts)] = more.impacts(*document)
-    assert (terms.tolist(), impacts.tolist()) == ([1, 2], [300, 25])  # no term below the mean is added
+    assert (terms.tolist(), impacts.tolist()) == ([1, 2], [300, 25])  # no word below the mean is added
     assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
 
 
-def test_a_document_s_own_term_still_finds_it() -> None:
-    table, mean = np.array([[-5.0], [0.0]], np.float32), np.zeros(1, np.float32)
-    expansion = Expansion(ExpansionInfo(terms=1), table, mean, 100)
+def test_words_of_one_document_are_never_added() -> None:
+    rows = np.array([[1.0], [3.0], [2.0], [0.0]], np.float32)
+    nothing = [(np.empty(0, np.int32), np.empty(0, np.uint16))]
+    expansion = Expansion(
+        ExpansionInfo(terms=9), rows, np.arange(4, dtype=np.int32), np.zeros(1, np.float32), 100, None
+    )
+    assert expansion.impacts(np.ones((1, 1), np.float32), nothing)[0][0].tolist() == [0, 1, 2]
+    own = [(np.array([1], np.int32), np.array([10], np.uint16))]
+    found = Expansion.of(
+        ExpansionInfo(terms=9), rows, counted([2, 1, 5, 9]), np.zeros(1, np.float32), np.ones((1, 1), np.float32), own
+    )
+    assert found.candidates.tolist() == [0, 2]  # word 3 has no row
+    [(terms, impacts)] = found.impacts(np.ones((1, 1), np.float32), nothing)
+    assert terms.tolist() == [0, 2]
+    [(terms, impacts)] = found.impacts(np.ones((1, 1), np.float32), own)
+    assert (terms.tolist(), impacts[1]) == (
+        [0, 1, 2],
+        15,
+    )  # but weighed where a document has them: 10 + 0.5 u 3, u 10/3
+
+
+def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._MOST_CANDIDATES", 2)
+    own = [(np.array([1], np.int32), np.array([10], np.uint16))]
+    ones = np.ones((4, 1), np.float32)
+    found = Expansion.of(ExpansionInfo(), ones, counted([3, 2, 9, 3]), np.zeros(1, np.float32), ones[:1], own)
+    assert found.candidates.tolist() == [0, 2]
+
+
+def test_a_document_s_own_word_still_finds_it() -> None:
+    rows, mean = np.array([[-5.0], [0.0]], np.float32), np.zeros(1, np.float32)
+    expansion = Expansion(ExpansionInfo(terms=1), rows, np.array([0, 1], np.int32), mean, 100, None)
     own = [(np.array([0], np.int32), np.array([30], np.uint16))]
     assert [row[1].tolist() for row in expansion.impacts(np.ones((1, 1), np.float32), own)] == [[1]]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_all_terms_an_impact_is_the_sum_of_both_parts(seed: int) -> None:
-    """But for terms that a document lacks and that are below the mean, and for own ones, which keep at least 1."""
-    table, vectors, sparse = random_corpus(seed)
+def test_with_all_words_an_impact_is_the_sum_of_both_parts(seed: int) -> None:
+    """But for words that a document lacks and that are below the mean, and for own ones, which keep at least 1."""
+    rows, bm25, vectors, sparse = random_corpus(seed)
     mean = vectors.mean(axis=0)
-    expansion = Expansion.of(ExpansionInfo(terms=V, weight=2.0), table, mean, vectors, sparse)
-    plain, found = np.zeros((N, V)), np.zeros((N, V))
+    expansion = Expansion.of(ExpansionInfo(terms=W, weight=2.0), rows, bm25, mean, vectors, sparse)
+    plain, found = np.zeros((N, W)), np.zeros((N, W))
     for row, (terms, impacts) in enumerate(sparse):
         plain[row, terms] = impacts
     for row, (terms, impacts) in enumerate(expansion.impacts(vectors, sparse)):
         assert (np.diff(terms) > 0).all()
         found[row, terms] = impacts
-    z = (vectors - mean) @ table.T
-    exact = plain + 2 * expansion.unit * z
-    kept = exact > 0.5
-    np.testing.assert_allclose(found[kept & (z > 0)], exact[kept & (z > 0)], atol=0.51)
+    z = (vectors - mean) @ rows.T
     own = plain > 0
+    np.testing.assert_allclose(expansion.unit, plain[own].mean() / np.sqrt(np.mean(z[own] ** 2)), rtol=1e-5)
+    exact = np.minimum(plain + 2 * expansion.unit * z, 511)
     np.testing.assert_allclose(found[own], np.maximum(exact[own], 1), atol=0.51)
-    assert not found[~own & (z <= 0)].any()
+    np.testing.assert_allclose(found[~own], np.maximum(exact[~own], 0), atol=0.51)
 
 
-def test_fewer_terms_are_those_of_the_highest_weight() -> None:
-    table, vectors, sparse = random_corpus(5)
+def test_fewer_words_are_those_of_the_highest_weight() -> None:
+    rows, bm25, vectors, sparse = random_corpus(5)
     mean = vectors.mean(axis=0)
-    few, all_of_them = (
-        Expansion.of(ExpansionInfo(terms=count), table, mean, vectors, sparse).impacts(vectors, sparse)
-        for count in (7, V)
+    few, every_one = (
+        Expansion.of(ExpansionInfo(terms=count), rows, bm25, mean, vectors, sparse).impacts(vectors, sparse)
+        for count in (7, W)
     )
-    for (own, _), (kept, impacts), (terms, every) in zip(sparse, few, all_of_them, strict=True):
+    for (own, _), (kept, impacts), (terms, every) in zip(sparse, few, every_one, strict=True):
         added = ~np.isin(kept, own)
         left_out = every[~np.isin(terms, kept)]
         assert added.sum() <= 7
         assert impacts[added].min(initial=65_535) >= left_out.max(initial=0)
+        assert added.sum() == min(7, (~np.isin(terms, own)).sum())
         np.testing.assert_array_equal(impacts, every[np.isin(terms, kept)])
 
 
-def test_a_corpus_without_terms_or_directions_is_left_as_it_is() -> None:
-    table, vectors, _ = random_corpus(1)
+def test_codes_find_nearly_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On words and documents in clusters, as those of a language are; impacts of the words that are found are exact."""
+    random = np.random.default_rng(3)
+    centres = random.normal(size=(30, 32))
+    rows = (centres[random.integers(0, 30, 3000)] + 0.7 * random.normal(size=(3000, 32))).astype(np.float32)
+    vectors = (centres[random.integers(0, 30, 60)] + 0.7 * random.normal(size=(60, 32))).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    bm25, mean = counted([2] * 3000, 60), vectors.mean(axis=0)
+    sparse = [(np.array([number], np.int32), np.array([100], np.uint16)) for number in range(60)]
+    settings = ExpansionInfo(terms=32)
+    exact = Expansion.of(settings, rows, bm25, mean, vectors, sparse)
+    assert exact.codes is None
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._EXACT", 1000)
+    coded = Expansion.of(settings, rows, bm25, mean, vectors, sparse)
+    assert coded.codes is not None
+    same = wanted = 0
+    for one, other in zip(exact.impacts(vectors, sparse), coded.impacts(vectors, sparse), strict=True):
+        impacts = dict(zip(*(part.tolist() for part in one), strict=True))
+        found = dict(zip(*(part.tolist() for part in other), strict=True))
+        common = impacts.keys() & found.keys()
+        assert all(abs(impacts[term] - found[term]) <= 1 for term in common)
+        same, wanted = same + len(common), wanted + len(impacts)
+    assert same >= 0.9 * wanted
+
+
+def test_a_corpus_without_words_or_directions_is_left_as_it_is() -> None:
+    rows, bm25, vectors, _ = random_corpus(1)
     nothing = [(np.empty(0, np.int32), np.empty(0, np.uint16))] * N
-    empty = Expansion.of(ExpansionInfo(), table, vectors.mean(axis=0), vectors, nothing)
+    empty = Expansion.of(ExpansionInfo(), rows, bm25, vectors.mean(axis=0), vectors, nothing)
     assert (empty.unit, {len(terms) for terms, _ in empty.impacts(vectors, nothing)}) == (0, {0})
     same, one = np.repeat(vectors[:1], 2, axis=0), (np.array([3], np.int32), np.array([9], np.uint16))
-    flat = Expansion.of(ExpansionInfo(), table, vectors[0], same, [one, one])
+    flat = Expansion.of(ExpansionInfo(), rows, bm25, vectors[0], same, [one, one])
     assert [row[1].tolist() for row in flat.impacts(same, [one, one])] == [[9], [9]]
+    alone = Expansion.of(ExpansionInfo(), rows, counted([1] * W), vectors.mean(axis=0), vectors, [one] * N)
+    assert alone.candidates.size == 0
+    assert {tuple(terms) for terms, _ in alone.impacts(vectors, [one] * N)} == {(3,)}
 
 
 def test_what_was_measured_is_kept_for_documents_that_come_later(tmp_path: Path) -> None:
-    table, vectors, sparse = random_corpus(2)
-    expansion = Expansion.of(ExpansionInfo(terms=5), table, vectors.mean(axis=0), vectors, sparse)
-    expansion.save(tmp_path, "corpus one")
-    later = Expansion.read(ExpansionInfo(terms=5), table, tmp_path, "corpus one")
+    rows, bm25, vectors, sparse = random_corpus(2)
+    table = np.random.default_rng(9).normal(size=(30, D)).astype(np.float32)
+    expansion = Expansion.of(ExpansionInfo(terms=5), rows, bm25, vectors.mean(axis=0), vectors, sparse)
+    expansion.save(tmp_path, "corpus one", table)
+    later = Expansion.read(ExpansionInfo(terms=5), table, bm25, tmp_path, "corpus one")
     for one, other in zip(later.impacts(vectors, sparse), expansion.impacts(vectors, sparse), strict=True):
         np.testing.assert_array_equal(one, other)
+    new = [(np.array([3, W + 2], np.int32), np.array([50, 60], np.uint16))] * N  # a word that the corpus lacks
+    for terms, impacts in later.impacts(vectors, new):
+        assert impacts[terms == W + 2].tolist() == [60]
     with pytest.raises(ResumeError, match="another corpus"):
-        Expansion.read(ExpansionInfo(terms=5), table, tmp_path, "corpus two")
+        Expansion.read(ExpansionInfo(terms=5), table, bm25, tmp_path, "corpus two")
     with pytest.raises(ResumeError, match="another token table"):
-        Expansion.read(ExpansionInfo(terms=5), table + 1, tmp_path, "corpus one")
+        Expansion.read(ExpansionInfo(terms=5), table + 1, bm25, tmp_path, "corpus one")
+
+
+def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
+    """Weighted by how often the corpus has each form; a form's row is the sum over its tokens."""
+    words = {word: place for place, word in enumerate(["[UNK]", "fox", "##es", "running", "runs", "the", "wi", "fi"])}
+    pieces = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = TextTokenizer.from_bytes(pieces.to_str().encode(), name="pieces")
+    table = np.random.default_rng(1).normal(size=(8, D)).astype(np.float32)
+    texts = ["Fox fox foxes running", "the runs foxes", "Lynx wi-fi 日本", "fox"]
+    bm25 = Bm25Encoder.of(texts, Vocabulary(None, "english"), quantization=100, k1=0.9, b=0.4)
+    rows = word_rows(texts, bm25, tokenizer, table)
+    assert rows.shape == (len(bm25.frequencies), D)
+    found = dict(zip(bm25.numbers.names, rows, strict=True))
+    np.testing.assert_allclose(found["fox"], (3 * table[1] + 2 * (table[1] + table[2])) / 5, rtol=1e-5)
+    np.testing.assert_allclose(found["run"], (table[3] + table[4]) / 2, rtol=1e-5)
+    np.testing.assert_array_equal(found["wi"], table[6])
+    for word in ("lynx", "wifi", "日", "日本"):
+        assert not found[word].any()
 
 
 def run(*words: object) -> None:
@@ -130,80 +216,53 @@ def edited(recipe: Path, **sections: Any) -> Path:
     return recipe
 
 
-def test_a_bundle_finds_documents_by_terms_that_they_lack(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "expand")
+def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> None:
+    recipe = edited(write_recipe(tmp_path, "expand"), index={"factory": "Flat", "quantization": 100})
     run("build", recipe)
-    run("index", edited(recipe, expand=None), "--output", tmp_path / "plain")
+    run("index", edited(recipe, expand=False), "--output", tmp_path / "plain")
     bundle, plain = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "plain")
     assert verify_bundle(bundle.path) == []
-    assert bundle.manifest.sparse.expansion == ExpansionInfo(terms=16, weight=1.5)
+    assert bundle.manifest.sparse.expansion == ExpansionInfo(terms=16, weight=0.25)
     assert plain.manifest.sparse.expansion is None
-    one, other = bundle.sparse(), plain.sparse()
-    try:
-        table = bundle.table("web").rows(np.arange(bundle.manifest.vocab_size))
-        vectors = bundle.dense().vectors(np.arange(one.count))
-        read = [other.terms(row) for row in range(other.count)]
-        rows = [(terms, impacts.astype(np.uint16)) for terms, impacts in read]
-        mean = vectors.mean(axis=0)
-        expected = Expansion.of(ExpansionInfo(terms=16), table, mean, vectors, rows).impacts(vectors, rows)
+    with bundle.sparse() as one, plain.sparse() as other:
         added = 0
-        for row, (terms, impacts) in enumerate(expected):
-            found, there = one.terms(row)
-            common, here, wanted = np.intersect1d(found, terms, return_indices=True)
-            added += len(found) - len(rows[row][0])
-            assert len(common) >= 0.9 * len(terms)  # the table and the vectors were rounded to 16 bits
-            np.testing.assert_allclose(there[here], impacts[wanted], rtol=0.05, atol=5)
+        for row in range(one.count):
+            found, own = (dict(zip(*index.terms(row), strict=True)) for index in (one, other))
+            assert own.keys() <= found.keys()
+            assert len(found) - len(own) <= 16
+            assert max(found.values()) <= 511
+            added += len(found) - len(own)
+            assert found != own
         assert added > one.count
-    finally:
-        one.close()
-        other.close()
+        counts = np.bincount(other.rows(0, other.count)[2])
+        names = other.rows(0, other.count)[1]
+        alone = {name for name, count in zip(names, counts.tolist(), strict=True) if count == 1}
+        for row in range(one.count):  # a word of one document is added to no other
+            assert not alone & (set(one.terms(row)[0]) - set(other.terms(row)[0]))
 
 
-def test_documents_that_come_later_need_the_settings_of_the_bundle(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "expand")
+@pytest.mark.parametrize("vocabulary", ["words", "both"])
+def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocabulary: str) -> None:
+    index = {"factory": "Flat", "vocabulary": vocabulary, "token_factor": 0.5}
+    recipe = edited(write_recipe(tmp_path, "expand"), index=index)
     run("build", recipe)
     manifest = Bundle.open(tmp_path / "bundle").manifest
     meta = IndexMeta.of(manifest, "lucene", large=True)
     later = LaterDocuments.open(load_recipe(recipe), manifest, meta)
-    [document] = [one for number, one in enumerate(load_recipe(recipe).corpus.open()) if number == 5]
-    index = Bundle.open(tmp_path / "bundle").sparse()
-    try:
-        terms, impacts = index.terms(5)
-    finally:
-        index.close()
-    [(_, features)] = later.encode([document])
-    found = {term: features.get(str(term), 0) + 512 * features.get(f"{term}h", 0) for term in terms.tolist()}
-    np.testing.assert_allclose(list(found.values()), impacts, atol=1)
-    for other in (None, {"terms": 16, "weight": 1.0}):
-        with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=1\.5, the recipe has"):
+    documents = list(load_recipe(recipe).corpus.open())[5:9]
+    encoded = later.encode(documents)
+    with Bundle.open(tmp_path / "bundle").sparse() as sparse:
+        for row, (_, features) in enumerate(encoded, start=5):
+            expected, found = dict(zip(*sparse.terms(row), strict=True)), read_features(features)
+            common = expected.keys() & found.keys()
+            assert len(common) >= 0.95 * max(len(expected), len(found))  # vectors were rounded to 16 bits
+            assert all(abs(expected[term] - found[term]) <= 1 for term in common)
+            assert any(term.startswith("#") for term in found) == (vocabulary == "both")
+    for other in (False, {"terms": 16, "weight": 1.0}):
+        with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=0\.25, the recipe has"):
             LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, meta)
 
 
-@pytest.mark.parametrize("expand", [{"terms": 16}, None])
-def test_a_later_document_without_terms_is_encoded(tmp_path: Path, expand: dict[str, int] | None) -> None:
-    """One whose only token is unknown has a vector, and just the terms that the table adds."""
-    recipe = edited(write_recipe(tmp_path, "expand"), expand=expand)
-    run("build", recipe)
-    manifest = Bundle.open(tmp_path / "bundle").manifest
-    later = LaterDocuments.open(load_recipe(recipe), manifest, IndexMeta.of(manifest, "lucene", large=True))
-    known = next(iter(load_recipe(recipe).corpus.open()))
-    khmer = replace(known, id="khmer", title="", text="ខ្មែរ")
-    assert not later.encoder.tokenizer.query_ids(khmer.full_text)
-    [(vector, features), (_, others)] = later.encode([khmer, known])
-    np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-5)
-    assert (features == {}) == (expand is None)
-    assert others
-    [(alone, same)] = later.encode([khmer])
-    np.testing.assert_allclose(alone, vector, atol=1e-6)
-    assert same == features
-
-
-@pytest.mark.parametrize("kind", ["learned", "both"])
-def test_only_bm25_impacts_are_expanded(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(RecipeError, match=f"expand: the impacts are {kind}, and only BM25 impacts are expanded"):
-        run("build", edited(write_recipe(tmp_path, kind), expand={}))
-
-
-def test_terms_of_another_model_have_no_rows(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="expand can't be set beside sparse"):
-        run("build", edited(write_recipe(tmp_path, "paired"), expand={}))
+def test_tokens_are_not_expanded(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"expand adds words, and index\.vocabulary is tokens"):
+        run("build", edited(write_recipe(tmp_path, "expand"), index={"vocabulary": "tokens"}))

@@ -64,7 +64,7 @@ def ranked(folder: Path, system: str) -> dict[str, list[str]]:
 
 
 def test_the_systems_of_a_whole_model(evaluated: Evaluation) -> None:
-    light = ["dense", "sparse", "hybrid", "hybrid-paper"]
+    light = ["dense", "sparse", "hybrid"]
     assert list(evaluated.metrics) == [*light, "full-dense", "full-sparse", "full-hybrid", "bm25"]
     assert evaluated.report["warnings"] == []
     assert evaluated.metrics["full-dense"] != evaluated.metrics["dense"]
@@ -147,7 +147,7 @@ def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = QueryModel(str(biencoder))
     found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
-    assert list(found.metrics)[4:] == ["full-dense", "full-hybrid", "bm25"]
+    assert list(found.metrics)[3:] == ["full-dense", "full-hybrid", "bm25"]
     assert found.report["warnings"] == []
     encoder = SentenceTransformer(str(biencoder), device="cpu", trust_remote_code=False)
     documents = tiny_documents(60)

@@ -34,7 +34,7 @@ from tests.support.sparse_model import save_sparse_model
 COUNT = 60
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)
 NEW = {"_id": "new", "title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
-KINDS = ("learned", "both", "refine", "distil", "expand", "paired")
+KINDS = ("learned", "refine", "distil", "expand", "paired")
 
 
 def write_recipe(folder: Path, kind: str) -> Path:
@@ -59,8 +59,6 @@ def write_recipe(folder: Path, kind: str) -> Path:
         recipe["sparse"] = {"path": str(save_sparse_model(folder / "splade", bert or folder)), "device": "cpu"}
     if kind == "refine":
         recipe["refine"] = {"epochs": 2, "batch_size": 8, "held_out": 8}
-    if kind == "both":
-        recipe["encode"]["impacts"] = "both"
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return folder / "recipe.yaml"
 

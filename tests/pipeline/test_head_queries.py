@@ -123,10 +123,11 @@ def test_the_answer_says_who_read_the_query(engines: list[SearchEngine]) -> None
             told = client.post("/search", json={"query": query, "explain": True, "k": 3}).json()
             assert told["head_query"] is head
             for hit in told["hits"]:
-                tokens = hit["explanation"]["tokens"]
-                assert sum(token["sparse"] for token in tokens) == pytest.approx(hit["sparse"]["score"], rel=1e-5)
-                assert all((token["dense"] is None) == head for token in tokens)
-            assert (min(token["count"] for token in tokens) == 0) == head  # the model adds tokens
+                words = hit["explanation"]["words"]
+                assert sum(word["sparse"] for word in words) == pytest.approx(hit["sparse"]["score"], rel=1e-5)
+                assert all((word["dense"] is None) == head for word in words)
+            terms = [term for word in words for term in word["terms"]]
+            assert (min(term["count"] for term in terms) == 0) == head  # the model adds terms
             assert client.post("/encode", json={"text": query}).json()["head_query"] is head
         assert "head_query" not in other.post("/search", json={"query": "play music"}).json()
         assert client.get("/info").json()["head_queries"] == {"web": 3, "fact": 3}

@@ -94,7 +94,7 @@ def impacts(index: ImpactIndex, vocab_size: int) -> list[Document]:
     """Every document's terms and impacts, read out of Lucene one term at a time."""
     documents: list[Document] = [{} for _ in range(DOCUMENTS)]
     for term in range(vocab_size):
-        for ordinal, score in zip(*index.search(np.array([term]), np.ones(1, np.float32), DOCUMENTS), strict=True):
+        for ordinal, score in zip(*index.search([str(term)], np.ones(1, np.float32), DOCUMENTS), strict=True):
             documents[ordinal][term] = int(score)
     return documents
 

@@ -147,11 +147,16 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
         load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
 
 
-def test_an_adapter_with_term_thresholds_is_refused(model_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "value"), [("term_thresholds", 0.95), ("bm25", {"factor": 2.0, "k1": 0.9, "b": 0.4})])
+def test_an_adapter_that_only_older_versions_read_is_refused(
+    model_folder: Path, tmp_path: Path, name: str, value: object
+) -> None:
     adapter = save_adapter(model_folder, tmp_path / "adapter")
-    (adapter / "lightretriever.json").write_text(json.dumps({"term_thresholds": 0.95}))
-    with pytest.raises(ModelError, match="adapter: was trained with term_thresholds"):
+    (adapter / "lightretriever.json").write_text(json.dumps({name: value}))
+    with pytest.raises(ModelError, match=f"adapter: was trained with {name}, which only older versions read"):
         load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
+    (adapter / "lightretriever.json").write_text(json.dumps({name: None}))
+    load_backbone(str(model_folder), work=tmp_path / "w", adapter=str(adapter), device="cpu")
 
 
 def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> None:

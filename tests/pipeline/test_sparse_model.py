@@ -148,17 +148,6 @@ def test_bm25_takes_the_place_of_learned_impacts_where_the_recipe_says_so(
     assert (bundle.manifest.sparse.impacts, bundle.manifest.sparse.query_weights) == ("bm25", "count")
 
 
-@pytest.mark.slow
-def test_both_adds_bm25_to_what_the_sparse_model_learned(folders: dict[str, Path], tmp_path: Path) -> None:
-    bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"], impacts="both", bm25_factor=2.0))
-    assert bundle.manifest.sparse.impacts == "both"
-    (tmp_path / "plain").mkdir()
-    plain = build(write_recipe(tmp_path / "plain", folders["dense"], folders["sparse"]))
-    more, less = scores(bundle, "music player", "sparse"), scores(plain, "music player", "sparse")
-    assert all(more[name] >= less[name] - 1e-4 for name in less)
-    assert any(more[name] > less[name] + 0.1 for name in less)
-
-
 def test_queries_that_a_model_would_read_weigh_their_count(folders: dict[str, Path], tmp_path: Path) -> None:
     bundle = build(write_recipe(tmp_path, folders["dense"], folders["splade"]))
     assert bundle.manifest.sparse.query_weights == "count"

@@ -165,9 +165,10 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
 def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
     result = run("build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30)
     assert result.exit_code == 0, result.output
-    made, read, cut, took, then = result.stdout.splitlines()
+    made, sparse, read, cut, took, then = result.stdout.splitlines()
     tokens = Bundle.open(tmp_path / "b").manifest.vocab_size
     assert made.startswith(f"{tmp_path / 'b'}: 30 documents × 32, {tokens:,} tokens, tasks fact, web; ")
+    assert sparse.startswith("sparse leg: ")
     assert read == "documents: 0 reused, 30 encoded, 0 removed"
     assert re.fullmatch(r"cut: \d+ documents are longer than the model reads; .*", cut)
     assert cut in result.stderr.splitlines()

@@ -17,11 +17,11 @@ from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow, add_impacts, bm25_impacts
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoder import Encoder, load_encoder
 from lightretriever.artifacts.pipeline.paired_encoder import load_sparse_encoder
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
-from lightretriever.artifacts.tokens.idf import count_tokens
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
@@ -39,7 +39,7 @@ COUNT = 60
 TEXTS = [document.full_text for document in tiny_documents(COUNT)]
 QUERIES = ["music player", "text editor for the terminal", "The terminal, the network"]
 TERMS = [{"text": "video files", "weight": 0.5}, {"text": "music", "weight": -0.25}]
-KINDS = ("bm25", "both", "learned")
+KINDS = ("bm25", "learned")
 Scores = npt.NDArray[np.float64]
 
 
@@ -70,21 +70,17 @@ class Built:
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) @ (total / np.linalg.norm(total)))
 
     def sparse_scores(self, tokens: dict[int, float]) -> Scores:
-        """By what the sparse model and BM25 make of its own tokens."""
-        statistics = count_tokens(self.sparse.tokenizer.as_queries(TEXTS), self.sparse.tokenizer.vocab_size)
-        learned = self.sparse.encode_documents(TEXTS).sparse or [NOTHING] * COUNT
-        idf = None if self.kind == "bm25" else statistics.idf(np.arange(self.sparse.tokenizer.vocab_size))
-        weights = self.sparse.query_weights if self.kind == "learned" else idf
+        """By what the sparse model, or BM25, makes of its own tokens."""
+        learned, weights = self.sparse.encode_documents(TEXTS).sparse, self.sparse.query_weights
+        bm25 = Bm25Encoder.of(TEXTS, Vocabulary(self.sparse.tokenizer, None), quantization=100, k1=0.9, b=0.4)
+        names = np.array(bm25.numbers.names).astype(np.int32)
+        rows = learned or [(names[terms], impacts) for terms, impacts in bm25.impacts(TEXTS)]
         found = np.zeros(COUNT)
-        for number, (row, ids) in enumerate(zip(learned, self.sparse.tokenizer.as_queries(TEXTS), strict=True)):
-            bm25 = bm25_impacts(ids, statistics, factor=None if self.kind == "bm25" else 2.0)
-            impacts = dict(zip(*(row if self.kind == "learned" else add_impacts(row, bm25)), strict=True))
+        for number, row in enumerate(rows):
+            impacts = dict(zip(*row, strict=True))
             for token, count in tokens.items():
                 found[number] += count * (1 if weights is None else weights[token]) * float(impacts.get(token, 0))
         return found
-
-
-NOTHING: ImpactRow = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -102,7 +98,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "tasks": {"search": ""},
         "default_task": "search",
         "encode": {"shard_size": 25, "max_length": 64, "impacts": kind, "top_k": None},
-        "index": {"factory": "Flat", "table_dtype": "float32", "accelerate": kind == "both"},
+        "index": {"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens", "accelerate": not learned},
         "head": {"queries": str(folder / "queries.log"), "top": 1},
         "work": str(folder / "work"),
         "output": str(folder / "bundle"),
@@ -180,27 +176,31 @@ def test_explained_shares_add_up_to_the_scores_of_their_legs(built: Built, mode:
     assert answer["hits"]
     encoders = {"dense": built.dense, "sparse": built.sparse}
     for hit in answer["hits"]:
-        tokens = hit["explanation"]["tokens"]
-        for leg, other in (("dense", "sparse"), ("sparse", "dense")):
-            own = [token for token in tokens if token["leg"] == leg]
-            assert all(token[other] is None for token in own)
-            if mode in (leg, "hybrid"):
-                assert sum(token[leg] for token in own) == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-5)
-                weights = counted(encoders[leg], QUERIES[2], TERMS)
-                assert {token["id"] for token in own} == set(weights)
-                assert all(encoders[leg].tokenizer.token(token["id"]) == token["token"] for token in own)
-    assert {token["leg"] for token in tokens} == ({"sparse"} if mode == "sparse" else {"sparse", "dense"})
+        words = hit["explanation"]["words"]
+        for leg, part in (("dense", "tokens"), ("sparse", "terms")):
+            own = [one for word in words for one in word[part]]
+            if mode not in (leg, "hybrid"):
+                assert {word[leg] for word in words} == {None}
+                continue
+            assert sum(word[leg] for word in words) == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-5)
+            assert sum(one[leg] for one in own) == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-5)
+            spelt = {int(one["term"] if leg == "sparse" else one["id"]): one for one in own}
+            assert set(spelt) == set(counted(encoders[leg], QUERIES[2], TERMS))
+            text = {"dense": "token", "sparse": "text"}[leg]
+            assert all(encoders[leg].tokenizer.token(token) == one[text] for token, one in spelt.items())
 
 
 def test_a_text_is_encoded_and_a_document_listed_by_the_right_tokenizer(built: Built) -> None:
     told = built.client.post("/encode", json={"text": QUERIES[0]}).json()
-    for leg, encoder in (("dense", built.dense), ("sparse", built.sparse)):
-        tokens = [token["token"] for token in told["tokens"] if token["leg"] == leg]
-        ids = sorted(set(encoder.tokenizer.query_ids(QUERIES[0])))
-        assert tokens == [encoder.tokenizer.token(one) for one in ids]
+    for encoder, spelt in (
+        (built.dense, [token["token"] for token in told["tokens"]]),
+        (built.sparse, [term["text"] for term in told["terms"]]),
+    ):
+        ids = set(encoder.tokenizer.query_ids(QUERIES[0]))
+        assert sorted(spelt) == sorted(encoder.tokenizer.token(one) for one in ids)
     listed = built.client.get("/terms/doc-30").json()["terms"]
     assert listed
-    assert all(built.sparse.tokenizer.token(term["id"]) == term["token"] for term in listed)
+    assert all(built.sparse.tokenizer.token(int(term["term"])) == term["text"] for term in listed)
     marked = built.search("player", snippets={"fields": ["text"]}, fields=["text"])["hits"]
     assert any(hit["snippets"]["text"]["marks"] for hit in marked)
 
@@ -217,9 +217,8 @@ def test_many_texts_are_encoded_as_each(built: Built) -> None:
     encoder, clock = built.engine.parts.encoder, StageClock()
     for text, found in zip(QUERIES, encoder.encode_batch(QUERIES, "search", clock), strict=True):
         one = encoder.encode(text, "search", clock)
-        assert one.dense_tokens is not None
-        assert found.dense_tokens is not None
-        for ours, theirs in (*zip(found.dense_tokens, one.dense_tokens, strict=True), (found.dense, one.dense)):
+        assert found.terms == one.terms
+        for ours, theirs in (*zip(found.tokens, one.tokens, strict=True), (found.dense, one.dense)):
             np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(found.weights, one.weights)
 
@@ -243,9 +242,8 @@ def test_a_head_query_has_the_vector_of_the_dense_model(built: Built) -> None:
     told = built.search("Chess  games", explain=True, k=1)
     assert told["head_query"] is True
     (hit,) = told["hits"]
-    tokens = hit["explanation"]["tokens"]
-    assert {token["leg"] for token in tokens} == {"sparse"}
-    assert all(token["dense"] is None for token in tokens)
+    words = hit["explanation"]["words"]
+    assert all(word["dense"] is None and word["terms"] for word in words)
     place = [document.id for document in tiny_documents(COUNT)].index(hit["id"])
     scores = built.sparse_scores(counted(built.sparse, "Chess  games", []))
     assert hit["sparse"]["score"] == pytest.approx(scores[place], rel=1e-4, abs=1e-4)

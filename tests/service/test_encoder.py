@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.errors import NoDirectionError, NoTokensError
@@ -28,31 +29,34 @@ def encoder(tmp_path: Path) -> QueryEncoder:
 def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncoder) -> None:
     clock = StageClock()
     query = encoder.encode("p m UM", "task", clock)
-    assert query.terms.tolist() == [0, 1, 3]
-    assert query.counts.tolist() == [2, 1, 1]
-    assert query.term_weights.tolist() == [2.0, 1.0, 1.0]
-    assert query.weights.tolist() == [2.0, 1.0, 1.0]
+    assert query.terms == ["3", "0", "1"]
+    assert query.counts.tolist() == [1, 2, 1]
+    assert query.weights.tolist() == [1.0, 2.0, 1.0]
+    assert [array.tolist() for array in query.tokens] == [[0, 1, 3], [2, 1, 1], [2.0, 1.0, 1.0]]
     mean = ROWS[[3, 0, 1, 0]].mean(axis=0)
     assert query.dense == pytest.approx(mean / np.linalg.norm(mean))
     assert query.dense is not None
-    assert [array.dtype.name for array in (query.dense, query.weights, query.terms)] == ["float32", "float32", "int32"]
+    assert [array.dtype.name for array in (query.dense, query.weights, query.counts)] == ["float32", "float32", "int64"]
+    assert [array.dtype.name for array in query.tokens] == ["int32", "int64", "float32"]
     assert set(clock.seconds) == {"tokenize", "encode"}
 
 
 def test_many_tokens_are_counted_like_few(encoder: QueryEncoder) -> None:
     query = encoder.encode("mupp" * 500 + " p", "task", StageClock())
-    assert query.terms.tolist() == [0, 1, 3]
-    assert query.counts.tolist() == query.term_weights.tolist() == [500, 500, 1001]
-    dtypes = [array.dtype.name for array in (query.terms, query.counts, query.term_weights)]
-    assert dtypes == ["int32", "int64", "float32"]
+    assert dict(zip(query.terms, query.counts.tolist(), strict=True)) == {"0": 500, "1": 500, "3": 1001}
+    assert query.weights.tolist() == query.counts.tolist()
+    assert query.tokens.ids.tolist() == [0, 1, 3]
+    assert query.tokens.counts.tolist() == query.tokens.weights.tolist() == [500, 500, 1001]
 
 
 def test_with_idf_a_token_weighs_count_times_idf(encoder: QueryEncoder) -> None:
     idf = np.array([0.1, 2, 3, 7.25], np.float32)
-    query = QueryEncoder(encoder.tokenizer, encoder.tables, idf).encode("p m UM", "task", StageClock())
-    assert query.counts.tolist() == [2, 1, 1]
+    query = QueryEncoder(encoder.tokenizer, encoder.tables, idf=idf).encode("p m UM", "task", StageClock())
+    assert query.terms == ["3", "0", "1"]
+    assert query.counts.tolist() == [1, 2, 1]
     assert query.weights.dtype == np.float32
-    assert query.weights.tolist() == [float(np.float32(2) * np.float32(0.1)), 2.0, 7.25]
+    assert query.weights.tolist() == [7.25, float(np.float32(2) * np.float32(0.1)), 2.0]
+    assert query.tokens.weights.tolist() == [2.0, 1.0, 1.0]
     assert query.dense == pytest.approx(encoder.encode("p m UM", "task", StageClock()).dense)
 
 
@@ -64,7 +68,7 @@ def test_the_order_of_tokens_does_not_matter_but_their_number_does(encoder: Quer
 
 def test_a_query_without_tokens_is_refused_by_both_legs_alike(encoder: QueryEncoder) -> None:
     for dense in (True, False):
-        with pytest.raises(NoTokensError, match="no token"):
+        with pytest.raises(NoTokensError, match="no known token"):
             encoder.encode("ABC xyz", "task", StageClock(), dense=dense)
 
 
@@ -75,7 +79,7 @@ def test_errors_name_the_field_and_the_text(encoder: QueryEncoder) -> None:
         encoder.encode("ud", "task", StageClock())
     (error,) = no_tokens.value.within("searches.4").errors
     assert (error.field, error.value) == ("searches.4.text", "xyz")
-    assert str(no_tokens.value.within("searches.4")).startswith("searches.4.text: the tokenizer")
+    assert str(no_tokens.value.within("searches.4")).startswith("searches.4.text: nothing in this text")
     assert [(error.field, error.value) for error in no_direction.value.errors] == [("query", "ud")]
 
 
@@ -84,20 +88,24 @@ def test_a_zero_vector_is_refused_where_it_is_needed(encoder: QueryEncoder) -> N
         encoder.encode("ud", "task", StageClock())
     query = encoder.encode("ud", "task", StageClock(), dense=False)
     assert query.dense is None
-    assert query.terms.tolist() == [1, 2]
+    assert query.terms == ["1", "2"]
+    assert query.tokens.ids.size == 0
 
 
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("idf", [None, np.array([0.1, 2, 3, 7.25], np.float32)])
 def test_a_batch_is_encoded_to_the_same(encoder: QueryEncoder, idf: np.ndarray | None, dense: bool) -> None:
-    encoder = QueryEncoder(encoder.tokenizer, encoder.tables, idf)
+    encoder = QueryEncoder(encoder.tokenizer, encoder.tables, idf=idf)
     texts = ["p m UM", "u", "m", "mupp" * 40, "u", "pd"]
     clock = StageClock()
     batch = list(encoder.encode_batch(texts, "task", clock, dense=dense))
     assert set(clock.seconds) == ({"tokenize", "encode"} if dense else {"tokenize"})
     for text, found in zip(texts, batch, strict=True):
         expected = encoder.encode(text, "task", StageClock(), dense=dense)
-        for name in ("terms", "counts", "term_weights", "weights", "dense"):
+        assert found.terms == expected.terms
+        for ours, theirs in zip(found.tokens, expected.tokens, strict=True):
+            np.testing.assert_array_equal(ours, theirs, strict=True)
+        for name in ("counts", "weights", "dense"):
             ours, theirs = getattr(found, name), getattr(expected, name)
             np.testing.assert_array_equal(ours, theirs, err_msg=name, strict=dense or name != "dense")
     assert list(encoder.encode_batch([], "task", StageClock(), dense=dense)) == []
@@ -120,7 +128,7 @@ def apart(encoder: QueryEncoder) -> QueryEncoder:
     terms = Tokenizer(models.BPE({"x": 0, "m": 1, "y": 2}, []))
     terms.pre_tokenizer = pre_tokenizers.Whitespace()
     own = TextTokenizer.from_bytes(terms.to_str().encode(), name="terms")
-    return QueryEncoder(encoder.tokenizer, encoder.tables, np.array([2, 3, 5], np.float32), sparse_tokenizer=own)
+    return QueryEncoder(encoder.tokenizer, encoder.tables, Vocabulary(own, None), np.array([2, 3, 5], np.float32))
 
 
 @pytest.mark.parametrize("extra", [[], [("m", 0.5)], [("p", 2.0)], [("x", -1.0)]])
@@ -129,23 +137,22 @@ def test_two_tokenizers_encode_as_one_does_for_its_leg(
     encoder: QueryEncoder, apart: QueryEncoder, text: str, extra: list[tuple[str, float]]
 ) -> None:
     found = apart.encode(text, "task", StageClock(), extra_terms=extra)
-    assert found.dense_tokens is not None
     known = [(one, weight) for one, weight in extra if one in "mudp"]
     if any(letter in "mudp" for letter in text):
         one = encoder.encode(text, "task", StageClock(), extra_terms=known)
-        for ours, theirs in zip(found.dense_tokens, (one.terms, one.counts, one.term_weights), strict=True):
+        for ours, theirs in zip(found.tokens, one.tokens, strict=True):
             np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(found.dense, one.dense)
         parts = apart.with_parts(found, "task").parts
         assert parts is not None
         assert parts.sum(axis=0) == pytest.approx(one.dense, abs=1e-6)
     elif not known:
-        assert (found.dense, found.dense_tokens.ids.size) == (None, 0)
+        assert (found.dense, found.tokens.ids.size) == (None, 0)
     weights = {token: float(text.count(letter)) for token, letter in enumerate("xmy")}
     for letter, weight in extra:
         weights["xmy".find(letter)] = weights.get("xmy".find(letter), 0.0) + weight
-    expected = {token: weight * (2, 3, 5)[token] for token, weight in weights.items() if weight and token >= 0}
-    assert dict(zip(found.terms.tolist(), found.weights.tolist(), strict=True)) == expected
+    expected = {f"{token}": weight * (2, 3, 5)[token] for token, weight in weights.items() if weight and token >= 0}
+    assert dict(zip(found.terms, found.weights.tolist(), strict=True)) == expected
 
 
 def test_a_text_needs_a_token_of_one_of_two_tokenizers(apart: QueryEncoder) -> None:
@@ -158,6 +165,27 @@ def test_a_text_needs_a_token_of_one_of_two_tokenizers(apart: QueryEncoder) -> N
     with pytest.raises(NoTokensError) as no_tokens:
         apart.encode_batch(["m", "z"], "task", StageClock())
     assert [error.field for error in no_tokens.value.errors] == ["queries.1"]
-    assert apart.encode("x", "task", StageClock(), dense=False).dense_tokens is None
+    assert apart.encode("x", "task", StageClock(), dense=False).tokens.ids.size == 0
     with pytest.raises(NoTokensError):
         apart.encode("p", "task", StageClock(), dense=False)
+
+
+@pytest.fixture
+def of_words(encoder: QueryEncoder) -> QueryEncoder:
+    return QueryEncoder(encoder.tokenizer, encoder.tables, Vocabulary(None, "english"))
+
+
+def test_terms_of_words_are_stems_without_stop_words(of_words: QueryEncoder) -> None:
+    query = of_words.encode("the pumps, a pump and mud", "task", StageClock(), extra_terms=[("pumping", -0.5)])
+    assert dict(zip(query.terms, query.weights.tolist(), strict=True)) == {"pump": 1.5, "mud": 1.0}
+    assert query.counts.tolist() == [3, 1]
+    assert query.tokens.ids.tolist() == [0, 1, 2, 3]
+
+
+def test_each_leg_goes_on_without_what_it_lacks(of_words: QueryEncoder) -> None:
+    stop = of_words.encode("mu and the", "task", StageClock())  # mu is a word
+    assert stop.terms == ["mu"]
+    unknown = of_words.encode("xyz", "task", StageClock())
+    assert (unknown.terms, unknown.dense) == (["xyz"], None)
+    with pytest.raises(NoTokensError, match="no word and no known token"):
+        of_words.encode("the of", "task", StageClock(), dense=False)

@@ -1,48 +1,55 @@
-"""Explanations are exact: a hit's shares sum to its scores, for any query, mode and fusion, and match brute force."""
+"""Explanations are exact: the shares of a query's words sum to a hit's scores, for any vocabulary, query, mode and
+fusion, and match brute force."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
+from lightretriever.artifacts.tokens.head_queries import HeadQueries, SparseRow, padded
+from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import DeadlineError
+from lightretriever.service.errors import DeadlineError, NoTokensError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import Explanation, Hit, LinearFusion, Mode, RrfFusion, SearchRequest, Weights
+from lightretriever.service.schemas import (
+    Explanation,
+    Hit,
+    LegName,
+    LinearFusion,
+    Mode,
+    QueryTerm,
+    RrfFusion,
+    SearchRequest,
+    TermShares,
+    TokenShares,
+    Weights,
+    WordShares,
+)
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.explain import explained
+from lightretriever.service.search.explain import explained, query_words
 
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus
+from tests.service.test_weighted_terms import of_bytes, of_pieces
 from tests.support.legs import WrappedLeg
+from tests.support.tiny import make_tiny_bundle, tiny_documents
 
-WORDS = st.lists(
-    st.sampled_from(
-        [
-            "play",
-            "music",
-            "the",
-            "terminal",
-            "search",
-            "text",
-            "documents",
-            "chess",
-            "日本語",
-            "Zażółć",
-            "🎵",
-            "and",
-            "a",
-            "MUSIC",
-            "music",
-        ]
-    ),
-    min_size=1,
-    max_size=9,
-).map(" ".join)
+KINDS: tuple[VocabularyKind, ...] = ("words", "tokens", "both")
+SAMPLE = (
+    *("play", "music", "the", "terminal", "text", "documents", "document", "chess", "日本語", "検索エンジン", "Zażółć"),
+    *("🎵", "and", "a", "MUSIC", "music", "wi-fi", "terminal-music", "C++", "c#", ".net", "play.", "ภาษาไทย"),
+)
+WORDS = st.lists(st.sampled_from(SAMPLE), min_size=1, max_size=9).map(" ".join)
+TERMS = st.lists(st.builds(QueryTerm, text=WORDS, weight=st.sampled_from([-1.0, -0.5, 0.5, 1.0, 2.0])), max_size=3)
 FUSIONS = st.sampled_from(
     [
         LinearFusion(),
@@ -54,34 +61,78 @@ FUSIONS = st.sampled_from(
 MODES: st.SearchStrategy[Mode] = st.sampled_from(["hybrid", "dense", "sparse"])
 
 
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[VocabularyKind, SearchEngine]]:
+    """Engines by vocabulary."""
+    folder = tmp_path_factory.mktemp("vocabularies")
+    with ExitStack() as stack:
+        bundles = {kind: make_tiny_bundle(folder / kind, vocabulary=kind) for kind in KINDS}
+        yield {kind: stack.enter_context(SearchEngine.open(one, SETTINGS)) for kind, one in bundles.items()}
+
+
 def explanation(hit: Hit) -> Explanation:
     assert hit.explanation is not None
     return hit.explanation
 
 
+def terms_of(hit: Hit) -> list[TermShares]:
+    return [term for word in explanation(hit).words for term in word.terms]
+
+
+def tokens_of(hit: Hit) -> list[TokenShares]:
+    return [token for word in explanation(hit).words for token in word.tokens]
+
+
+def by_word(hit: Hit) -> dict[str, WordShares]:
+    return {word.word: word for word in explanation(hit).words}
+
+
 def sums(hit: Hit) -> dict[str, float | None]:
-    """What the shares of each leg sum to; None where the leg has none."""
-    tokens = explanation(hit).tokens
+    """What the words' shares of each leg sum to; None where the leg has none."""
+    words = explanation(hit).words
     return {
-        "dense": None if tokens[0].dense is None else sum(token.dense or 0.0 for token in tokens),
-        "sparse": None if tokens[0].sparse is None else sum(token.sparse or 0.0 for token in tokens),
+        "dense": None if words[0].dense is None else sum(word.dense or 0.0 for word in words),
+        "sparse": None if words[0].sparse is None else sum(word.sparse or 0.0 for word in words),
     }
 
 
-@given(query=WORDS, mode=MODES, fusion=FUSIONS, k=st.integers(1, 20), offset=st.integers(0, 30))
+def size(hit: Hit) -> float:
+    """How large a hit's shares of the sparse score are together, whatever their signs."""
+    return sum(abs(term.sparse or 0.0) for term in terms_of(hit))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(query=WORDS, terms=TERMS, mode=MODES, fusion=FUSIONS, k=st.integers(1, 20), offset=st.integers(0, 30))
+@example("music", [QueryTerm(text="日本語", weight=-0.5)], "hybrid", LinearFusion(), 20, 0)
+@example("C++ wi-fi c++", [QueryTerm(text="wifi C++", weight=-1)], "hybrid", LinearFusion(), 20, 0)
 def test_shares_sum_to_the_scores(
-    engine: SearchEngine, query: str, mode: Mode, fusion: LinearFusion | RrfFusion, k: int, offset: int
+    engines: dict[VocabularyKind, SearchEngine],
+    kind: VocabularyKind,
+    query: str,
+    terms: list[QueryTerm],
+    mode: Mode,
+    fusion: LinearFusion | RrfFusion,
+    k: int,
+    offset: int,
 ) -> None:
-    asked = SearchRequest(query=query, mode=mode, fusion=fusion, k=k, offset=offset, candidates=60, explain=True)
-    answer = engine.search(asked)
+    asked = SearchRequest(
+        query=query, terms=terms, mode=mode, fusion=fusion, k=k, offset=offset, candidates=60, explain=True
+    )
+    try:
+        answer = engines[kind].search(asked)
+    except NoTokensError:
+        reject()
     for hit in answer.hits:
         assert sums(hit) == {
-            "dense": None if hit.dense is None else pytest.approx(hit.dense.score, abs=1e-5),
-            "sparse": None if hit.sparse is None else pytest.approx(hit.sparse.score, rel=1e-5),
+            "dense": None if hit.dense is None else pytest.approx(hit.dense.score, abs=2e-6),
+            "sparse": None if hit.sparse is None else pytest.approx(hit.sparse.score, rel=1e-6, abs=1e-6 * size(hit)),
         }
+        for word in explanation(hit).words:
+            assert word.dense is None or word.dense == pytest.approx(sum(one.dense or 0.0 for one in word.tokens))
+            assert word.sparse is None or word.sparse == pytest.approx(sum(one.sparse or 0.0 for one in word.terms))
         added = explanation(hit).fusion
         assert (added.dense or 0.0) + (added.sparse or 0.0) == pytest.approx(hit.score, rel=1e-12)
-    plain = engine.search(asked.model_copy(update={"explain": False}))
+    plain = engines[kind].search(asked.model_copy(update={"explain": False}))
     bare = [hit.model_copy(update={"explanation": None}) for hit in answer.hits]
     assert bare == plain.hits
 
@@ -94,17 +145,182 @@ def test_shares_are_those_of_brute_force(engine: SearchEngine, corpus: Corpus) -
     ordinals = {document.id: ordinal for ordinal, document in enumerate(corpus.documents)}
     for hit in engine.search(SearchRequest(query=query, explain=True)).hits:
         ordinal = ordinals[hit.id]
-        tokens = explanation(hit).tokens
-        assert [token.id for token in tokens] == sorted(set(ids.tolist()))
-        for token in tokens:
+        own = set(corpus.tokenizer.query_ids(corpus.documents[ordinal].full_text))
+        assert [word.word for word in explanation(hit).words] == ["play", "music", "terminal"]
+        assert {token.id for token in tokens_of(hit)} == set(ids.tolist())
+        for token in tokens_of(hit):
             count = int((ids == token.id).sum())
             assert token.token == corpus.tokenizer.token(token.id)
-            assert token.count == count
-            impact = int(corpus.impacts[ordinal, token.id])
-            assert token.impact == impact
-            assert token.sparse == pytest.approx(token.weight * impact, rel=1e-6)
-            expected = count * float(rows[token.id] @ corpus.dense[ordinal]) / (len(ids) * length)
-            assert token.dense == pytest.approx(expected, abs=1e-5)
+            assert token.count == token.weight == count
+        assert {int(term.term) for term in terms_of(hit)} == set(ids.tolist())
+        for term in terms_of(hit):
+            assert term.text == corpus.tokenizer.token(int(term.term))
+            impact = int(corpus.impacts[ordinal, int(term.term)])
+            assert term.impact == impact
+            assert term.added == (impact > 0 and int(term.term) not in own)
+        for word, shares in by_word(hit).items():
+            of_word = corpus.tokenizer.query_ids(word)
+            assert shares.count == query.split().count(word)
+            expected = shares.count * sum(float(rows[one] @ corpus.dense[ordinal]) for one in of_word)
+            assert shares.dense == pytest.approx(expected / (len(ids) * length), abs=1e-5)
+            assert shares.sparse == shares.count * sum(corpus.impacts[ordinal, of_word])
+
+
+def found(engine: SearchEngine, **asked: object) -> Hit:
+    """The best hit, explained."""
+    return engine.search(SearchRequest.model_validate({"query": "", "k": 1, "explain": True, **asked})).hits[0]
+
+
+def test_a_word_has_the_terms_and_tokens_that_begin_in_it(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    hit = found(engines["words"], query="The Wi-Fi, C++ and c# plays music. MUSIC!")
+    terms = {word: [term.term for term in shares.terms] for word, shares in by_word(hit).items()}
+    assert terms == {
+        "The": [],
+        "Wi-Fi": ["wi", "wifi", "fi"],
+        "C++": ["c", "cplusplu"],
+        "and": [],
+        "c#": ["c", "csharp"],
+        "plays": ["plai"],
+        "music": ["music"],
+        **{sign: [] for sign in ",.!"},
+    }
+    counts = {word: shares.count for word, shares in by_word(hit).items()}
+    assert counts == {word: 2 if word == "music" else 1 for word in terms} | dict.fromkeys(",.!", 0)
+    assert by_word(hit)["The"].sparse == 0.0
+    assert by_word(hit)["The"].dense != 0.0
+
+
+def test_forms_of_a_word_share_its_term_by_their_weights(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    asked = {"query": "document music", "terms": [{"text": "documents", "weight": 3.0}], "mode": "sparse"}
+    hit = found(engines["words"], **asked)
+    one, many = by_word(hit)["document"], by_word(hit)["documents"]
+    assert one.sparse is not None
+    assert one.sparse > 0
+    assert many.sparse == pytest.approx(3 * one.sparse)
+    (term,) = one.terms
+    assert (term.term, term.weight, term.count) == ("document", 4.0, 2)
+    assert term.impact is not None
+    assert 4 * term.impact == pytest.approx(one.sparse + (many.sparse or 0.0))
+
+
+def test_both_vocabularies_are_told_apart(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    hit = found(engines["both"], query="plays music")
+    (word, *tokens) = by_word(hit)["music"].terms
+    assert (word.term, word.text) == ("music", "music")
+    assert tokens
+    assert all(term.term.startswith("#") and term.text != term.term for term in tokens)
+    assert [int(term.term[1:]) for term in tokens] == [token.id for token in by_word(hit)["music"].tokens]
+
+
+def test_coverage_counts_terms_in_the_text_in_whatever_form(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    hit = found(engines["words"], query="the playlists of librarian libraries", mode="sparse")
+    assert hit.id == "music"
+    assert explanation(hit).coverage == 0.6667  # without stop words; it has playlists and library
+    unwanted = found(engines["words"], query="music", terms=[{"text": "zebra", "weight": -1}])
+    assert explanation(unwanted).coverage == 1.0
+    assert explanation(found(engines["words"], query="the and")).coverage is None
+
+
+def test_in_scripts_without_spaces_signs_are_words(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    hit = found(engines["words"], query="検索エンジン", mode="sparse")
+    assert hit.id == "cjk"
+    assert [term.added for term in terms_of(hit)] == [False] * len(terms_of(hit))
+    assert explanation(hit).coverage == 1.0
+    assert "".join(word.word for word in explanation(hit).words) in "検索エンジン"
+
+
+@pytest.mark.parametrize("kind", ["tokens", "both"])
+def test_terms_that_the_text_lacks_are_marked_as_added(
+    engines: dict[VocabularyKind, SearchEngine], corpus: Corpus, kind: VocabularyKind
+) -> None:
+    documents = {document.id: document.full_text for document in corpus.documents}
+    vocabulary, seen = engines[kind].parts.encoder.vocabulary, set()
+    for query in ("play music from the terminal", "a library of scientific papers with few dependencies"):
+        for hit in engines[kind].search(SearchRequest(query=query, k=100, explain=True)).hits:
+            own = set(vocabulary.terms_of([documents[hit.id]])[0])
+            for word in explanation(hit).words:
+                for term in word.terms:
+                    assert term.added == (bool(term.impact) and term.term not in own)
+                    seen.add(term.added)
+                assert word.added == any(term.added for term in word.terms)
+    assert seen == {True, False}
+
+
+def test_without_expansion_no_word_is_added(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    answer = engines["words"].search(SearchRequest(query="play music from the terminal", k=100, explain=True))
+    assert not any(word.added for hit in answer.hits for word in explanation(hit).words)
+
+
+@pytest.fixture
+def heads(engines: dict[VocabularyKind, SearchEngine]) -> Iterator[dict[VocabularyKind, SearchEngine]]:
+    """The engines with two queries that a model read: it gave weights to tokens of the text, and to further ones."""
+    vectors = np.random.default_rng(3).standard_normal((2, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    tokenizer = engines["tokens"].parts.encoder.tokenizer
+    rows: list[SparseRow] = []
+    for text in ("play music", "chess"):
+        ids = sorted({*tokenizer.query_ids(text), 300, 310})
+        rows.append((np.array(ids, np.int32), np.linspace(0.25, 2.0, len(ids), dtype=np.float32)))
+    made = HeadQueries(["play music", "chess"], vectors, padded(rows, 40), lowercase=True)
+    for engine in engines.values():
+        engine.parts.encoder.heads = {"default": made}
+    yield engines
+    for engine in engines.values():
+        engine.parts.encoder.heads = {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("query", ["play music", "chess"])
+def test_a_query_that_a_model_read_has_shares_of_the_sparse_score(
+    heads: dict[VocabularyKind, SearchEngine], kind: VocabularyKind, query: str
+) -> None:
+    answer = heads[kind].search(SearchRequest(query=query, explain=True))
+    assert answer.head_query
+    for hit in answer.hits:
+        assert hit.dense is not None
+        assert hit.sparse is not None
+        assert sums(hit) == {"dense": None, "sparse": pytest.approx(hit.sparse.score, rel=1e-6)}
+        assert explanation(hit).fusion.dense is not None
+        words = [word.word for word in explanation(hit).words if word.count]
+        assert words == query.split()
+        added = [word for word in explanation(hit).words if not word.count]
+        assert bool(added) == (kind != "words")
+        assert [len(word.terms) for word in added] == [1] * len(added)
+        assert tokens_of(hit) == []
+
+
+TOKENIZERS = [make([document.full_text.lower() for document in tiny_documents()]) for make in (of_bytes, of_pieces)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (1, 1)])
+@given(query=WORDS, terms=TERMS)
+@example(query="music", terms=[QueryTerm(text="日本語", weight=1)])
+@example(query="🎵 漢字", terms=[QueryTerm(text=" 🎵", weight=-0.5)])
+def test_the_words_have_every_part_of_the_query_once(
+    kind: VocabularyKind, order: tuple[int, int], query: str, terms: list[QueryTerm]
+) -> None:
+    """With a tokenizer for each leg, whatever it does with spaces."""
+    dense, sparse = (TextTokenizer.from_bytes(TOKENIZERS[one].to_str().encode(), name="made here") for one in order)
+    rows = np.random.default_rng(1).standard_normal((600, 8)).astype(np.float32)
+    vocabulary = Vocabulary(None if kind == "words" else sparse, None if kind == "tokens" else "english")
+    encoder = QueryEncoder(dense, {"default": TokenTable(rows, None)}, vocabulary)
+    asked = SearchRequest(query=query, terms=terms)
+    try:
+        encoded = encoder.encode(
+            query, "default", StageClock(), extra_terms=[(term.text, term.weight) for term in terms]
+        )
+    except NoTokensError:
+        reject()
+    words = query_words(asked, encoded, encoder)
+    for parts, count in (
+        ([part for word in words for part in word.terms], len(encoded.terms)),
+        ([part for word in words for part in word.tokens], encoded.tokens.ids.size),
+    ):
+        shares = np.zeros(count)
+        for place, share in parts:
+            shares[place] += share
+        assert shares == pytest.approx(np.ones(count), abs=1e-9)
 
 
 def test_an_answer_without_explanations_does_not_mention_them(client: TestClient) -> None:
@@ -113,7 +329,7 @@ def test_an_answer_without_explanations_does_not_mention_them(client: TestClient
     assert not any("explanation" in hit for hit in plain["hits"])
     assert "explain" not in plain["timings_ms"]
     told = client.post("/search", json={"query": "music", "explain": True}).json()
-    assert all(hit["explanation"]["tokens"] for hit in told["hits"])
+    assert all(hit["explanation"]["words"] for hit in told["hits"])
     assert told["timings_ms"]["explain"] > 0
 
 
@@ -125,13 +341,20 @@ def test_no_hits_need_no_explanation(engine: SearchEngine) -> None:
 def test_the_terms_of_a_document(client: TestClient, corpus: Corpus, ordinal: int) -> None:
     document, impacts = corpus.documents[ordinal], corpus.impacts[ordinal]
     terms = client.get(f"/terms/{quote(document.id, safe='')}").json()["terms"]
-    assert [(-term["impact"], term["id"]) for term in terms] == sorted(
-        (-int(impacts[term]), int(term)) for term in np.flatnonzero(impacts)
+    assert [(-term["impact"], term["term"]) for term in terms] == sorted(
+        (-int(impacts[term]), str(term)) for term in np.flatnonzero(impacts)
     )
-    own = set(corpus.tokenizer.encode(document.full_text).tolist())
+    own = set(corpus.tokenizer.query_ids(document.full_text))
     for term in terms:
-        assert term["in_text"] == (term["id"] in own)
-        assert term["token"] == corpus.tokenizer.token(term["id"])
+        assert term["in_text"] == (int(term["term"]) in own)
+        assert term["text"] == corpus.tokenizer.token(int(term["term"]))
+
+
+def test_the_terms_of_a_document_of_words(engines: dict[VocabularyKind, SearchEngine]) -> None:
+    with TestClient(create_app(engines["words"])) as client:
+        terms = client.get("/terms/repeat").json()["terms"]
+    assert {term["term"] for term in terms} == {"repeat", "music", "player", "termin"}
+    assert all(term["text"] == term["term"] and term["in_text"] and term["impact"] > 0 for term in terms)
 
 
 def test_a_document_that_is_not_there_has_no_terms(client: TestClient) -> None:
@@ -162,13 +385,14 @@ def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bun
     settings = SETTINGS.model_copy(update={"max_explained": 30})
     asked: dict[str, object] = {"query": "music", "explain": True}
     with SearchEngine.open(tiny_bundle, settings) as engine, TestClient(create_app(engine)) as client:
-        tokens = len(client.post("/encode", json={"text": "music"}).json()["tokens"])
+        encoded = client.post("/encode", json={"text": "music"}).json()
+        tokens = len(encoded["tokens"]) + len(encoded["terms"])
         most = 30 // tokens
         assert len(client.post("/search", json={**asked, "k": most}).json()["hits"]) == most
         assert client.post("/search", json={**asked, "k": most + 1, "explain": False}).status_code == 200
         refused = client.post("/search", json={**asked, "k": most + 1}).json()
         assert (refused["status"], refused["errors"][0]["field"]) == (422, "explain")
-        assert f"{most + 1} hits times {tokens} different tokens" in refused["detail"]
+        assert f"{most + 1} hits times {tokens} different tokens and terms" in refused["detail"]
         assert "at most 30 are possible (max_explained" in refused["detail"]
         assert client.get("/info").json()["limits"]["max_explained"] == 30
         # Three searches of a batch have 10 each, whatever those without explanations ask for.
@@ -180,14 +404,17 @@ def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bun
 
 
 def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
-    found = engine.answer(SearchRequest(query="music", k=5))["hits"]
+    hits = engine.answer(SearchRequest(query="music", k=5))["hits"]
     looked = iter([True, True, False])
 
     def require_time() -> None:
         if not next(looked):
             raise DeadlineError("late")
 
-    query = engine.parts.encoder.encode("music", "default", StageClock())
+    encoder = engine.parts.encoder
+    query = encoder.encode("music", "default", StageClock())
+    words = query_words(SearchRequest(query="music"), query, encoder)
+    legs: list[LegName] = ["dense", "sparse"]
     with pytest.raises(DeadlineError):
-        explained(found, query, engine.parts.encoder, np.zeros((2, 5)), ["dense", "sparse"], {}, require_time)
+        explained(hits, query, words, encoder, np.zeros((2, 5)), legs, {}, [""] * 5, require_time)
     assert next(looked, None) is None

@@ -61,7 +61,7 @@ def engine(
     request: pytest.FixtureRequest, documents: list[Declared], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SearchEngine]:
     path: Path = tmp_path_factory.mktemp("declared") / "bundle"
-    bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param, words=True)
+    bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param)
     with SearchEngine.open(bundle, SETTINGS) as engine:
         engine.warm_up()
         yield engine
@@ -132,7 +132,7 @@ FILTERS = st.recursive(
     ),
     max_leaves=6,
 )
-MODES: st.SearchStrategy[Mode] = st.sampled_from(["hybrid", "dense", "sparse", "bm25"])
+MODES: st.SearchStrategy[Mode] = st.sampled_from(["hybrid", "dense", "sparse"])
 
 
 def ask(engine: SearchEngine, **fields: Any) -> list[tuple[str, float]]:
@@ -173,7 +173,7 @@ def test_hybrid_is_the_fusion_of_filtered_legs(engine: SearchEngine, documents: 
     assert {name for name, _ in found} <= allowed
 
 
-@pytest.mark.parametrize("mode", ["dense", "bm25"])
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
 def test_facets_count_the_candidates(client: TestClient, documents: list[Declared], mode: Mode) -> None:
     asked = {"query": "music", "mode": mode, "candidates": 60, "k": 60, "facets": ["source"]}
     answer = client.post("/search", json=asked).json()

@@ -11,6 +11,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.matching import best_match, thresholds_of
@@ -66,7 +67,7 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
 
 
 @pytest.mark.parametrize(
-    ("query", "share", "words", "level"),
+    ("query", "share", "impact", "level"),
     [
         ("bababa", 0.5, 1.5, "weak"),
         ("bababa", 0.5, 0.0, "none"),  # the tokenizer knows the word, and no document has it
@@ -77,15 +78,22 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
     ],
 )
 def test_without_a_word_of_the_query_in_any_document_less_matches(
-    bundle: Bundle, query: str, share: float, words: float, level: str
+    bundle: Bundle, query: str, share: float, impact: float, level: str
 ) -> None:
     match = bundle.manifest.tasks["search"].match
     assert match is not None
-    scores = np.array([[match.weak + share * (match.strong - match.weak), 0.0], [0.0, words]])
+    scores = np.array([[match.weak + share * (match.strong - match.weak), 0.0], [0.0, impact]])
     table = CandidateTable(np.array([4, 7]), scores, np.zeros((2, 2), np.int64))
-    legs: list[LegName] = ["dense", "bm25"]
-    limits = thresholds_of(match, EncodedQuery.of_text(query), table, legs, bundle.tokenizer())
+    legs: list[LegName] = ["dense", "sparse"]
+    tokenizer = bundle.tokenizer()
+    encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, bundle.vocabulary(tokenizer))
+    asked = EncodedQuery.of_model([], np.empty(0, np.float32), None)
+    limits = thresholds_of(match, query, asked, table, legs, encoder)
     assert best_match(table, legs, limits) == {"matched": level}
+    # Where terms are tokens, or no words were searched, the thresholds stay.
+    of_tokens = QueryEncoder(tokenizer, encoder.tables)
+    assert thresholds_of(match, query, asked, table, legs, of_tokens) == match
+    assert thresholds_of(match, query, asked, table, ["dense"], encoder) == match
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
@@ -96,7 +104,7 @@ def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
     assert len({page["hits"][0]["matched"] for page in pages}) > 1
 
 
-@pytest.mark.parametrize("fields", [{"mode": "sparse"}, {"mode": "bm25"}, {"terms": [{"text": "oven", "weight": 2.0}]}])
+@pytest.mark.parametrize("fields", [{"mode": "sparse"}, {"terms": [{"text": "oven", "weight": 2.0}]}])
 def test_without_a_comparable_dense_score_nothing_is_said(meaning: TestClient, fields: dict[str, Any]) -> None:
     answer = ask(meaning, "bicycle", **fields)
     assert answer["hits"]
@@ -113,15 +121,15 @@ def test_a_bundle_without_thresholds_says_nothing(client: TestClient) -> None:
 
 def test_explanations_tell_how_many_words_a_document_has(meaning: TestClient) -> None:
     answer = ask(meaning, "How do bees make honey and cheese?", explain=True)
-    shares = {hit["fields"]["title"]: hit["explanation"]["words"] for hit in answer["hits"]}
+    shares = {hit["fields"]["title"]: hit["explanation"]["coverage"] for hit in answer["hits"]}
     assert shares["Keeping bees"] == 0.3333  # two of how, do, bee, make, honey, cheese
     assert shares["Sailing dinghies"] == 0.0
-    assert "words" not in ask(meaning, "the and", explain=True)["hits"][0]["explanation"]
+    assert "coverage" not in ask(meaning, "the and", explain=True)["hits"][0]["explanation"]
 
 
-def test_without_words_in_the_bundle_explanations_tell_no_share(tmp_path: Path) -> None:
-    bundle = make_meaningful_bundle(tmp_path / "bare", words=False)
+def test_coverage_counts_tokens_where_the_terms_are_tokens(tmp_path: Path) -> None:
+    bundle = make_meaningful_bundle(tmp_path / "bare", vocabulary="tokens")
     with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
-        answer = ask(client, "bicycle", explain=True)
-        assert "words" not in answer["hits"][0]["explanation"]
+        answer = ask(client, "bicycle bababa", explain=True)
+        assert answer["hits"][0]["explanation"]["coverage"] == 0.5
         assert answer["matched"] in ("weak", "strong")

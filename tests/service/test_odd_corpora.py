@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
@@ -50,12 +51,17 @@ CORPORA: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "private use and beyond": [("\ue000", "\U0010fffd \U0001f9d1\u200d\U0001f4bb")],
 }
 
+WORDLESS: Final = ("only punctuation", "only stop words", "control characters", "combining marks alone")
+"""Without a word, which no bundle of words is made of."""
 
-def odd_bundle(path: Path, texts: Sequence[tuple[str, str]]) -> Bundle:
+
+def odd_bundle(path: Path, texts: Sequence[tuple[str, str]], vocabulary: VocabularyKind = "words") -> Bundle:
     """A bundle of these titles and texts under a small English WordPiece."""
     documents = [TinyDocument(f"d{number}", *pair, year=2000) for number, pair in enumerate(texts)]
     tokenizer = english_tokenizer()
-    return make_tiny_bundle(path, documents=documents, own_tokenizer=tokenizer, words=True, tasks=("default",))
+    return make_tiny_bundle(
+        path, documents=documents, own_tokenizer=tokenizer, vocabulary=vocabulary, tasks=("default",)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +79,7 @@ def current(tmp_path: Path, usual: Path) -> Path:
 @pytest.mark.parametrize("name", CORPORA)
 def test_they_start_and_swap(name: str, tmp_path: Path, current: Path) -> None:
     texts = CORPORA[name]
-    odd = odd_bundle(tmp_path / "odd", texts)
+    odd = odd_bundle(tmp_path / "odd", texts, "tokens" if name in WORDLESS else "words")
     ready = Event()
     with TestClient(create_app(odd.path, SETTINGS, on_ready=ready.set)) as client:
         assert ready.wait(60)
@@ -97,8 +103,17 @@ def test_they_start_and_swap(name: str, tmp_path: Path, current: Path) -> None:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    """Over three documents, of which the tokenizer knows no token in the second."""
+    """Over three documents, of which the tokenizer knows no token in the second; the terms are tokens."""
     path = tmp_path_factory.mktemp("unknown") / "bundle"
+    with SearchEngine.open(odd_bundle(path, CORPORA["one unknown among others"], "tokens"), SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def of_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    """Over the same documents; the terms are words."""
+    path = tmp_path_factory.mktemp("words") / "bundle"
     with SearchEngine.open(odd_bundle(path, CORPORA["one unknown among others"]), SETTINGS) as engine:
         engine.warm_up()
         yield engine
@@ -114,6 +129,13 @@ def test_a_text_without_terms_can_not_be_encoded(engine: SearchEngine, text: str
     assert bool(encoder.tokenizer.query_ids(text)) == possible
 
 
+@pytest.mark.parametrize(
+    ("text", "possible"), [("a", True), (KHMER, True), ("🎉", True), ("...", False), ("\u200b", False)]
+)
+def test_a_text_of_words_can_be_encoded(of_words: SearchEngine, text: str, possible: bool) -> None:
+    assert of_words.parts.encoder.can_encode(text, "default") == possible
+
+
 def test_nor_can_one_without_direction(engine: SearchEngine) -> None:
     tokenizer = engine.parts.encoder.tokenizer
     rows = np.zeros((tokenizer.vocab_size, 4), np.float32)
@@ -121,27 +143,29 @@ def test_nor_can_one_without_direction(engine: SearchEngine) -> None:
     encoder = QueryEncoder(tokenizer, {"default": TokenTable(rows, None)})
     assert encoder.can_encode("music player", "default")
     assert not encoder.can_encode("player", "default")
-    assert encoder.encode("player", "default", StageClock(), dense=False).terms.size == 1
+    assert encoder.encode("player", "default", StageClock(), dense=False).terms == [
+        f"{tokenizer.query_ids('player')[0]}"
+    ]
     vectors = query_vectors(TokenTable(rows, None), tokenizer.as_queries(["player", KHMER, "music"]))
     np.testing.assert_array_equal(vectors, np.full((1, 4), 0.5, np.float32))
 
 
 def test_examples_are_queries_that_find_something(tmp_path: Path) -> None:
     texts = [*[("", KHMER)] * 20, *((f"a music player {number}", "") for number in range(9)), *[("", "漢字")] * 20]
-    with SearchEngine.open(odd_bundle(tmp_path / "bundle", texts)) as engine:
+    with SearchEngine.open(odd_bundle(tmp_path / "bundle", texts, "tokens")) as engine:
         assert len(engine.examples) == 3
         assert all(example.startswith("a music player") for example in engine.examples)
 
 
 def test_examples_and_probes_are_of_usual_length(tmp_path: Path) -> None:
-    with SearchEngine.open(odd_bundle(tmp_path / "bundle", [(f"music {'9' * 100_000} a b", "")])) as engine:
+    with SearchEngine.open(odd_bundle(tmp_path / "bundle", [(f"music {'9' * 100_000} a b", "")], "tokens")) as engine:
         assert engine.examples == [f"music {'9' * 194}"]
         assert engine.parts.documents.probes(1) == engine.examples
 
 
-def test_spelling_leaves_what_it_does_not_know(engine: SearchEngine) -> None:
+def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:
     def searched(query: str) -> str | None:
-        return engine.search(SearchRequest(query=query, mode="bm25", spelling="auto", prefix=True)).searched
+        return of_words.search(SearchRequest(query=query, spelling="auto", prefix=True)).searched
 
     assert searched(KHMER) is None
     assert searched("🎉") is None
@@ -150,16 +174,16 @@ def test_spelling_leaves_what_it_does_not_know(engine: SearchEngine) -> None:
 
 def test_a_corpus_without_spellings_says_so(tmp_path: Path) -> None:
     with SearchEngine.open(odd_bundle(tmp_path / "bundle", CORPORA["all unknown"])) as engine:
-        assert engine.parts.spelling is None
+        assert engine.parts.spellings is None
         with pytest.raises(InvalidRequestError, match="its documents have no words that are written with spaces"):
             engine.search(SearchRequest(query="musik", spelling="auto"))
 
 
-def test_a_snippet_of_a_text_without_terms_is_its_beginning_or_what_is_spelt_alike(engine: SearchEngine) -> None:
+def test_a_snippet_of_a_text_without_terms_is_its_beginning_or_what_is_spelt_alike(of_words: SearchEngine) -> None:
     asked = {"mode": "hybrid", "snippets": {"fields": ["text"]}, "k": 3}
     marked = {}
     for query in ("music", f"music {KHMER}"):
-        hits = engine.search(SearchRequest.model_validate({"query": query, **asked})).hits
+        hits = of_words.search(SearchRequest.model_validate({"query": query, **asked})).hits
         (snippet,) = (hit.snippets["text"] for hit in hits if hit.id == "d1" and hit.snippets is not None)
         assert snippet.text == KHMER
         marked[query] = [snippet.text[start:end] for start, end in snippet.marks]

@@ -84,7 +84,7 @@ def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> No
 
 
 def test_examples_of_requests_are_answered(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "years", words=True, fields={"year": "number"})
+    bundle = make_tiny_bundle(tmp_path / "years", vocabulary="words", fields={"year": "number"})
     paths = {
         "SearchRequest": "/search",
         "BatchRequest": "/search/batch",

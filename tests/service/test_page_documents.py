@@ -87,9 +87,8 @@ def top_of_the_first_hit(page: Page) -> float:
     return box["y"]
 
 
-def test_the_same_with_collections_three_legs_and_a_better_spelling(browser: Browser, tmp_path: Path) -> None:
-    weights = LegWeights(dense=0.5, sparse=0.25, bm25=0.25)
-    meaning = make_meaningful_bundle(tmp_path / "meaning", weights=weights).path
+def test_the_same_with_collections_and_a_better_spelling(browser: Browser, tmp_path: Path) -> None:
+    meaning = make_meaningful_bundle(tmp_path / "meaning", weights=LegWeights(dense=0.5, sparse=0.5)).path
     with serving({"notes": meaning, "shop": meaning}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
         page = browser.new_page(base_url=f"{url}/collections/shop/", viewport={"width": 360, "height": 780})
         page.goto("")

@@ -85,7 +85,7 @@ def test_the_columns_have_a_legend(page: Page) -> None:
 def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
     finish(page, "bicycle brakes and honey")
     page.get_by_text("Why this hit?").first.click()
-    expect(page.locator("li.hit").first).to_contain_text("The document has 67 % of the query's words.")
+    expect(page.locator("li.hit").first).to_contain_text("Title and text have 67 % of the query's words.")
 
 
 def test_items_of_a_list_stand_apart(page: Page, tmp_path: Path) -> None:

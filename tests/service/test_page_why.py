@@ -7,9 +7,12 @@ from pathlib import Path
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import answer_of, asked, ids, search_for
+from tests.service.process import serving
+from tests.support.meaning import make_meaningful_bundle
+from tests.support.tiny import make_tiny_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -17,25 +20,76 @@ QUERY = "play music from the terminal"
 SERIOUS = {"serious", "critical"}
 
 
+def shown_shares(row: Locator) -> list[str]:
+    return row.locator("td b").all_inner_texts()
+
+
 def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str, messages: list[str]) -> None:
     search_for(page, QUERY)
     hit = page.locator("li.hit").first
     expect(hit.locator("table")).to_be_hidden()
     hit.get_by_text("Why this hit?").click()
-    told = answer_of(site, query=QUERY, explain=True)["hits"][0]
-    tokens = {re.sub("^Ġ", "", token["token"]): token for token in told["explanation"]["tokens"]}
-    rows = hit.locator(".why tbody tr")
-    expect(rows).to_have_count(len(tokens))
+    explanation = answer_of(site, query=QUERY, explain=True)["hits"][0]["explanation"]
+    words = {word["word"]: word for word in explanation["words"]}
+    rows = hit.locator(".why tbody tr:not(.parts)")
+    expect(rows).to_have_count(len(words))
     for row in rows.all():
-        token = tokens[row.locator("th").inner_text().partition(" × ")[0]]
-        dense, sparse = (float(cell) for cell in row.locator("b").all_inner_texts())
-        assert abs(dense - token["dense"]) < 0.001
-        assert abs(sparse - token["sparse"]) < 0.51
-    added = told["explanation"]["fusion"]
-    expect(hit.locator(".why p")).to_contain_text(
+        word = words[row.locator(".word span").first.inner_text().partition("\n")[0].partition(", added")[0]]
+        dense, sparse = map(float, shown_shares(row))
+        assert abs(dense - word["dense"]) < 0.001
+        assert abs(sparse - word["sparse"]) < 0.51
+        expect(row.locator(".meaning")).to_have_count(int(word["added"]))
+    added = explanation["fusion"]
+    expect(hit.locator(".why")).to_contain_text(
         f"{added['dense']:.3f} of the dense leg + {added['sparse']:.3f} of the sparse leg"
     )
+    expect(hit.locator(".why")).to_contain_text(f"have {round(100 * explanation['coverage'])} % of the query's terms.")
     assert messages == []
+
+
+def test_a_word_unfolds_into_its_tokens_and_terms_by_the_keyboard(page: Page, site: str, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    hit = page.locator("li.hit").first
+    hit.get_by_text("Why this hit?").press("Enter")
+    (told,) = (
+        word
+        for word in answer_of(site, query=QUERY, explain=True)["hits"][0]["explanation"]["words"]
+        if word["word"] == "terminal"
+    )
+    button = hit.get_by_role("button", name="terminal")
+    parts = page.locator(f"#{button.get_attribute('aria-controls')}")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    expect(parts).to_be_hidden()
+    button.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(parts).to_be_visible()
+    columns = parts.locator("ul")
+    for column, of_word, leg in zip(columns.all(), (told["tokens"], told["terms"]), ("dense", "sparse"), strict=True):
+        shares = [float(text) for text in column.locator("b").all_inner_texts()]
+        assert shares == pytest.approx([part[leg] for part in of_word], abs=0.51 if leg == "sparse" else 0.001)
+    button.press("Space")
+    expect(parts).to_be_hidden()
+    assert messages == []
+
+
+def test_what_was_added_by_meaning_is_marked(page: Page, site: str) -> None:
+    documents = [name for name in ids(answer_of(site, query="music", k=40, candidates=40)) if name.isascii()]
+    name, word = next(
+        (name, text)
+        for name in documents
+        if "/" not in name and " " not in name
+        for term in httpx2.get(f"{site}/terms/{name}", timeout=60).json()["terms"]
+        if not term["in_text"] and (text := term["text"].removeprefix("Ġ")).isalpha() and term["text"][0] == "Ġ"
+    )
+    search_for(page, word)
+    hit = page.locator(f"li.hit[data-id='{name}']")
+    while not hit.count():
+        page.get_by_role("button", name="More hits").click()
+    hit.get_by_text("Why this hit?").click()
+    row = hit.locator(".why tbody tr").first
+    expect(row.get_by_role("button", name=re.compile(rf"^{word}\W+added by meaning$"))).to_be_visible()
+    row.get_by_role("button").click()
+    expect(hit.locator(".why .parts .meaning")).to_have_text("added by meaning")
 
 
 def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str, messages: list[str]) -> None:
@@ -49,6 +103,55 @@ def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str, mess
     assert messages == []
 
 
+def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_path: Path) -> None:
+    bundle = make_meaningful_bundle(tmp_path / "words")
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as address:
+        page = browser.new_page(base_url=address)
+        page.goto("/")
+        search_for(page, "the mended tyres of a bicycle")
+        hit = page.locator("li.hit").first
+        hit.get_by_text("Why this hit?").click()
+        expect(hit.locator(".why")).to_contain_text("have 100 % of the query's words.")
+        row = hit.locator(".why tbody").filter(has=page.get_by_role("button", name="tyres"))
+        row.get_by_role("button").click()
+        expect(row.locator(".parts")).to_contain_text("tyre")
+        stop = hit.locator(".why tbody").filter(has=page.get_by_role("button", name="the", exact=True))
+        assert shown_shares(stop.locator("tr").first)[1] == "–"
+        stop.get_by_role("button").click()
+        expect(stop.locator(".parts")).to_contain_text("A stop word or a sign, which the leg leaves out.")
+        search_for(page, "honey, brakes and bicycle")  # those that add most come first
+        hit.get_by_text("Why this hit?").click()
+        expect(hit.locator(".word")).to_have_text(["bicycle", "brakes", "and", ",", "honey"])
+        page.close()
+
+
+def test_a_bundle_without_a_dense_leg(browser: Browser, tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "sparse", vocabulary="words", dense=False)
+    told: list[str] = []
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as address:
+        page = browser.new_page(base_url=address)
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        for fragment in ("", f"#q={QUERY}&mode=dense&dense=40", f"#q={QUERY}&mode=compare"):
+            page.goto(f"/{fragment}")
+            page.reload()
+            if fragment:
+                expect(page.locator("li.hit")).to_have_count(10)
+            else:
+                expect(page.locator("#examples a").first).to_be_visible()
+                expect(page.locator("#legs dt:visible")).to_have_text(["Sparse"])
+            expect(page.locator("#modes")).to_be_hidden()
+            expect(page.locator("#balance")).to_be_hidden()
+        hit = page.locator("li.hit").first
+        assert "Dense" not in hit.inner_text()
+        hit.get_by_text("Why this hit?").click()
+        expect(hit.locator(".why thead th")).to_have_text(["Word", "Adds to the sparse score"])
+        hit.locator(".word").first.click()
+        expect(hit.locator(".parts").first).to_be_visible()
+        assert [text for text in told if not text.startswith("Autofocus")] == []
+        page.close()
+
+
 def test_the_bar_of_a_hit_is_made_of_what_the_legs_add(page: Page, site: str) -> None:
     search_for(page, QUERY)
     hits = answer_of(site, query=QUERY, explain=True)["hits"]
@@ -60,7 +163,7 @@ def test_the_bar_of_a_hit_is_made_of_what_the_legs_add(page: Page, site: str) ->
         )
         added = hit["explanation"]["fusion"]
         assert widths == pytest.approx(
-            [100 * (added.get(leg) or 0) / hits[0]["score"] for leg in ("dense", "sparse", "bm25")], abs=0.01
+            [100 * (added.get(leg) or 0) / hits[0]["score"] for leg in ("dense", "sparse")], abs=0.01
         )
 
 
@@ -125,22 +228,6 @@ def test_legs_side_by_side(page: Page, site: str, messages: list[str]) -> None:
     assert messages == []
 
 
-def test_bm25_has_a_column_where_the_bundle_has_the_words(browser: Browser, url: str, site: str) -> None:
-    for address, columns in ((url, ["Dense", "Sparse", "Hybrid", "BM25"]), (site, ["Dense", "Sparse", "Hybrid"])):
-        page = browser.new_page(base_url=address)
-        page.goto(f"/#q={QUERY}&mode=compare")
-        expect(page.locator("#compare h2")).to_have_text(columns)
-        for name in columns:
-            shown = page.get_by_role("list", name=f"{name} hits").get_by_role("listitem")
-            found = shown.evaluate_all("items => items.map(item => item.dataset.id)")
-            assert found == ids(answer_of(address, query=QUERY, mode=name.lower()))
-        said = {3: "Three", 4: "Four"}[len(columns)]
-        expect(page.get_by_role("status")).to_contain_text(f"{said} searches in")
-        if folder := os.environ.get("SCREENSHOTS"):
-            page.screenshot(path=Path(folder) / f"page-{len(columns)}-columns.png", full_page=True)
-        page.close()
-
-
 def test_a_document_that_is_pointed_at_lights_up_in_every_column(page: Page) -> None:
     page.get_by_label("Side by side").check()
     page.get_by_role("searchbox").fill(QUERY)
@@ -157,6 +244,8 @@ def test_a_document_that_is_pointed_at_lights_up_in_every_column(page: Page) -> 
 def test_axe_finds_nothing_serious(page: Page) -> None:
     search_for(page, QUERY)
     page.locator("li.hit").first.get_by_text("Why this hit?").click()
+    for word in page.locator("li.hit").first.locator(".word").all():
+        word.click()
     page.locator("li.hit").first.get_by_role("button", name="All terms").click()
     expect(page.locator(".terms")).to_be_visible()
     for scheme in ("light", "dark"):
@@ -174,6 +263,8 @@ def test_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     search_for(page, QUERY)
     page.locator("li.hit").first.get_by_text("Why this hit?").click()
+    for word in page.locator("li.hit").first.locator(".word").all():
+        word.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.get_by_label("Side by side").check()
     expect(page.get_by_role("list", name="Dense hits")).to_be_visible()

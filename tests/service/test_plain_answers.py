@@ -17,7 +17,6 @@ REQUESTS: list[dict[str, Any]] = [
     {"snippets": {}, "explain": True},
     {"mode": "dense"},
     {"mode": "sparse", "explain": True},
-    {"mode": "bm25"},
     {"fusion": {"method": "rrf"}},
     {"offset": 99, "k": 1, "candidates": 100},
 ]

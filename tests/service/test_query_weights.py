@@ -83,12 +83,13 @@ def test_the_weights_change_the_ranking_but_not_the_dense_leg(
 def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchEngine, idf_corpus: Corpus) -> None:
     request = EncodeRequest(text="play music music music")
     idf = tiny_idf(idf_corpus.tokenizer)
-    plain, weighted = engine.encode(request).tokens, idf_engine.encode(request).tokens
-    assert [token.count for token in plain] == [token.count for token in weighted]
-    assert [token.weight for token in plain] == [token.count for token in plain]
-    assert [token.weight for token in weighted] == [
-        float(np.float32(token.count) * idf[token.id]) for token in weighted
+    plain, weighted = engine.encode(request).terms, idf_engine.encode(request).terms
+    assert [term.count for term in plain] == [term.count for term in weighted]
+    assert [term.weight for term in plain] == [term.count for term in plain]
+    assert [term.weight for term in weighted] == [
+        float(np.float32(term.count) * idf[int(term.term)]) for term in weighted
     ]
+    assert idf_engine.encode(request).tokens == engine.encode(request).tokens
 
 
 def test_info_and_metrics_tell_which_variant_is_served(client: TestClient, idf_client: TestClient) -> None:

@@ -88,7 +88,7 @@ def test_the_first_phase_has_the_fewest_tokens_that_make_the_share(
 ) -> None:
     """What it finds at full depth are the documents that have one of them."""
     parts, query = searched.parts, encoded(searched, text, [])
-    alike = EncodedQuery.of_model(query.terms, np.ones(query.terms.size, np.float32), None)
+    alike = EncodedQuery.of_model(query.terms, np.ones(len(query.terms), np.float32), None)
     impacts = parts.legs["sparse"].shares(alike, np.arange(parts.documents.store.count))
     possible = impacts.max(axis=0).astype(np.float64) * query.weights
     order = np.argsort(possible, kind="stable")[::-1]
@@ -135,7 +135,7 @@ def test_a_filter_an_explanation_and_a_batch_go_with_it(searched: SearchEngine) 
         assert hit.fields["year"] >= 2003
         assert known.get(hit.id, hit.score) == hit.score
         assert hit.explanation is not None
-        shares = [token.sparse or 0.0 for token in hit.explanation.tokens]
+        shares = [word.sparse or 0.0 for word in hit.explanation.words]
         assert sum(shares) == pytest.approx(hit.score, rel=1e-5)
 
 

@@ -14,6 +14,8 @@ from tests.service.conftest import SETTINGS
 from tests.service.process import serving
 from tests.support.meaning import make_meaningful_bundle
 
+FUSION = {"fusion": {"method": "linear", "weights": {"dense": 0.4, "sparse": 0.6}}}
+
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
@@ -63,7 +65,7 @@ def test_a_better_spelling_is_searched_for(words: TestClient) -> None:
     ],
 )
 def test_words_that_are_known_stay(words: TestClient, query: str) -> None:
-    answer = words.post("/search", json={"query": query, "spelling": "auto", "mode": "bm25"}).json()
+    answer = words.post("/search", json={"query": query, "spelling": "auto", "mode": "hybrid"}).json()
     assert not {"searched", "did_you_mean"} & answer.keys()
 
 
@@ -79,7 +81,7 @@ def test_the_last_word_is_completed(words: TestClient, query: str, searched: str
 
 @pytest.mark.parametrize("query", ["bees", "mend ", "mend,", "c", "bees 12", "bees zz", "e-hon"])
 def test_what_is_no_beginning_of_a_word_stays(words: TestClient, query: str) -> None:
-    answer = words.post("/search", json={"query": query, "prefix": True, "mode": "bm25"}).json()
+    answer = words.post("/search", json={"query": query, "prefix": True, "mode": "hybrid"}).json()
     assert "searched" not in answer
 
 
@@ -93,9 +95,8 @@ def test_both_together(words: TestClient) -> None:
     ("query", "title"), [("dinghy sailed", "Sailing dinghies"), ("tomato plant", "Growing tomatoes")]
 )
 def test_another_number_of_a_word_is_found_by_words(words: TestClient, query: str, title: str) -> None:
-    for mode in ("bm25", "hybrid"):
-        fusion = {"fusion": {"method": "linear", "weights": {"dense": 0.5, "sparse": 0.0, "bm25": 0.5}}}
-        answer = ask(words, query, mode=mode, **(fusion if mode == "hybrid" else {}))
+    for mode in ("sparse", "hybrid"):
+        answer = ask(words, query, mode=mode, **(FUSION if mode == "hybrid" else {}))
         assert answer["hits"][0]["fields"]["title"] == title
 
 
@@ -107,7 +108,7 @@ def test_a_batch_takes_it_for_each_search(words: TestClient) -> None:
 
 
 def test_a_bundle_without_spellings_refuses(tmp_path: Path) -> None:
-    bundle = make_meaningful_bundle(tmp_path / "bare", words=False)
+    bundle = make_meaningful_bundle(tmp_path / "bare", vocabulary="tokens")
     with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
         assert "spelling" not in client.get("/info").json()
         answer = client.post("/search", json={"query": "musik", "spelling": "auto", "prefix": True})
@@ -115,7 +116,7 @@ def test_a_bundle_without_spellings_refuses(tmp_path: Path) -> None:
     assert answer.status_code == 422
     errors = answer.json()["errors"]
     assert [error["field"] for error in errors] == ["spelling", "prefix"]
-    assert all("build it by this version, with `index.words: true`" in error["message"] for error in errors)
+    assert all("build it with `index.vocabulary: words`" in error["message"] for error in errors)
     assert wrong.status_code == 422
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -22,14 +23,20 @@ DOCUMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+def known_words() -> Tokenizer:
+    """A tokenizer that knows words of letters without accents alone."""
     words = sorted({word for document in DOCUMENTS for word in document.full_text.split() if word.isascii()})
     vocabulary = ["[UNK]", *(word for word in words if len(word) < 100)]
     tokenizer = Tokenizer(models.WordPiece({word: place for place, word in enumerate(vocabulary)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     path = tmp_path_factory.mktemp("bundle") / "bundle"
-    with SearchEngine.open(make_tiny_bundle(path, documents=DOCUMENTS, own_tokenizer=tokenizer), SETTINGS) as engine:
+    bundle = make_tiny_bundle(path, documents=DOCUMENTS, own_tokenizer=known_words())
+    with SearchEngine.open(bundle, SETTINGS) as engine:
         yield engine
 
 
@@ -52,17 +59,20 @@ def test_a_query_of_nothing_else_has_no_tokens(engine: SearchEngine) -> None:
             ):
                 answer = client.post(path, json=body)
                 assert (answer.status_code, answer.json()["kind"]) == (422, "query_without_tokens")
-                assert "no token in this text that it knows" in answer.json()["detail"]
+                assert "no word and no known token" in answer.json()["detail"]
         told = client.post("/encode", json={"text": "party 🎉 party"}).json()["tokens"]
         assert [(token["token"], token["count"]) for token in told] == [("party", 2)]
 
 
-def test_snippets_mark_the_words_that_were_asked_for(engine: SearchEngine) -> None:
+@pytest.mark.parametrize("mode", ["hybrid", "dense"])
+def test_snippets_mark_words_that_only_the_sparse_leg_knows(tmp_path: Path, mode: Mode) -> None:
     query = f"quiet 漢 {'x' * 150} ภาษา"
-    request = SearchRequest.model_validate({"query": query, "mode": "dense", "snippets": {"fields": ["text"]}})
+    asked = {"query": query, "mode": mode, "snippets": {"fields": ["text"]}}
     found = {}
-    for hit in engine.search(request).hits:
-        assert hit.snippets is not None
-        snippet = hit.snippets["text"]
-        found[hit.id] = [snippet.text[start:end] for start, end in snippet.marks]
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, own_tokenizer=known_words(), vocabulary="words")
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        for hit in engine.search(SearchRequest.model_validate(asked)).hits:
+            assert hit.snippets is not None
+            snippet = hit.snippets["text"]
+            found[hit.id] = [snippet.text[start:end] for start, end in snippet.marks]
     assert found == {"party": [], "emoji": ["漢", "ภาษา"], "long": ["漢", "x" * 150], "quiet": []}

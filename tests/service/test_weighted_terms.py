@@ -60,7 +60,7 @@ def test_dense_scores_are_those_of_brute_force(
     )
     for hit in hits:
         assert hit.explanation is not None
-        assert sum(token.dense or 0.0 for token in hit.explanation.tokens) == pytest.approx(hit.score, abs=1e-4)
+        assert sum(word.dense or 0.0 for word in hit.explanation.words) == pytest.approx(hit.score, abs=1e-4)
 
 
 @pytest.mark.parametrize("idf", [False, True])
@@ -82,7 +82,7 @@ def test_sparse_scores_are_those_of_brute_force(tmp_path_factory: pytest.TempPat
         for hit in hits:
             assert hit.score > 0
             assert hit.explanation is not None
-            shares = [token.sparse or 0.0 for token in hit.explanation.tokens]
+            shares = [word.sparse or 0.0 for word in hit.explanation.words]
             rounding = 1e-6 * sum(map(abs, shares))  # shares of both signs may nearly cancel
             assert sum(shares) == pytest.approx(hit.score, rel=1e-4, abs=rounding)
 
@@ -116,9 +116,9 @@ def test_a_term_has_the_tokens_that_it_has_within_a_text(make: Callable[[list[st
     for query, text in (("play", "music"), ("music files", " from the terminal "), ("a", "a")):
         joined = encoder.encode(f"{query} {text.strip()}", "default", StageClock(), dense=False)
         apart = encoder.encode(query, "default", StageClock(), dense=False, extra_terms=[(text, 1.0)])
-        assert apart.terms.tolist() == joined.terms.tolist()
+        assert apart.terms == joined.terms
         assert apart.counts.tolist() == joined.counts.tolist()
-        assert apart.term_weights.tolist() == joined.term_weights.tolist()
+        assert apart.weights.tolist() == joined.weights.tolist()
 
 
 def test_a_weight_of_one_is_as_if_the_words_stood_in_the_query(engine: SearchEngine) -> None:
@@ -144,17 +144,22 @@ def test_in_a_hybrid_search_both_legs_have_them(client: TestClient) -> None:
     answer = client.post("/search", json={**asked, "explain": True, "k": 5}).json()
     assert not answer["degraded"]
     for hit in answer["hits"]:
-        tokens = hit["explanation"]["tokens"]
-        assert min(token["weight"] for token in tokens) == -0.5
-        assert max(token["weight"] for token in tokens) == 2.5
-        assert sum(token["dense"] for token in tokens) == pytest.approx(hit["dense"]["score"], abs=1e-4)
-        assert sum(token["sparse"] for token in tokens) == pytest.approx(hit["sparse"]["score"], rel=1e-4, abs=1e-3)
+        words = hit["explanation"]["words"]
+        assert [(word["word"], word["count"]) for word in words] == [("music", 1), ("terminal", 1), ("chess", 1)]
+        for word, weight in zip(words, (1.0, -0.5, 2.5), strict=True):
+            assert {part["weight"] for part in word["tokens"] + word["terms"]} == {weight}
+        assert sum(word["dense"] for word in words) == pytest.approx(hit["dense"]["score"], abs=1e-4)
+        assert sum(word["sparse"] for word in words) == pytest.approx(hit["sparse"]["score"], rel=1e-4, abs=1e-3)
 
 
 def test_a_token_that_is_cancelled_counts_nothing(engine: SearchEngine) -> None:
     asked = SearchRequest(query="play music", terms=[QueryTerm(text="music", weight=-1)], explain=True)
-    (tokens, *_) = [hit.explanation.tokens for hit in engine.search(asked).hits if hit.explanation]
-    assert "Ġmusic" not in {token.token for token in tokens}
+    for hit in engine.search(asked).hits:
+        assert hit.explanation is not None
+        play, music = hit.explanation.words
+        assert (music.word, music.count, music.tokens, music.terms) == ("music", 2, [], [])
+        assert (music.dense, music.sparse) == (0.0, 0.0)
+        assert play.tokens
 
 
 def test_a_query_that_is_taken_away_whole_is_refused(tiny_bundle: Bundle, engine: SearchEngine) -> None:

@@ -101,7 +101,6 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
             assert {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"} == {
                 "dense": 0,
                 "sparse": 0,
-                "bm25": 0,
                 "requests": 0,
             }
             (bundle,) = [key for key in found if key[0] == "bundle_info"]

@@ -1,6 +1,5 @@
 """A small bundle whose vectors mean something: a document's vector is the mean of its words' rows in the table."""
 
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -10,9 +9,12 @@ import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from tests.support.tiny import in_vocabulary
 
 __all__ = ["TEXTS", "make_meaningful_bundle"]
 
@@ -42,13 +44,15 @@ _WIDTH: Final = 256
 def make_meaningful_bundle(
     path: Path,
     *,
-    words: bool = True,
+    vocabulary: VocabularyKind = "words",
+    dense: bool = True,
     invented: int = 1500,
     overwrite: bool = False,
     weights: LegWeights | None = None,
 ) -> Bundle:
-    """Write a bundle of `TEXTS` and open it. The tokenizer has a token for each of their words, for other forms of
-    a few, and for as many `invented` words, which no document has."""
+    """Write a bundle of `TEXTS` and open it, whose sparse leg has the terms of an English `vocabulary`. The tokenizer
+    has a token for each of their words, for other forms of a few, and for as many `invented` words, which no document
+    has. Without `dense`, the bundle has the sparse leg alone."""
     file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     _tokenizer(invented).save(str(file))
@@ -63,9 +67,14 @@ def make_meaningful_bundle(
         lowercase=True,
         tables={"search": TableInput("", rows)},
         default_task="search",
-        documents=[_batch(tokenizer, rows)],
+        documents=[_batch(tokenizer, rows, vocabulary)],
         dimension=_WIDTH,
-        words=words,
+        sparse=SparseSettings(
+            vocabulary=vocabulary,
+            impacts="bm25" if vocabulary == "words" else "learned",
+            token_factor=1.0 if vocabulary == "both" else None,
+        ),
+        dense=dense,
         weights=weights,
         overwrite=overwrite,
     )
@@ -84,19 +93,19 @@ def _tokenizer(invented: int) -> Tokenizer:
     return tokenizer
 
 
-def _batch(tokenizer: TextTokenizer, rows: np.ndarray) -> EncodedBatch:
-    found = [np.unique(tokenizer.encode(f"{title} {text}"), return_counts=True) for title, text in TEXTS]
+def _batch(tokenizer: TextTokenizer, rows: np.ndarray, vocabulary: VocabularyKind) -> EncodedBatch:
+    texts = [document_text(*part) for part in TEXTS]
+    found = [np.unique(tokenizer.encode(text), return_counts=True) for text in texts]
     dense = np.stack([rows[terms].T @ counts for terms, counts in found]).astype(np.float32)
+    learned = [dict(zip(terms.tolist(), (100 * counts).tolist(), strict=True)) for terms, counts in found]
+    impacts, names = in_vocabulary(texts, learned, tokenizer, vocabulary)
     documents = [{"_id": f"doc-{i}", "title": title, "text": text} for i, (title, text) in enumerate(TEXTS)]
     return EncodedBatch(
         ids=[str(document["_id"]) for document in documents],
         documents=[orjson.dumps(document) for document in documents],
         dense=dense / np.linalg.norm(dense, axis=1, keepdims=True),
-        indptr=_ends([terms for terms, _ in found]),
-        terms=np.concatenate([terms for terms, _ in found]).astype(np.int32),
-        impacts=np.concatenate([100 * counts for _, counts in found]).astype(np.uint16),
+        indptr=np.cumsum([0, *map(len, impacts)]).astype(np.int64),
+        terms=np.array([term for row in impacts for term in row], dtype=np.int32),
+        impacts=np.array([impact for row in impacts for impact in row.values()], dtype=np.uint16),
+        names=names,
     )
-
-
-def _ends(rows: Sequence[np.ndarray]) -> np.ndarray:
-    return np.cumsum([0, *map(len, rows)]).astype(np.int64)

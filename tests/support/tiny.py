@@ -10,8 +10,10 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
@@ -21,6 +23,7 @@ __all__ = [
     "TASKS",
     "TinyDocument",
     "english_tokenizer",
+    "in_vocabulary",
     "make_tiny_bundle",
     "tiny_batches",
     "tiny_documents",
@@ -119,14 +122,24 @@ def tiny_batches(
     dimension: int = 16,
     seed: int = 7,
     batch_size: int = 50,
+    vocabulary: VocabularyKind = "tokens",
+    language: Language = "english",
 ) -> Iterator[EncodedBatch]:
-    """The documents as an encoder would give them: random unit vectors; impacts from token counts plus some random
-    terms that the text does not have (expansion)."""
+    """The documents as an encoder would give them: random unit vectors; impacts of tokens from their counts plus some
+    random tokens that the text does not have (expansion), impacts of words by BM25."""
     random = np.random.default_rng(seed)
     for start in range(0, len(documents), batch_size):
         part = documents[start : start + batch_size]
         dense = random.standard_normal((len(part), dimension)).astype(np.float32)
-        rows = [_impacts(tokenizer, document, random) for document in part]
+        learned = [_impacts(tokenizer, document, random) for document in part]
+        rows, names = in_vocabulary(
+            [document.full_text for document in part],
+            learned,
+            tokenizer,
+            vocabulary,
+            language,
+            corpus=[document.full_text for document in documents],
+        )
         yield EncodedBatch(
             ids=[document.id for document in part],
             documents=[document.raw for document in part],
@@ -134,7 +147,32 @@ def tiny_batches(
             indptr=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
             terms=np.array([term for row in rows for term in row], dtype=np.int32),
             impacts=np.array([impact for row in rows for impact in row.values()], dtype=np.uint16),
+            names=names,
         )
+
+
+def in_vocabulary(
+    texts: Sequence[str],
+    learned: Sequence[dict[int, int]],
+    tokenizer: TextTokenizer,
+    vocabulary: VocabularyKind,
+    language: Language = "english",
+    *,
+    corpus: Sequence[str] | None = None,
+) -> tuple[list[dict[int, int]], list[str] | None]:
+    """The impacts of documents by the terms of a vocabulary, and the names of the terms: of tokens the `learned` ones,
+    of words the BM25 that the pipeline counts in the texts of the `corpus` (None: in `texts`)."""
+    if vocabulary == "tokens":
+        return list(learned), None
+    words = Vocabulary(None, language)
+    bm25 = Bm25Encoder.of(texts if corpus is None else corpus, words, quantization=QUANTIZATION, k1=0.9, b=0.4)
+    names = bm25.numbers.names
+    rows = [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in bm25.impacts(texts)]
+    if vocabulary == "words":
+        return rows, names
+    tokens = map(Vocabulary(tokenizer, language).of_token, range(tokenizer.vocab_size))
+    behind = [{len(names) + token: impact for token, impact in row.items()} for row in learned]
+    return [row | own for row, own in zip(rows, behind, strict=True)], [*names, *tokens]
 
 
 def _impacts(tokenizer: TextTokenizer, document: TinyDocument, random: np.random.Generator) -> dict[int, int]:
@@ -164,7 +202,9 @@ def make_tiny_bundle(
     idf: bool = False,
     weights: LegWeights | None = None,
     fields: Mapping[str, FieldKind] | None = None,
-    words: bool = False,
+    vocabulary: VocabularyKind = "tokens",
+    language: Language = "english",
+    dense: bool = True,
     accelerate: bool = False,
     queries: Sequence[str] = (),
     seed: int = 7,
@@ -172,7 +212,8 @@ def make_tiny_bundle(
     own_tokenizer: Tokenizer | None = None,
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
-    the same vectors. With `idf`, query tokens are weighted by `tiny_idf`; with `words`, BM25 can be searched; with
+    the same vectors. `vocabulary` says what a term of the sparse leg is; words of `language` have BM25 impacts. Without
+    `dense`, the bundle has the sparse leg alone. With `idf`, query tokens are weighted by `tiny_idf`; with
     `accelerate`, the bundle has an accelerator."""
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
@@ -195,15 +236,24 @@ def make_tiny_bundle(
         },
         default_task=tasks[0],
         table_dtype=table_dtype,
-        documents=tiny_batches(corpus, tokenizer, dimension=dimension, seed=seed),
+        documents=tiny_batches(
+            corpus, tokenizer, dimension=dimension, seed=seed, vocabulary=vocabulary, language=language
+        ),
         dimension=dimension,
+        sparse=SparseSettings(
+            vocabulary=vocabulary,
+            impacts="bm25" if vocabulary == "words" else "learned",
+            language=None if vocabulary == "tokens" else language,
+            quantization=QUANTIZATION,
+            top_k=top_k,
+            token_factor=1.0 if vocabulary == "both" else None,
+            idf=tiny_idf(tokenizer) if idf else None,
+            accelerate=accelerate,
+        ),
         factory=factory,
-        top_k=top_k,
-        idf=tiny_idf(tokenizer) if idf else None,
+        dense=dense,
         weights=weights,
         fields=fields,
-        words=words,
-        accelerate=accelerate,
         queries=queries,
         overwrite=overwrite,
     )

@@ -1,39 +1,12 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightretriever.artifacts.training.losses import distillation_loss, ensemble
+from lightretriever.artifacts.training.losses import distillation_loss
 
 NAN = math.nan
-
-
-def of(*teachers: list[list[float]]) -> torch.Tensor:
-    return torch.tensor(teachers)
-
-
-def test_the_ensemble_by_hand() -> None:
-    scores = of([[10.0, 20.0, 15.0], [0.0, -1.0, -4.0]], [[0.9, 0.1, 0.3], [5.0, 5.0, 7.0]])
-    found = ensemble(scores, torch.tensor([1.0, 3.0]), 30.0)
-    # Teacher 1: [0, 1, 1/2] and [1, 3/4, 0]; teacher 2: [1, 0, 1/4] and [0, 0, 1]; weights 1/4 and 3/4.
-    expected = torch.tensor([[0.75, 0.25, 0.3125], [0.25, 0.1875, 0.75]]) * 30
-    torch.testing.assert_close(found, expected)
-    assert found.dtype == torch.float32
-
-
-def test_a_teachers_scale_does_not_matter() -> None:
-    scores = torch.tensor(np.random.default_rng(1).normal(size=(2, 4, 5)))
-    stretched = scores * torch.tensor([1000.0, 0.01])[:, None, None] + torch.tensor([-7.0, 3.0])[:, None, None]
-    weights = torch.tensor([1.0, 1.0])
-    torch.testing.assert_close(ensemble(scores, weights, 10.0), ensemble(stretched, weights, 10.0), rtol=0, atol=1e-3)
-
-
-def test_equal_scores_are_zeros() -> None:
-    scores = of([[3.0, 3.0, 3.0]], [[1.0, 2.0, 1.0]])
-    found = ensemble(scores, torch.tensor([1.0, 1.0]), 2.0)
-    torch.testing.assert_close(found, torch.tensor([[0.0, 1.0, 0.0]]))
 
 
 def test_the_loss_by_hand() -> None:
@@ -81,13 +54,8 @@ def test_half_precision_students_are_compared_in_float32() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=2, max_size=2),
-    st.floats(0.5, 50),
-)
-def test_targets_lie_between_zero_and_the_scale(scores: list[list[float]], scale: float) -> None:
-    target = ensemble(torch.tensor(scores)[:, None], torch.tensor([2.0, 1.0]), scale)
-    assert ((target >= 0) & (target <= scale * (1 + 1e-6))).all()
-    loss = distillation_loss(torch.zeros(1, 4), target)
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4))
+def test_the_loss_is_finite_and_not_below_zero(target: list[float]) -> None:
+    loss = distillation_loss(torch.zeros(1, 4), torch.tensor([target]))
     assert torch.isfinite(loss)
     assert loss >= -1e-6

@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from lightretriever.artifacts.errors import ModelError, ResumeError
+from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -194,6 +195,41 @@ def test_rows_are_fitted_again_for_a_stage_with_other_settings_and_refused_for_o
         train(TrainRecipe.model_validate(content))
 
 
+@pytest.mark.slow
+def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Path) -> None:
+    """It brings a linear map that the earlier checkpoint lacks, and no development score: its own weights are kept."""
+    write_toy_set(tmp_path / "dev", "dev", 40, seed=2)
+    dev = {"path": str(tmp_path / "dev"), "instruction": "find", "every": 2, "queries": 20, "documents": 40}
+    data = {"sets": [{"path": str(toy / "texts"), "instruction": "find"}], "max_document_length": 16}
+    content = recipe_of(toy, tmp_path, steps=1, data=data, dev=dev)
+    contrastive = {"kind": "contrastive", "steps": 4, "batch_size": 8, "negatives": 0, "learning_rate": 0.003}
+    longer = TrainRecipe.model_validate(content | {"stages": [contrastive, *content["stages"]]})
+    recipe = TrainRecipe.model_validate(content | {"stages": [contrastive]})
+    assert train(recipe)
+    work = shutil.copytree(tmp_path / "work", tmp_path / "other")
+    check_plan(work / "plan.json", read_json(work / "plan.json") | {"stages": stages_of(longer)}, growing="stages")
+    assert train(recipe.model_copy(update={"work": work}))  # it had not begun
+    assert train(longer)
+    trained = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    last = torch.load(tmp_path / "work" / "checkpoint.pt", weights_only=True)["weights"]
+    best = load_file(tmp_path / "work" / "best.safetensors")
+    for name, tensor in last.items():
+        if name != "projection":
+            assert torch.equal(trained[name.replace(".default", "")], tensor.bfloat16()), name
+    assert any(not torch.equal(tensor, last[name]) for name, tensor in best.items())
+    assert (tmp_path / "adapter" / "projection.safetensors").is_file()
+    assert "those of the last step" in (tmp_path / "adapter" / "README.md").read_text()
+    plan = (tmp_path / "work" / "plan.json").read_bytes()
+    with pytest.raises(ResumeError, match="stages: 1 now, but 2 have begun") as refused:
+        train(recipe)
+    assert refused.value.remedy == "Name them all; only a stage that has not begun can be taken back."
+    assert (tmp_path / "work" / "plan.json").read_bytes() == plan
+
+
+def stages_of(recipe: TrainRecipe) -> Any:
+    return recipe.model_dump(mode="json", exclude={"stages": {"__all__": {"chunk_tokens", "steps", "every"}}})["stages"]
+
+
 def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> None:
     recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
     backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
@@ -259,7 +295,7 @@ def test_row_loss_is_of_direction_and_of_length() -> None:
 
 
 def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a stage of kind regression or residual needs a teacher"):
+    with pytest.raises(ValueError, match="a stage of kind regression needs a teacher"):
         TrainRecipe.model_validate(recipe_of(toy, tmp_path, teacher=None))
 
 

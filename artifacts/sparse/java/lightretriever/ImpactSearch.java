@@ -5,7 +5,9 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
@@ -23,10 +25,10 @@ public final class ImpactSearch {
   private ImpactSearch() {}
 
   /** The best k documents that score above 0, packed as TermSearch.best says. A null filter has all. */
-  public static byte[] search(OpenIndex index, byte[] terms, byte[] weights, int k, DocumentFilter filter)
+  public static byte[] search(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, DocumentFilter filter)
       throws IOException {
-    Map<Term, Float> added = weighted(terms, weights, 1);
-    Map<Term, Float> subtracted = weighted(terms, weights, -1);
+    Map<Term, Float> added = weighted(new Strings(terms, ends), weights, 1);
+    Map<Term, Float> subtracted = weighted(new Strings(terms, ends), weights, -1);
     return index.reading(
         () ->
             new TermSearch(index, new ImpactSimilarity())
@@ -34,8 +36,8 @@ public final class ImpactSearch {
   }
 
   /** One float32 for each given ordinal: the number that search() gives for that document. The ordinals ascend. */
-  public static byte[] scores(OpenIndex index, byte[] terms, byte[] weights, byte[] ordinals) throws IOException {
-    IntBuffer ids = Packed.ints(terms);
+  public static byte[] scores(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, byte[] ordinals) throws IOException {
+    Strings names = new Strings(terms, ends);
     FloatBuffer values = Packed.floats(weights);
     IntBuffer wanted = Packed.ints(ordinals);
     return index.reading(
@@ -43,8 +45,8 @@ public final class ImpactSearch {
           double[] added = new double[wanted.limit()];
           double[] subtracted = new double[wanted.limit()];
           TermsEnum each = terms(index.leaf());
-          for (int i = 0; i < ids.limit(); i++) {
-            if (each.seekExact(name(ids.get(i)))) {
+          for (int i = 0; i < names.count(); i++) {
+            if (each.seekExact(names.utf8(i))) {
               PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
               float weight = Math.abs(values.get(i));
               double[] sums = values.get(i) > 0 ? added : subtracted;
@@ -62,16 +64,16 @@ public final class ImpactSearch {
   }
 
   /** The impact of each given term in each given ordinal: one int32 each, 0 for none; by ordinal. The ordinals ascend. */
-  public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ordinals) throws IOException {
-    IntBuffer ids = Packed.ints(terms);
+  public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ends, byte[] ordinals) throws IOException {
+    Strings names = new Strings(terms, ends);
     IntBuffer wanted = Packed.ints(ordinals);
     return index.reading(
         () -> {
-          int width = ids.limit();
+          int width = names.count();
           ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
           TermsEnum each = terms(index.leaf());
           for (int i = 0; i < width; i++) {
-            if (each.seekExact(name(ids.get(i)))) {
+            if (each.seekExact(names.utf8(i))) {
               PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
               for (int j = 0; j < wanted.limit(); j++) {
                 packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j)));
@@ -83,30 +85,41 @@ public final class ImpactSearch {
   }
 
   /**
-   * All terms of the documents from first up to the one before end: three int32 each, the
-   * document counted from first, the term and the impact. Asks every term of the index once.
+   * All terms of the documents from first up to the one before end: an int32, how many parts follow, and these, packed by
+   * Packed.parts. The first part has three int32 for each, the document counted from first, the place of the term among the
+   * other parts, and the impact. Asks every term of the index once.
    */
   public static byte[] rows(OpenIndex index, int first, int end) throws IOException {
     return index.reading(
         () -> {
           int[] found = new int[3 * 1024];
           int size = 0;
+          List<byte[]> packed = new ArrayList<>();
+          packed.add(null);
           TermsEnum each = terms(index.leaf());
           PostingsEnum postings = null;
           while (each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
-            int term = -1;
-            for (int document = postings.advance(first); document < end; document = postings.nextDoc()) {
-              term = term < 0 ? Integer.parseInt(each.term().utf8ToString()) : term;
+            int document = postings.advance(first);
+            if (document < end) {
+              packed.add(BytesRef.deepCopyOf(each.term()).bytes);
+            }
+            for (; document < end; document = postings.nextDoc()) {
               found = ArrayUtil.grow(found, size + 3);
               found[size++] = document - first;
-              found[size++] = term;
+              found[size++] = packed.size() - 2;
               found[size++] = postings.freq();
             }
           }
-          ByteBuffer packed = ByteBuffer.allocate(4 * size).order(ByteOrder.LITTLE_ENDIAN);
-          packed.asIntBuffer().put(found, 0, size);
-          return packed.array();
+          ByteBuffer numbers = ByteBuffer.allocate(4 * size).order(ByteOrder.LITTLE_ENDIAN);
+          numbers.asIntBuffer().put(found, 0, size);
+          packed.set(0, numbers.array());
+          byte[] parts = Packed.parts(packed);
+          return ByteBuffer.allocate(4 + parts.length)
+              .order(ByteOrder.LITTLE_ENDIAN)
+              .putInt(packed.size())
+              .put(parts)
+              .array();
         });
   }
 
@@ -116,19 +129,14 @@ public final class ImpactSearch {
     return terms == null ? TermsEnum.EMPTY : terms.iterator();
   }
 
-  private static BytesRef name(int term) {
-    return new BytesRef(Integer.toString(term));
-  }
-
   /** The terms whose weights have this sign, with these weights' absolute values. */
-  private static Map<Term, Float> weighted(byte[] terms, byte[] weights, int sign) {
-    IntBuffer ids = Packed.ints(terms);
+  private static Map<Term, Float> weighted(Strings terms, byte[] weights, int sign) {
     FloatBuffer values = Packed.floats(weights);
     Map<Term, Float> weighted = new LinkedHashMap<>();
-    for (int i = 0; i < ids.limit(); i++) {
+    for (int i = 0; i < terms.count(); i++) {
       float weight = sign * values.get(i);
       if (weight > 0) {
-        weighted.put(new Term(IndexBuilder.CONTENTS, Integer.toString(ids.get(i))), weight);
+        weighted.put(new Term(IndexBuilder.CONTENTS, terms.utf8(i)), weight);
       }
     }
     return weighted;

@@ -5,7 +5,6 @@ import java.nio.IntBuffer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.BytesTermAttribute;
 import org.apache.lucene.analysis.tokenattributes.TermFrequencyAttribute;
-import org.apache.lucene.util.ArrayUtil;
 import org.apache.lucene.util.BytesRef;
 
 /**
@@ -17,13 +16,15 @@ final class ImpactTokens extends TokenStream {
   private final BytesTermAttribute term = addAttribute(BytesTermAttribute.class);
   private final TermFrequencyAttribute frequency = addAttribute(TermFrequencyAttribute.class);
 
-  private BytesRef[] names = new BytesRef[0];
+  private BytesRef[] names;
   private IntBuffer terms;
   private IntBuffer impacts;
   private int next;
   private int end;
 
-  void set(IntBuffer terms, IntBuffer impacts, int start, int end) {
+  /** The terms from start to end are places in names. */
+  void set(BytesRef[] names, IntBuffer terms, IntBuffer impacts, int start, int end) {
+    this.names = names;
     this.terms = terms;
     this.impacts = impacts;
     this.next = start;
@@ -42,19 +43,9 @@ final class ImpactTokens extends TokenStream {
     if (next >= end) {
       return false;
     }
-    term.setBytesRef(name(terms.get(next)));
+    term.setBytesRef(names[terms.get(next)]);
     frequency.setTermFrequency(impacts.get(next));
     next++;
     return true;
-  }
-
-  private BytesRef name(int id) {
-    if (id >= names.length) {
-      names = ArrayUtil.grow(names, id + 1);
-    }
-    if (names[id] == null) {
-      names[id] = new BytesRef(Integer.toString(id));
-    }
-    return names[id];
   }
 }

@@ -33,11 +33,10 @@ public final class IndexBuilder {
   static final String ID = "id";
   static final String RAW = "raw";
   static final String CONTENTS = "contents";
-  static final String WORDS = "words";
   static final String SPELLINGS = "spellings";
 
   private static final FieldType IMPACT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, true);
-  private static final FieldType WORD_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, false);
+  private static final FieldType TEXT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, false);
   private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
 
   private final MMapDirectory directory;
@@ -77,8 +76,8 @@ public final class IndexBuilder {
   }
 
   /**
-   * The analyzer splits texts into words; null will do where there are none but impacts. With accelerate, the commit writes
-   * PlainImpacts too.
+   * The analyzer splits texts into words; null will do where none are given. With accelerate, the commit writes PlainImpacts
+   * too.
    */
   public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes, boolean accelerate)
       throws IOException {
@@ -96,9 +95,10 @@ public final class IndexBuilder {
 
   /**
    * Adds n documents. idEnds, rawEnds and rowEnds hold, for each document, where its part of ids, of raws, and of terms
-   * and impacts ends. Nothing is added when a document names a term twice. Values are those of the fields for filters:
-   * valueRows holds where a document's part of them ends, valueFields the place of each one's field in fields, the
-   * packed names with their kinds before them. Texts are there for all documents, to index their words, or for none.
+   * and impacts ends; a term is a place in names. Nothing is added when a document names a term twice. Values are those of
+   * the fields for filters: valueRows holds where a document's part of them ends, valueFields the place of each one's field
+   * in fields, the packed names with their kinds before them. Texts are there for all documents, to index their spellings,
+   * or for none.
    */
   public static void addImpacts(
       IndexBuilder builder,
@@ -107,6 +107,8 @@ public final class IndexBuilder {
       byte[] raws,
       byte[] rawEnds,
       byte[] rowEnds,
+      byte[] names,
+      byte[] nameEnds,
       byte[] terms,
       byte[] impacts,
       byte[] fields,
@@ -122,25 +124,25 @@ public final class IndexBuilder {
     Strings known = new Strings(values, valueEnds);
     IntBuffer knownRows = Packed.ints(valueRows);
     IntBuffer knownFields = Packed.ints(valueFields);
-    Strings names = new Strings(ids, idEnds);
+    Strings identities = new Strings(ids, idEnds);
+    BytesRef[] vocabulary = terms(new Strings(names, nameEnds));
     Strings jsons = new Strings(raws, rawEnds);
-    Strings words = new Strings(texts, textEnds);
+    Strings spelt = new Strings(texts, textEnds);
     IntBuffer rows = Packed.ints(rowEnds);
     IntBuffer termIds = Packed.ints(terms);
-    builder.refuseRepeatedTerms(names, rows, termIds);
+    builder.refuseRepeatedTerms(identities, rows, termIds, vocabulary);
     IntBuffer weights = Packed.ints(impacts);
     int start = 0;
     int value = 0;
-    for (int i = 0; i < names.count(); i++) {
-      builder.tokens.set(termIds, weights, start, rows.get(i));
+    for (int i = 0; i < identities.count(); i++) {
+      builder.tokens.set(vocabulary, termIds, weights, start, rows.get(i));
       start = rows.get(i);
-      Document document = identified(names.get(i));
+      Document document = identified(identities.get(i));
       // A column of values is read several times as fast as stored fields, which are compressed in blocks.
       document.add(new BinaryDocValuesField(RAW, jsons.utf8(i)));
       document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
-      if (words.count() > 0) {
-        document.add(new Field(WORDS, words.get(i), WORD_TYPE));
-        document.add(new Field(SPELLINGS, words.get(i), SPELLING_TYPE));
+      if (spelt.count() > 0) {
+        document.add(new Field(SPELLINGS, spelt.get(i), SPELLING_TYPE));
       }
       for (; value < knownRows.get(i); value++) {
         document.add(declared.field(knownFields.get(value), known.get(value)));
@@ -149,14 +151,14 @@ public final class IndexBuilder {
     }
   }
 
-  /** Adds n documents whose words are indexed; nothing but the id is stored. */
+  /** Adds n documents whose words are indexed with their frequencies, for BM25; nothing but the id is stored. */
   public static void addTexts(IndexBuilder builder, byte[] ids, byte[] idEnds, byte[] texts, byte[] textEnds)
       throws IOException {
     Strings names = new Strings(ids, idEnds);
     Strings contents = new Strings(texts, textEnds);
     for (int i = 0; i < names.count(); i++) {
       Document document = identified(names.get(i));
-      document.add(new Field(CONTENTS, contents.get(i), WORD_TYPE));
+      document.add(new Field(CONTENTS, contents.get(i), TEXT_TYPE));
       builder.writer.addDocument(document);
     }
   }
@@ -200,6 +202,14 @@ public final class IndexBuilder {
     builder.directory.close();
   }
 
+  private static BytesRef[] terms(Strings names) {
+    BytesRef[] terms = new BytesRef[names.count()];
+    for (int i = 0; i < terms.length; i++) {
+      terms[i] = names.utf8(i);
+    }
+    return terms;
+  }
+
   private static Document identified(String id) {
     Document document = new Document();
     document.add(new StringField(ID, id, Field.Store.YES));
@@ -208,7 +218,7 @@ public final class IndexBuilder {
     return document;
   }
 
-  private void refuseRepeatedTerms(Strings ids, IntBuffer rowEnds, IntBuffer terms) {
+  private void refuseRepeatedTerms(Strings ids, IntBuffer rowEnds, IntBuffer terms, BytesRef[] names) {
     int position = 0;
     for (int i = 0; i < ids.count(); i++) {
       stamp++;
@@ -222,7 +232,7 @@ public final class IndexBuilder {
           seen = ArrayUtil.grow(seen, term + 1);
         }
         if (seen[term] == stamp) {
-          throw new IllegalArgumentException("document '" + ids.get(i) + "' names term " + term + " twice");
+          throw new IllegalArgumentException("document '" + ids.get(i) + "' names term " + names[term].utf8ToString() + " twice");
         }
         seen[term] = stamp;
       }

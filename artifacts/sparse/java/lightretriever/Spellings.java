@@ -90,14 +90,14 @@ public final class Spellings {
     return best;
   }
 
-  /** Whether the corpus has the word, or all stems that BM25 makes of it; of a stop word it makes none. */
+  /** Whether the corpus has the word, or all terms that the analyzer makes of it; of a stop word it makes none. */
   private static boolean isKnown(LeafReader reader, Analyzer analyzer, String word) throws IOException {
     boolean known = true;
-    try (TokenStream stems = analyzer.tokenStream(IndexBuilder.WORDS, word)) {
+    try (TokenStream stems = analyzer.tokenStream(IndexBuilder.CONTENTS, word)) {
       CharTermAttribute stem = stems.addAttribute(CharTermAttribute.class);
       stems.reset();
       while (stems.incrementToken()) {
-        known &= reader.docFreq(new Term(IndexBuilder.WORDS, stem.toString())) > 0;
+        known &= reader.docFreq(new Term(IndexBuilder.CONTENTS, stem.toString())) > 0;
       }
       stems.end();
     }

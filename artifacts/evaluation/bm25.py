@@ -1,0 +1,89 @@
+"""BM25 on words, as Anserini computes it by Lucene's own similarity: a system to compare with, over an index of its
+own."""
+
+from collections.abc import Iterable
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.sparse.arguments import check_k
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.sparse.reader import LuceneIndex
+from lightretriever.artifacts.sparse.vocabulary import word_analyzer
+from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks
+
+__all__ = ["BM25_B", "BM25_K1", "WordIndex", "build_word_index"]
+
+BM25_K1: Final = 0.9
+"""Saturation of the term frequency, Anserini's default."""
+
+BM25_B: Final = 0.4
+"""Weight of the document's length, Anserini's default."""
+
+_BATCH: Final = 1000
+
+
+def build_word_index(path: Path, ids: Iterable[str], texts: Iterable[str]) -> int:
+    """Index `texts`, named by as many different `ids`, in the directory `path`, which must not exist or be empty.
+
+    The words are those of English. Returns the number of documents. Raises ValueError on bad input, and BundleError
+    when `path` is not empty; either way nothing is left behind.
+    """
+    with _WordIndexWriter(path) as writer:
+        pairs = zip(ids, texts, strict=True)
+        while batch := list(islice(pairs, _BATCH)):
+            writer.add(batch)
+    return writer.count
+
+
+class WordIndex(LuceneIndex):
+    """An index that `build_word_index` wrote. Any number of threads may use it at once."""
+
+    def __init__(self, handle: JavaObject, path: Path) -> None:
+        super().__init__(handle, path)
+        self._analyzer = word_analyzer()
+        self._search = java_class("lightretriever.Bm25Search")
+        self._ids = self.ids()
+
+    def search(self, text: str, k: int, k1: float = BM25_K1, b: float = BM25_B) -> list[tuple[str, float]]:
+        """The best `k` documents for the words of `text`: ids and BM25 scores, by score, then in order of writing.
+
+        k1 >= 0 is the saturation of the term frequency, b in [0, 1] the weight of the document's length. Raises
+        ValueError on bad arguments.
+        """
+        check_k(k)
+        most = min(k, max(1, self.count))
+        arguments = (self.handle, self._analyzer, pack_text("query", text), most, float(k1), float(b))
+        ordinals, scores = unpack_hits(from_java(java_call(self._search.search, *arguments)))
+        return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
+
+    def scores(
+        self, text: str, ordinals: npt.NDArray[np.integer[Any]], k1: float = BM25_K1, b: float = BM25_B
+    ) -> npt.NDArray[np.float32]:
+        """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no word matches.
+
+        A document's ordinal is its place in the order of writing. Raises ValueError on bad arguments.
+        """
+        order = np.argsort(ordinals, kind="stable")
+        wanted = self.packed_ordinals(ordinals[order])
+        scores = np.zeros(len(ordinals), np.float32)
+        if wanted:
+            arguments = (self.handle, self._analyzer, pack_text("query", text), wanted, float(k1), float(b))
+            scores[order] = np.frombuffer(from_java(java_call(self._search.scores, *arguments)), dtype="<f4")
+        return scores
+
+
+class _WordIndexWriter(LuceneWriter):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, word_analyzer())
+
+    def add(self, batch: list[tuple[str, str]]) -> None:
+        ids = [utf8("document id", name) for name, _ in batch]
+        texts = [utf8(f"the text of document {name!r}:", text) for name, text in batch]
+        check_texts(ids, texts)
+        for start, end in chunks(ids, texts, repeat(0, len(ids))):
+            self._call(self._java.addTexts, *pack_texts(ids[start:end]), *pack_texts(texts[start:end]))
+            self.count += end - start

@@ -1,0 +1,183 @@
+"""The vocabulary of the sparse leg: what a term is, for documents and queries alike.
+
+    tokens   a term is a token id of a tokenizer, in decimal, as a query is read (`TextTokenizer.query_ids`)
+    words    a term is a word, as Lucene's analyzer of a language makes it: in lower case, stemmed, no stop word
+    both     the terms of both; a token id then has a # before it, behind which no word has a digit
+
+Words of every language include what the analyzer's own rules leave out: of scripts without spaces, every two
+neighbouring signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet);
+of two parts with a hyphen between them, both in one word (wifi).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal, NamedTuple, get_args
+
+import numpy as np
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = [
+    "LANGUAGES",
+    "Language",
+    "Place",
+    "Vocabulary",
+    "VocabularyKind",
+    "term_problem",
+    "word_analyzer",
+    "words_of",
+]
+
+VocabularyKind = Literal["tokens", "words", "both"]
+
+Language = Literal[
+    "english",
+    "standard",
+    "arabic",
+    "armenian",
+    "basque",
+    "bengali",
+    "bulgarian",
+    "catalan",
+    "czech",
+    "danish",
+    "dutch",
+    "estonian",
+    "finnish",
+    "french",
+    "galician",
+    "german",
+    "greek",
+    "hindi",
+    "hungarian",
+    "indonesian",
+    "irish",
+    "italian",
+    "latvian",
+    "lithuanian",
+    "norwegian",
+    "persian",
+    "portuguese",
+    "romanian",
+    "russian",
+    "serbian",
+    "spanish",
+    "swedish",
+    "tamil",
+    "telugu",
+    "turkish",
+]
+"""Whose analyzer makes the words; `standard` belongs to no language, and has neither stems nor stop words."""
+
+LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
+
+_TOKEN: Final = "#"  # before a token id, where there are words too
+_KEY: Final = ("\ufe0f", "\u20e3")  # the sign that makes one of a #
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,8}")
+_MOST_BYTES: Final = 1_024  # of a word; Lucene cuts words of 255 characters
+
+
+class Place(NamedTuple):
+    """An occurrence of a term in a text: the characters from `start` up to the one before `end`."""
+
+    term: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The terms of the tokens of `tokenizer` (None: no tokens), and of the words of `language` (None: no words)."""
+
+    tokenizer: TextTokenizer | None
+    language: Language | None
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is None and self.language is None:
+            raise ValueError("a vocabulary has tokens, words, or both")
+
+    @property
+    def kind(self) -> VocabularyKind:
+        """What a term is."""
+        if self.tokenizer is None:
+            return "words"
+        return "tokens" if self.language is None else "both"
+
+    def terms_of(self, texts: Sequence[str]) -> list[list[str]]:
+        """The terms of each text, as often as it has them, the words first. ValueError for a text that is no
+        Unicode."""
+        found: list[list[str]] = [[] for _ in texts]
+        if self.language is not None:
+            for terms, words in zip(found, words_of(texts, self.language), strict=True):
+                terms += words
+        if self.tokenizer is not None:
+            for terms, ids in zip(found, self.tokenizer.as_queries(texts), strict=True):
+                terms += map(self.of_token, ids.tolist())
+        return found
+
+    def places_of(self, texts: Sequence[str]) -> list[list[Place]]:
+        """The terms of each text and their places in it, by place. ValueError for a text that is no Unicode.
+
+        The place of a word in which the analyzer joins parts, such as cplusplus or wifi, may be empty; it is then where
+        the first part ends.
+        """
+        found: list[list[Place]] = [[] for _ in texts]
+        if self.language is not None:
+            packed = pack_texts([utf8("text", text) for text in texts])
+            java, analyzer = java_class("lightretriever.WordAnalyzer"), word_analyzer(self.language)
+            parts = unpack_texts(from_java(java_call(java.places, analyzer, *packed)), 2 * len(texts))
+            for places, words, ends in zip(found, parts[::2], parts[1::2], strict=True):
+                spans = np.frombuffer(ends, "<i4").reshape(-1, 2).tolist()
+                places += [Place(word, *span) for word, span in zip(words.decode().split(), spans, strict=True)]
+        if self.tokenizer is not None:
+            for places, text in zip(found, texts, strict=True):
+                places += [Place(self.of_token(token), *span) for token, *span in self.tokenizer.query_places(text)]
+        return [sorted(places, key=lambda place: place[1:]) for places in found]
+
+    def of_token(self, token: int) -> str:
+        """The term of a token id."""
+        return f"{token}" if self.language is None else f"{_TOKEN}{token}"
+
+    def token_of(self, term: str) -> int | None:
+        """The token id of a term; None for a word."""
+        if self.language is None:
+            return int(term)
+        is_token = self.tokenizer is not None and term[:1] == _TOKEN and _NUMBER.fullmatch(term, 1)
+        return int(term[1:]) if is_token else None
+
+    def spelt(self, term: str) -> str:
+        """A term as people read it: a word, or the token of an id."""
+        token = self.token_of(term)
+        return term if token is None or self.tokenizer is None else self.tokenizer.token(token)
+
+    def problem(self, term: str) -> str | None:
+        """Why a text is no term of this vocabulary; None if it may be one."""
+        return term_problem(term, self.kind, 0 if self.tokenizer is None else self.tokenizer.vocab_size)
+
+
+def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
+    """Why a text is no term of a vocabulary with so many token ids; None if it may be one."""
+    mark = _TOKEN if kind == "both" else ""
+    is_key = term[1:2] in _KEY  # of a telephone, the only words that begin with the mark
+    if kind == "tokens" or (kind == "both" and term.startswith(mark) and not is_key):
+        known = _NUMBER.fullmatch(term, len(mark)) and int(term[len(mark) :]) < tokens
+        return None if known else f"{term!r:.100} is no token id; they are {mark}0 to {mark}{tokens - 1}"
+    if not term or len(term.encode()) > _MOST_BYTES or any(sign.isspace() for sign in term):
+        return f"{term!r:.100} is no word: it is empty, has a space, or has more than {_MOST_BYTES:,} bytes"
+    return None
+
+
+def words_of(texts: Sequence[str], language: Language = "english") -> list[list[str]]:
+    """The words of each text in their order, each as often as it comes. ValueError for a text that is no Unicode."""
+    packed = pack_texts([utf8("text", text) for text in texts])
+    words = java_call(java_class("lightretriever.WordAnalyzer").words, word_analyzer(language), *packed)
+    return [text.decode().split(" ") if text else [] for text in unpack_texts(from_java(words), len(texts))]
+
+
+@cache
+def word_analyzer(language: Language = "english") -> JavaObject:
+    """Lucene's analyzer that makes the words of a language; any number of threads may use it."""
+    return java_call(java_class("lightretriever.WordAnalyzer").create, pack_text("language", language))

@@ -1,0 +1,171 @@
+"""A bundle without a dense leg: written, verified, served by Lucene alone, and pushed to a cluster."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any, get_args
+
+import orjson
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.cluster.aliases import read_meta
+from lightretriever.artifacts.cluster.live import LiveIndex
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.cluster.upsert import upsert
+from lightretriever.artifacts.corpus.beir import Document, read_document
+from lightretriever.artifacts.errors import BundleError, UnencodedError
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.service.errors import InvalidRequestError
+from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.support.cluster import connected, remove_indexes
+from tests.support.tampering import copy_of, edit_manifest
+from tests.support.tiny import make_tiny_bundle
+
+NAME = f"alone-{os.getpid()}"
+QUERY = "play music files from the terminal"
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
+
+
+@pytest.fixture(scope="module", params=get_args(VocabularyKind))
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path = tmp_path_factory.mktemp("alone") / "tiny"
+    return make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Bundle) -> Iterator[SearchEngine]:
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+def asked(**request: Any) -> SearchRequest:
+    return SearchRequest.model_validate({"query": QUERY, "k": 20, **request})
+
+
+def ids(found: Any) -> list[tuple[str, float]]:
+    return [(hit.id, hit.score) for hit in found.hits]
+
+
+def test_it_has_neither_vectors_nor_tables(bundle: Bundle, tmp_path: Path) -> None:
+    assert verify_bundle(bundle.path) == []
+    names = {file.split("/")[0] for file in bundle.manifest.files}
+    assert names == {"tokenizer.json", "lucene"}
+    assert bundle.manifest.dense is None
+    assert {(task.file, task.dtype) for task in bundle.manifest.tasks.values()} == {(None, None)}
+    for call in (bundle.dense, lambda: bundle.table("default")):
+        with pytest.raises(BundleError, match=r"the bundle has no dense leg\. Build one with index\.dense: true"):
+            call()
+    bundle = Bundle.open(copy_of(bundle.path, tmp_path))
+    edit_manifest(bundle.path, lambda record: record["tasks"]["default"].update(file="tables/a.npy", dtype="float32"))
+    with pytest.raises(BundleError, match="'default' has a token table and the bundle no dense leg, or the reverse"):
+        Bundle.open(bundle.path)
+
+
+def test_both_modes_give_the_ranking_of_the_sparse_leg(bundle: Bundle, engine: SearchEngine, tmp_path: Path) -> None:
+    kind = bundle.manifest.sparse.vocabulary
+    whole = make_tiny_bundle(tmp_path / "whole", vocabulary=kind, fields={"year": "number"})
+    with SearchEngine.open(whole, SETTINGS) as other:
+        expected = ids(other.search(asked(mode="sparse")))
+    assert len(expected) == 20
+    assert ids(engine.search(asked(mode="sparse"))) == expected
+    for fusion in ({"method": "linear"}, {"method": "rrf"}):
+        found = engine.search(asked(fusion=fusion))
+        assert [name for name, _ in ids(found)] == [name for name, _ in expected]
+        assert (found.degraded, {hit.dense for hit in found.hits}) == ([], {None})
+    among = engine.search(asked(filter={"field": "year", "gte": 2010}))
+    assert among.hits
+
+
+def test_explanations_and_snippets_have_the_sparse_leg_alone(engine: SearchEngine) -> None:
+    found = engine.search(asked(explain=True, snippets={"fields": ["text"]}, k=3)).model_dump()
+    assert len(found["hits"]) == 3
+    for hit in found["hits"]:
+        assert hit["dense"] is None
+        words = hit["explanation"]["words"]
+        assert {word["dense"] for word in words} == {None}
+        assert sum(word["sparse"] for word in words) == pytest.approx(hit["sparse"]["score"])
+        assert hit["snippets"]["text"]["marks"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        ({"mode": "dense"}, "mode"),
+        ({"diversity": 0.5}, "diversity"),
+        ({"fusion": {"method": "linear", "weights": {"dense": 0.5, "sparse": 0.5}}}, "fusion.weights.dense"),
+    ],
+)
+def test_what_needs_vectors_is_refused(engine: SearchEngine, request_: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the bundle has no dense leg") as error:
+        engine.search(asked(**request_))
+    assert [one.field for one in error.value.errors] == [field]
+    with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
+        engine.search_batch([asked(), asked(**request_)])
+
+
+def test_embeddings_are_refused_and_terms_are_given(engine: SearchEngine) -> None:
+    with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
+        engine.embeddings(EmbeddingsRequest(model="default", input=[QUERY]))
+    encoded = engine.encode(EncodeRequest(text=QUERY)).model_dump()
+    assert (encoded["dense"], encoded["dimension"]) == ([], 0)
+
+
+def document(number: int) -> Document:
+    record = {"_id": f"new-{number}", "title": "Zebra", "text": f"A zebra plays the xylophone {number}.", "year": 2026}
+    return read_document(orjson.dumps(record), {"year": "number"}, set())
+
+
+def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensearch: str) -> None:
+    """And answers as Lucene does. Documents that come later need impacts alone."""
+    with connected(opensearch) as cluster:
+        try:
+            done = push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+            assert push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int).found == 120
+            meta = read_meta(cluster, done.index)
+            assert meta.dimension is None
+            mapping = cluster.client.indices.get_mapping(index=done.index)[done.index]["mappings"]["properties"]
+            assert "vector" not in mapping
+            there = {"backend": "opensearch", "opensearch_url": opensearch, "opensearch_index": NAME}
+            with SearchEngine.open(bundle, SETTINGS.model_copy(update=there)) as remote:
+                for request in (asked(), asked(mode="sparse"), asked(filter={"field": "year", "gte": 2010})):
+                    assert ids(remote.search(request)) == ids(engine.search(request))
+                with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
+                    remote.search(asked(mode="dense"))
+            index = LiveIndex(cluster, NAME, done.index, meta)
+            term = index_term(bundle)
+            new = [document(number) for number in range(3)]
+            upserted = upsert(index, new, lambda some: [(None, {term: 3}) for _ in some], int)
+            assert (upserted.created, upserted.encoded) == (3, 3)
+            assert upsert(index, new, refuse, int).unchanged == 3
+            (stored,) = index.read(["new-1"])
+            assert stored is not None
+            assert "vector" not in stored.source
+            index.put(new[1], None, {term: 5}, until())
+            index.put(new[1], None, None, until())  # keeps its impacts
+            (stored,) = index.read(["new-1"])
+            assert stored is not None
+            assert stored.source["impacts"] == {term: 5}
+            with pytest.raises(UnencodedError, match="impacts: is missing, but the document is new"):
+                index.put(document(9), None, None, until())
+        finally:
+            remove_indexes(opensearch, NAME)
+
+
+def until() -> float:
+    return perf_counter() + 60
+
+
+def refuse(_: Any) -> Any:
+    raise AssertionError("nothing is to be encoded")
+
+
+def index_term(bundle: Bundle) -> str:
+    """A term of the bundle."""
+    with bundle.sparse() as index:
+        return index.terms(0)[0][0]

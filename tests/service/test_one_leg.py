@@ -1,0 +1,134 @@
+"""Bundles without a dense leg over HTTP, and queries for which a leg has nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+
+from tests.service.conftest import SETTINGS
+from tests.support.meaning import make_meaningful_bundle
+from tests.support.tiny import make_tiny_bundle
+
+QUERY = "play music from the terminal"
+KINDS: tuple[VocabularyKind, ...] = ("words", "tokens", "both")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def sparse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A service whose bundle has no dense leg."""
+    path = tmp_path_factory.mktemp("sparse") / "bundle"
+    bundle = make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        with TestClient(create_app(engine)) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def meaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A service with both legs, whose terms are words."""
+    bundle = make_meaningful_bundle(tmp_path_factory.mktemp("meaning") / "bundle")
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        with TestClient(create_app(engine)) as client:
+            yield client
+
+
+def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = client.post("/search", json={"query": QUERY, **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(client: TestClient, **fields: Any) -> tuple[int, str, list[tuple[str, str]]]:
+    answer = client.post("/search", json={"query": QUERY, **fields})
+    problem = answer.json()
+    return answer.status_code, problem["kind"], [(error["field"], error["message"]) for error in problem["errors"]]
+
+
+def test_hybrid_is_the_sparse_leg(sparse: TestClient) -> None:
+    hybrid, alone = ask(sparse, explain=True, k=50), ask(sparse, mode="sparse", k=50)
+    assert [hit["id"] for hit in hybrid["hits"]] == [hit["id"] for hit in alone["hits"]]
+    assert hybrid["degraded"] == []
+    assert "matched" not in hybrid
+    assert (hybrid["timings_ms"]["dense"], hybrid["timings_ms"]["rescore"]) == (None, None)
+    for hit in hybrid["hits"]:
+        assert hit["dense"] is None
+        explanation = hit["explanation"]
+        assert explanation["fusion"]["dense"] is None
+        assert [word["word"] for word in explanation["words"]] == QUERY.split()
+        assert {word["dense"] for word in explanation["words"]} == {None}
+        assert all(word["tokens"] == [] for word in explanation["words"])
+        assert sum(word["sparse"] for word in explanation["words"]) == hit["sparse"]["score"]
+    assert [hit["score"] for hit in alone["hits"]] == [hit["sparse"]["score"] for hit in hybrid["hits"]]
+
+
+def test_its_facts(sparse: TestClient) -> None:
+    info = sparse.get("/info").json()
+    assert info["bundle"]["dense_index"] is None
+    assert info["modes"] == ["hybrid", "sparse"]
+    assert info["legs"].keys() == {"sparse"}
+    assert info["bundle"]["fusion_weights"] == {"dense": 0.0, "sparse": 1.0}
+    encoded = sparse.post("/encode", json={"text": QUERY}).json()
+    assert (encoded["dense"], encoded["tokens"]) == ([], [])
+    assert encoded["terms"]
+    assert encoded["timings_ms"]["encode"] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"mode": "dense"}, "mode"),
+        ({"diversity": 0.5}, "diversity"),
+        ({"fusion": {"method": "linear", "weights": {"dense": 0.5, "sparse": 0.5}}}, "fusion.weights.dense"),
+    ],
+)
+def test_what_needs_vectors_is_refused_with_a_remedy(sparse: TestClient, fields: dict[str, Any], field: str) -> None:
+    status, kind, ((name, message),) = refused(sparse, **fields)
+    assert (status, kind, name) == (422, "invalid_request", field)
+    assert "the bundle has no dense leg: build it with `index.dense: true` to have one" in message
+
+
+def test_everything_else_goes_on(sparse: TestClient) -> None:
+    answer = ask(sparse, filter={"field": "year", "gte": 2005}, snippets={}, fusion={"method": "rrf"}, k=5)
+    assert answer["hits"]
+    assert all(hit["fields"]["year"] >= 2005 for hit in answer["hits"])
+    assert any(snippet["marks"] for hit in answer["hits"] for snippet in hit["snippets"].values())
+    refusal = sparse.post("/v1/embeddings", json={"model": "default", "input": QUERY})
+    assert refusal.status_code == 422
+    assert "no dense leg" in refusal.json()["detail"]
+    assert sparse.get("/readyz").status_code == 200
+
+
+def test_a_query_of_stop_words_is_left_to_the_dense_leg(meaning: TestClient) -> None:
+    answer = ask(meaning, query="the and of", explain=True)
+    assert len(answer["hits"]) == 10
+    assert answer["degraded"] == []
+    for hit in answer["hits"]:
+        assert hit["sparse"] is None
+        assert hit["explanation"]["fusion"]["sparse"] is None
+        assert "coverage" not in hit["explanation"]
+        words = hit["explanation"]["words"]
+        assert {word["sparse"] for word in words} == {None}
+        assert sum(word["dense"] for word in words) == pytest.approx(hit["dense"]["score"], abs=1e-6)
+    assert [hit["id"] for hit in answer["hits"]] == [
+        hit["id"] for hit in ask(meaning, query="the and of", mode="dense")["hits"]
+    ]
+
+
+def test_mode_sparse_refuses_a_query_of_stop_words(meaning: TestClient) -> None:
+    status, kind, ((field, message),) = refused(meaning, query="the and of", mode="sparse")
+    assert (status, kind, field) == (422, "query_without_tokens", "query")
+    assert message.startswith("nothing in this text can be searched for, no word and no known token")
+
+
+def test_a_word_that_the_tokenizer_lacks_is_left_to_the_sparse_leg(meaning: TestClient) -> None:
+    answer = ask(meaning, query="xkjdh", explain=True)
+    assert (answer["hits"], answer["degraded"]) == ([], [])
+    status, kind, _ = refused(meaning, query="xkjdh", mode="dense")
+    assert (status, kind) == (422, "query_without_tokens")
