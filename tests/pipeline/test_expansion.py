@@ -68,7 +68,12 @@ def test_words_of_one_document_are_never_added() -> None:
     assert expansion.impacts(np.ones((1, 1), np.float32), nothing)[0][0].tolist() == [0, 1, 2]
     own = [(np.array([1], np.int32), np.array([10], np.uint16))]
     found = Expansion.of(
-        ExpansionInfo(terms=9), rows, counted([2, 1, 5, 9]), np.zeros(1, np.float32), np.ones((1, 1), np.float32), own
+        ExpansionInfo(terms=9, weight=0.5),
+        rows,
+        counted([2, 1, 5, 9]),
+        np.zeros(1, np.float32),
+        np.ones((1, 1), np.float32),
+        own,
     )
     assert found.candidates.tolist() == [0, 2]  # word 3 has no row
     [(terms, impacts)] = found.impacts(np.ones((1, 1), np.float32), nothing)
