@@ -110,7 +110,7 @@ class AsyncSearchClient:
         /,
         *,
         vector: Sequence[float] | None = None,
-        impacts: Mapping[int, int] | None = None,
+        impacts: Mapping[str, int] | None = None,
         version: str | None = None,
         wait: bool = False,
     ) -> DocumentWritten:

@@ -140,7 +140,7 @@ def put_call(
     document_id: str,
     fields: Mapping[str, Any],
     vector: Sequence[float] | None,
-    impacts: Mapping[int, int] | None,
+    impacts: Mapping[str, int] | None,
     version: str | None,
     *,
     wait: bool,

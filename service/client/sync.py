@@ -112,7 +112,7 @@ class SearchClient:
         /,
         *,
         vector: Sequence[float] | None = None,
-        impacts: Mapping[int, int] | None = None,
+        impacts: Mapping[str, int] | None = None,
         version: str | None = None,
         wait: bool = False,
     ) -> DocumentWritten:
