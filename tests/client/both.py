@@ -38,7 +38,7 @@ class Client(Protocol):
         /,
         *,
         vector: Sequence[float] | None = None,
-        impacts: Mapping[int, int] | None = None,
+        impacts: Mapping[str, int] | None = None,
         version: str | None = None,
         wait: bool = False,
     ) -> DocumentWritten: ...

@@ -106,7 +106,7 @@ def test_a_document_is_written_and_deleted(make: Maker) -> None:
     busy = problem(503, "write_failed")
     with Scripted(busy, answer(written), answer(written), busy) as server, make(server.url) as client:
         fields = {"text": "music"}
-        assert client.put_document("a/..", fields, vector=[1, 1.0], impacts={7: 3}).version == "3.1"
+        assert client.put_document("a/..", fields, vector=[1, 1.0], impacts={"music": 3}).version == "3.1"
         client.put_document("a/..", fields, version="3.1", wait=True)
         for call in (lambda: client.put_document("a", fields, version="3.1"), lambda: client.delete_document("a")):
             with pytest.raises(AnswerError, match="write_failed"):
@@ -119,7 +119,7 @@ def test_a_document_is_written_and_deleted(make: Maker) -> None:
         *["/documents/a"] * 2,
     ]
     first, second = (json.loads(server.seen[number]["body"]) for number in (1, 2))
-    assert first == {"fields": fields, "vector": [1.0, 1.0], "impacts": {"7": 3}}
+    assert first == {"fields": fields, "vector": [1.0, 1.0], "impacts": {"music": 3}}
     assert second == {"fields": fields}
     assert [request["headers"].get("if-match") for request in server.seen[1:3]] == [None, '"3.1"']
 

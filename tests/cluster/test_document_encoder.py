@@ -93,10 +93,10 @@ def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Pla
 
 def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEngine, client: SearchClient) -> None:
     vector = [1.0] * place.bundle.manifest.dimension
-    for given in ({"vector": vector}, {"impacts": {300: 5}}):
+    for given in ({"vector": vector}, {"impacts": {"300": 5}}):
         with pytest.raises(AnswerError, match=r"is missing, but the document is new\. Send both, or neither\."):
             client.put_document("part", FIELDS, **given)
-    written = client.put_document("part", FIELDS, vector=vector, impacts={300: 5})
+    written = client.put_document("part", FIELDS, vector=vector, impacts={"300": 5})
     assert not written.encoded
     client.delete_document("part", wait=True)
 
