@@ -38,8 +38,10 @@ from lightretriever.loadtest.servers.bundle_documents import query_encoder
 from lightretriever.loadtest.servers.model import Encode, model_encoder
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import open_local
+from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.fusion import align, fuse_linear
+from lightretriever.service.settings import Settings
 
 __all__ = ["PAPER", "encode_light", "main", "rows_of"]
 
@@ -88,7 +90,8 @@ def search_s(bundle: Bundle, queries: Sequence[EncodedQuery]) -> float:
     """Search dense and sparse leg for encoded queries, 100 candidates each, and fuse them, on all processors; give the
     seconds."""
     share = (0.7, 0.3)
-    backends = open_local(bundle)
+    settings = Settings()
+    backends = open_local(bundle, settings, Executor([], settings.threads(), patience_s=60.0))
     dense, sparse = backends.legs["dense"], backends.legs["sparse"]
 
     def search(query: EncodedQuery) -> None:

@@ -38,7 +38,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable, align, fuse_linear
-from lightretriever.service.search.legs import search_legs
 from tokenizers import Tokenizer
 
 __all__ = ["STAGES", "main", "measure", "over_http", "rows_of"]
@@ -60,7 +59,7 @@ def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 1
     """Time every stage on every query. The engine must be warm."""
     parts, task = engine.parts, engine.bundle.manifest.default_task
     dense_info(engine.bundle)  # a bundle without one has no such stages
-    dense, sparse = parts.legs["dense"], parts.legs["sparse"]
+    dense, sparse = parts.backends.legs["dense"], parts.backends.legs["sparse"]
     seconds: Seconds = {}
 
     def timed(stage: str, work: Callable[..., T], *arguments: Any) -> T:
@@ -76,7 +75,7 @@ def measure(engine: SearchEngine, queries: Sequence[str], *, candidates: int = 1
             timed("dense", dense.search, query, candidates),
             timed("sparse", sparse.search, query, candidates),
         ]
-        timed("legs", search_legs, parts, ("dense", "sparse"), query, candidates, None, perf_counter() + 60)
+        timed("legs", parts.backends.search, query, ("dense", "sparse"), candidates, None, perf_counter() + 60)
         table = align(found)
         timed("rescore", _rescore, table, (dense, sparse), query)
         fused = timed("fuse", fuse_linear, table, _WEIGHTS)
@@ -164,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             freeze_gc()  # as the service does
             measure(engine, texts[: min(_WARM_UP, given.count)], candidates=given.candidates)
             seconds = measure(engine, texts[: given.count], candidates=given.candidates)
-            rows = rows_of(seconds, bundle, {name: leg.backend for name, leg in engine.parts.legs.items()})
+            rows = rows_of(seconds, bundle, {name: leg.backend for name, leg in engine.parts.backends.legs.items()})
             rows.append(over_http(engine, texts[: given.count]))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -63,6 +63,12 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faiss searches in another thread, as it does in a large index on a machine with free processors."""
+    monkeypatch.setattr("lightretriever.service.backends.local.hands_over", lambda *_: True)
+
+
+@pytest.fixture
 def tiny_path(tiny_bundle: Bundle) -> Path:
     return tiny_bundle.path
 

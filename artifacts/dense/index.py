@@ -82,6 +82,14 @@ class DenseIndex:
                 ) from error
         return cls(index)
 
+    @property
+    def search_bytes(self) -> int:
+        """About how many bytes of the index a search reads: the share of the lists that it looks into. A graph, whose
+        steps jump through memory, counts as a whole."""
+        inner = innermost(self._index)
+        size = int(inner.ntotal) * int(getattr(inner, "code_size", 4 * self.dimension))
+        return size if not isinstance(inner, faiss.IndexIVF) else size * inner.nprobe // max(1, inner.nlist)
+
     def search(
         self, query: npt.NDArray[np.float32], k: int, among: npt.NDArray[np.uint8] | None = None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

@@ -9,8 +9,9 @@ P is the sum over the terms t of positive weight of the float32 products q[t] * 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_clas
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 
 __all__ = ["DocumentSet", "ImpactIndex"]
+
+_LONGEST_S: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +57,21 @@ class ImpactIndex(LuceneIndex):
         weights: npt.NDArray[np.floating[Any]],
         k: int,
         among: DocumentSet | None = None,
+        seconds: float = inf,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The exact best `k` documents, of those `among`, that score above 0.
 
         `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite; a term that comes twice
         weighs the sum, and weight 0 is as if the term were not there. Returns ordinals (m,) int64 and scores (m,)
-        float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments.
+        float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments, and
+        TimeoutError where the search takes longer than `seconds`.
         """
         query = _packed(terms, weights)
         check_k(k)
+        nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
         handle = None if among is None else among.handle
         most = min(k, max(1, self.count))
-        return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle)))
+        return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
 
     def scores(
         self,

@@ -124,7 +124,8 @@ def java_class(name: str) -> JavaObject:
 def java_call(function: JavaObject, *arguments: object) -> JavaObject:
     """Call a static Java method from any thread. Changes that Java makes to a bytearray don't come back.
 
-    Raises ValueError with Java's message for an IllegalArgumentException, and JavaError for every other Java exception.
+    Raises ValueError with Java's message for an IllegalArgumentException, TimeoutError for a LateException, and
+    JavaError for every other Java exception.
     """
     return _translated(lambda: function(*arguments, pass_by_reference=False))
 
@@ -140,6 +141,8 @@ def _translated(call: Callable[[], JavaObject]) -> JavaObject:
         message = str(getattr(error, "innermessage", None) or error.args[0])
         if kind == "IllegalArgumentException":
             raise ValueError(message) from error
+        if kind == "LateException":
+            raise TimeoutError(message) from error
         remedy = "Give start_jvm() a larger heap_mb." if kind == "OutOfMemoryError" else ""
         raise JavaError(f"{kind}: {message}", remedy=remedy) from error
 

@@ -79,7 +79,7 @@ def _hits(engine: SearchEngine, text: str, mode: str, cut: Phases | None) -> lis
 def timed_rows(engine: SearchEngine, texts: Sequence[str]) -> Iterator[Row]:
     """Give a row for the exact search of the sparse leg, and one for each of `CUTS`."""
     parts, task = engine.parts, engine.bundle.manifest.default_task
-    leg, two_phase = parts.legs["sparse"], parts.two_phase
+    leg, two_phase = parts.backends.legs["sparse"], parts.two_phase
     if two_phase is None:
         raise ValueError("a cluster searches in one phase")
     queries = [parts.encoder.encode(text, task, StageClock(), dense=False) for text in texts]

@@ -34,7 +34,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import align, fuse_linear
-from lightretriever.service.search.legs import score_legs, search_legs
 from lightretriever.service.settings import Settings
 
 __all__ = ["TRIPS", "cluster_parts", "main", "measure", "read_times"]
@@ -73,12 +72,13 @@ def _trips(engine: SearchEngine, text: str, candidates: int) -> tuple[float, flo
     query = parts.encoder.encode(text, engine.bundle.manifest.default_task, StageClock())
     begun = perf_counter()
     until = begun + _PATIENCE_S
-    found = [one.get() for one in search_legs(parts, _LEGS, query, candidates, None, until).values()]
+    outcomes = parts.backends.search(query, _LEGS, candidates, None, until)
+    found = [outcomes[name].get() for name in _LEGS]
     asked = perf_counter()
     table = align(found)
     wanted = {name: missing for row, name in enumerate(_LEGS) if (missing := table.missing(row)).size}
     ready = perf_counter()
-    for name, scores in score_legs(parts, wanted, query, until).items() if wanted else ():
+    for name, scores in parts.backends.score(query, wanted, until).items() if wanted else ():
         table.fill(_LEGS.index(name), scores.get())
     scored = perf_counter()
     order = fuse_linear(table, _WEIGHTS).order[:_PAGE]

@@ -33,7 +33,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.collections import DEFAULT, Collections
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.plan import Parts
+from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import BACKLOG, ready_line, serve
 from lightretriever.service.settings import load_settings

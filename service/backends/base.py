@@ -1,16 +1,18 @@
-"""The protocols of a leg, of the stored documents, and of a backend that searches several legs in one trip.
+"""The protocols of a leg, of the stored documents, and of the backends of a bundle, which search its legs together.
 
 A *leg* is one way of ranking: it proposes documents with scores. A *backend* is the library that searches a leg. A
 document's ordinal is its position in the order of writing, from 0.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import LegName
 
 if TYPE_CHECKING:
@@ -22,14 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_TOKENS",
     "Backends",
+    "ClusterIndex",
     "ClusterPlace",
-    "DenseLeg",
     "DocumentFilter",
     "DocumentStore",
     "DocumentsGoneError",
     "EncodedQuery",
     "Leg",
-    "LegGroup",
     "LiveDocuments",
     "Ordinals",
     "QueryTokens",
@@ -102,10 +103,13 @@ class Leg(Protocol):
     def backend(self) -> str:
         """The backend's name in `/info`, metrics and log lines."""
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
         """Find the best `count` documents, or fewer, of those `among`.
 
-        A document's score depends on neither `count` nor `among`. ValueError if `count` is below 1.
+        A document's score depends on neither `count` nor `among`. ValueError if `count` is below 1. TimeoutError at the
+        `perf_counter` time `until`, where the backend can be interrupted.
         """
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
@@ -117,13 +121,6 @@ class Leg(Protocol):
 
     def close(self) -> None:
         """Release the resources that only this leg holds. Idempotent."""
-
-
-class DenseLeg(Leg, Protocol):
-    """The leg of vectors."""
-
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,), as the index has them: (m, D) float32 of length 1."""
 
 
 class UnavailableError(Exception):
@@ -209,15 +206,52 @@ class LiveDocuments(Protocol):
         """Delete a document; False if there is none with this id."""
 
 
-class LegGroup(Protocol):
-    """Legs on a cluster, asked in one trip. Thread-safe. Times are those of `perf_counter`.
+class Backends(Protocol):
+    """Where a bundle is searched: on this machine, or on a cluster. Thread-safe. Times are those of `perf_counter`.
 
-    A leg that fails has an exception in place of its result, TimeoutError if it is late; if all fail, it is raised.
+    `legs` has what searches one leg alone.
     """
+
+    legs: dict[LegName, Leg]
 
     @property
     def name(self) -> str:
-        """The backend's name, and that of the lane for its trips."""
+        """The library or server that reads the documents."""
+
+    @property
+    def documents(self) -> DocumentStore:
+        """Where the documents are."""
+
+    @property
+    def spellings(self) -> Spellings | None:
+        """How the documents spell their words, if that is indexed."""
+
+    @property
+    def cluster(self) -> "ClusterIndex | None":
+        """The cluster's index, if the legs are on one."""
+
+    def search(
+        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
+    ) -> dict[LegName, Outcome[ScoredDocuments]]:
+        """Search these legs in parallel until `until`, each as `Leg.search` does. Every leg gets an outcome."""
+
+    def score(
+        self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
+    ) -> dict[LegName, Outcome[Scores]]:
+        """Score given documents in each leg as `Leg.scores` does. Every leg gets an outcome."""
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,), as the index has them: (m, D) float32 of length 1."""
+
+    def within(self, until: float) -> AbstractContextManager[None]:
+        """End by `until` what this thread asks of the documents in the block, where that can be ended."""
+
+    def close(self) -> None:
+        """Close the legs and the documents. Idempotent."""
+
+
+class ClusterIndex(Protocol):
+    """The index of a cluster in which a bundle is searched. Thread-safe."""
 
     @property
     def place(self) -> ClusterPlace:
@@ -238,35 +272,5 @@ class LegGroup(Protocol):
     def probe(self) -> None:
         """Ask the cluster, at most once a second, so that `problem` is of now."""
 
-    def within(self, until: float) -> AbstractContextManager[None]:
-        """End by `until` what this thread asks for in the block, such as documents."""
-
-    def search(
-        self, names: Iterable[LegName], query: EncodedQuery, count: int, among: DocumentFilter | None, until: float
-    ) -> dict[LegName, ScoredDocuments | Exception]:
-        """Search these legs as `Leg.search` does."""
-
-    def scores(
-        self, wanted: Mapping[LegName, Ordinals], query: EncodedQuery, until: float
-    ) -> dict[LegName, Scores | Exception]:
-        """Score given documents in each leg as `Leg.scores` does."""
-
     def present_index(self) -> str:
         """Name the index that the alias stands for now; the one that is searched if that can't be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backends:
-    """The legs by name, where the documents are, the group of the legs if they are on a cluster, and how the documents
-    spell their words, if that is indexed on this machine."""
-
-    legs: dict[LegName, Leg]
-    documents: DocumentStore
-    group: LegGroup | None = None
-    spellings: Spellings | None = None
-
-    def close(self) -> None:
-        """Close the legs and the documents."""
-        for leg in self.legs.values():
-            leg.close()
-        self.documents.close()

@@ -1,5 +1,6 @@
 """The dense leg in Faiss, on this machine."""
 
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -20,8 +21,15 @@ class FaissDense:
     def __init__(self, index: DenseIndex) -> None:
         self._index = index
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
-        """Find the best `count` documents."""
+    @property
+    def search_bytes(self) -> int:
+        """About how many bytes of the index a search reads."""
+        return self._index.search_bytes
+
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing."""
         return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:

@@ -1,22 +1,123 @@
-"""The backends of a bundle on this machine: Faiss, Lucene, and compiled posting lists if the bundle has them."""
+"""The backends of a bundle on this machine: Faiss and Lucene, searched at the same time."""
 
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
-from lightretriever.service.backends.base import Backends, Leg
-from lightretriever.service.backends.compiled import CompiledSparse
+from lightretriever.service.backends.base import (
+    DocumentFilter,
+    EncodedQuery,
+    Leg,
+    Ordinals,
+    ScoredDocuments,
+    Scores,
+    Spellings,
+)
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.service.execution.executor import Executor, Outcome, call_here
+from lightretriever.service.execution.processors import processors
 from lightretriever.service.schemas import LegName
+from lightretriever.service.settings import Settings
 
-__all__ = ["open_local"]
+__all__ = ["DENSE_LANE", "LocalBackends", "hands_over", "open_local"]
+
+DENSE_LANE: Final = "dense"
+"""The lane in which Faiss searches."""
+
+HAND_OVER_BYTES: Final = 4 << 20
+"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over."""
 
 
-def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
-    """Open the indexes of a bundle. BundleError, JavaError.
+def hands_over(search_bytes: int, running: int, free: int) -> bool:
+    """Tell whether Faiss searches in another thread, while Lucene searches in the request's own.
+
+    That pays where the dense search takes longer than handing it over does (`search_bytes`: what it reads of the
+    index), and where a processor is free for it: of `free` processors, each of the `running` searches needs one.
+    """
+    return search_bytes >= HAND_OVER_BYTES and running < free
+
+
+class LocalBackends:
+    """Implements `Backends`. Lucene searches in the calling thread, and ends by itself when it is late. Faiss can't be
+    interrupted: it searches meanwhile in the lane `dense`, or before, in the calling thread, as `hands_over` says."""
+
+    name: Final = LuceneSparse.backend
+    cluster: Final = None
+
+    def __init__(
+        self, index: ImpactIndex, dense: FaissDense | None, spellings: Spellings | None, executor: Executor
+    ) -> None:
+        """`close` closes the index."""
+        self.legs: dict[LegName, Leg] = {} if dense is None else {"dense": dense}
+        self.legs["sparse"] = LuceneSparse(index)
+        self.documents = index
+        self.spellings = spellings
+        self._dense = dense
+        self._search_bytes = 0 if dense is None else dense.search_bytes
+        self._executor = executor
+        self._processors = processors()
+        self._running = 0
+        self._lock = Lock()
+
+    def search(
+        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
+    ) -> dict[LegName, Outcome[ScoredDocuments]]:
+        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
+        with self._counted() as running:
+            here = {name: partial(self.legs[name].search, query, count, among, until) for name in legs}
+            if "dense" in here and hands_over(self._search_bytes, running, self._processors):
+                return self._executor.gather({DENSE_LANE: here.pop("dense")}, until, here)
+            return {name: call_here(search, until) for name, search in here.items()}
+
+    def score(
+        self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
+    ) -> dict[LegName, Outcome[Scores]]:
+        """Score given documents in each leg, in this thread: it takes less time than handing it over."""
+        return {
+            name: call_here(partial(self.legs[name].scores, query, ordinals), until)
+            for name, ordinals in wanted.items()
+        }
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,), of length 1. ValueError without a dense leg."""
+        if self._dense is None:
+            raise ValueError("the bundle has no dense leg")
+        return self._dense.vectors(ordinals)
+
+    @contextmanager
+    def within(self, until: float) -> Iterator[None]:
+        """Do nothing: Lucene's documents can't be asked to end."""
+        yield
+
+    def close(self) -> None:
+        """Close the index. Faiss's is mapped into memory, and freed with its last reference."""
+        self.documents.close()
+
+    @contextmanager
+    def _counted(self) -> Iterator[int]:
+        """Count the searches that run now, this one included."""
+        with self._lock:
+            self._running += 1
+            running = self._running
+        try:
+            yield running
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
+def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool = True) -> LocalBackends:
+    """Open the indexes of a bundle, and add their lane to the executor. BundleError, JavaError.
 
     Unless `hashed`, checks the files' hashes first, while the JVM starts.
     """
@@ -30,15 +131,11 @@ def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
     try:
         language = bundle.manifest.sparse.language
         spelling = None if language is None else Spelling(index, language)
+        dense = None if bundle.manifest.dense is None else FaissDense(bundle.dense())
+        if dense is not None:
+            executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
         available = spelling is not None and spelling.available
-        return Backends(_legs(bundle, index), index, spellings=spelling if available else None)
+        return LocalBackends(index, dense, spelling if available else None, executor)
     except BaseException:
         index.close()
         raise
-
-
-def _legs(bundle: Bundle, index: ImpactIndex) -> dict[LegName, Leg]:
-    impacts = bundle.accelerator()
-    legs: dict[LegName, Leg] = {} if bundle.manifest.dense is None else {"dense": FaissDense(bundle.dense())}
-    legs["sparse"] = LuceneSparse(index) if impacts is None else CompiledSparse(impacts)
-    return legs

@@ -1,5 +1,7 @@
 """The sparse leg in Lucene, on this machine. The documents are in the same index."""
 
+from math import inf
+from time import perf_counter
 from typing import Final
 
 import numpy as np
@@ -21,9 +23,12 @@ class LuceneSparse:
         """The caller closes the index."""
         self._index = index
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
-        """Find the best `count` documents."""
-        return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among))
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
+        left_s = until - perf_counter()
+        return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among, left_s))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 for a document that shares no term."""

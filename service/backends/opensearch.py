@@ -4,29 +4,89 @@ An engine searches one index by its own name, never by the alias, so that all of
 while the alias is switched. `EngineHolder` then opens another engine.
 """
 
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
-from lightretriever.service.backends.base import Backends
+from lightretriever.service.backends.base import (
+    DocumentFilter,
+    EncodedQuery,
+    Leg,
+    Ordinals,
+    ScoredDocuments,
+    Scores,
+)
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
 from lightretriever.service.backends.opensearch_legs import ClusterLeg, ClusterLegs
 from lightretriever.service.errors import SettingsError
+from lightretriever.service.execution.executor import Executor, Outcome, split
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
-__all__ = ["open_cluster"]
+__all__ = ["CLUSTER_LANE", "ClusterBackends", "open_cluster"]
+
+CLUSTER_LANE: Final = ClusterLegs.name
+"""The lane for trips to the cluster."""
 
 _OPEN_S: Final = 10.0
 
 
-def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
-    """Open the index that the settings name. ClusterError if it can't be used, BundleError if it has another bundle,
-    SettingsError if a cluster can't find `max_candidates`."""
+class ClusterBackends:
+    """Implements `Backends`: all legs are searched in one trip to the cluster, in the lane `opensearch`."""
+
+    name: Final = CLUSTER_LANE
+    spellings: Final = None
+
+    def __init__(self, cluster: ClusterLegs, legs: Collection[LegName], executor: Executor) -> None:
+        """`close` closes the connections."""
+        self.cluster = cluster
+        self.documents = ClusterDocuments(cluster)
+        self._by_name = {name: ClusterLeg(cluster, name, self.documents) for name in legs}
+        self.legs: dict[LegName, Leg] = {**self._by_name}
+        self._executor = executor
+
+    def search(
+        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
+    ) -> dict[LegName, Outcome[ScoredDocuments]]:
+        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
+        trip = partial(self.cluster.search, list(legs), query, count, among, until)
+        return split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], legs)
+
+    def score(
+        self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
+    ) -> dict[LegName, Outcome[Scores]]:
+        """Score given documents in each leg. Every leg gets an outcome."""
+        trip = partial(self.cluster.scores, wanted, query, until)
+        return split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], wanted)
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,), of length 1."""
+        return self._by_name["dense"].vectors(ordinals)
+
+    def within(self, until: float) -> AbstractContextManager[None]:
+        """End by `until` what this thread asks of the documents in the block."""
+        return self.cluster.within(until)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self.documents.close()
+
+
+def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> ClusterBackends:
+    """Open the index that the settings name, and add a lane for trips to the executor.
+
+    ClusterError if it can't be used, BundleError if it has another bundle, SettingsError if a cluster can't find
+    `max_candidates`.
+    """
     if settings.max_candidates > MOST_FOUND:
         raise SettingsError(
             f"Setting 'max_candidates' is {settings.max_candidates}; a cluster finds at most {MOST_FOUND}.",
@@ -53,10 +113,9 @@ def open_cluster(bundle: Bundle, settings: Settings) -> Backends:
     except BaseException:
         cluster.close()
         raise
-    group = ClusterLegs(cluster, alias, index, meta, deadline_s)
-    documents = ClusterDocuments(group)
     names: list[LegName] = ["sparse"] if bundle.manifest.dense is None else ["dense", "sparse"]
-    return Backends({name: ClusterLeg(group, name, documents) for name in names}, documents, group)
+    executor.add(CLUSTER_LANE, settings.threads(), patience_s=deadline_s)
+    return ClusterBackends(ClusterLegs(cluster, alias, index, meta, deadline_s), names, executor)
 
 
 def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from math import inf
 from threading import Lock
 from time import perf_counter
 from typing import Final, TypeVar
@@ -45,7 +46,10 @@ _UNTIL: Final = ContextVar[float | None]("until", default=None)
 
 
 class ClusterLegs:
-    """The legs of one index: a `LegGroup`. Thread-safe."""
+    """The legs of one index, a `ClusterIndex`, asked in one trip. Thread-safe.
+
+    A leg that fails has an exception in place of its result, TimeoutError if it is late; if all fail, it is raised.
+    """
 
     name: Final = _BACKEND
 
@@ -220,9 +224,12 @@ class ClusterLeg:
         self._group = group
         self._documents = documents
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
-        """Find the best `count` documents."""
-        return _result(self._group.search([self.name], query, count, among)[self.name])
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
+        ends = None if until == inf else until
+        return _result(self._group.search([self.name], query, count, among, ends)[self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 in the sparse leg for a document that shares no term."""

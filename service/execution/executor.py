@@ -10,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast
 
-__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "split"]
+__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "call_here", "split"]
 
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
@@ -124,14 +125,22 @@ class Executor:
         """Add a lane with threads and patience of its own."""
         self.lanes[name] = Lane(name, threads, patience_s=patience_s)
 
-    def gather(self, calls: Mapping[Name, Callable[[], T]], until: float) -> dict[Name, Outcome[T]]:
-        """Run calls in parallel, each in the lane of its name, and wait until the `perf_counter` time `until`.
+    def gather(
+        self,
+        calls: Mapping[Name, Callable[[], T]],
+        until: float,
+        here: Mapping[Name, Callable[[], T]] = MappingProxyType({}),
+    ) -> dict[Name, Outcome[T]]:
+        """Run calls in parallel, each in the lane of its name, and those `here` meanwhile in this thread, one after the
+        other. Wait for the lanes until the `perf_counter` time `until`.
 
         Every name gets an outcome; `gather` raises nothing.
         """
         submitted = {name: self.lanes[name].submit(function) for name, function in calls.items()}
-        wait([call.future for call in submitted.values() if call], max(0.0, until - perf_counter()))
-        return {name: _outcome(call) if call else Outcome(reason="stuck") for name, call in submitted.items()}
+        outcomes = {name: call_here(function, until) for name, function in here.items()}
+        for name, call in submitted.items():
+            outcomes[name] = Outcome(reason="stuck") if call is None else _outcome(call, until)
+        return outcomes
 
     @property
     def stuck(self) -> list[str]:
@@ -164,7 +173,23 @@ def _part(value: T | Exception, whole: Outcome[Any]) -> Outcome[T]:
     return Outcome(value, started=whole.started, ended=whole.ended)
 
 
-def _outcome(call: Call[T]) -> Outcome[T]:
+def call_here(function: Callable[[], T], until: float) -> Outcome[T]:
+    """Run a call in this thread, unless the `perf_counter` time `until` has come. A TimeoutError makes it late."""
+    started = perf_counter()
+    if started >= until:
+        return Outcome(reason="late")
+    try:
+        value = function()
+    except TimeoutError as error:
+        return Outcome(reason="late", error=error)
+    except Exception as error:
+        return Outcome(reason="failed", error=error)
+    return Outcome(value, started=started, ended=perf_counter())
+
+
+def _outcome(call: Call[T], until: float) -> Outcome[T]:
+    """Wait for a call until the `perf_counter` time `until`, and give its outcome."""
+    wait([call.future], max(0.0, until - perf_counter()))
     if not call.future.done() and call.give_up():
         return Outcome(reason="late")
     error = call.future.exception()

@@ -11,7 +11,7 @@ from lightretriever.service.http.json import read_body
 from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.plan import REQUESTS
+from lightretriever.service.search.parts import REQUESTS
 from lightretriever.service.search.reload import EngineHolder
 from starlette.requests import Request
 from starlette.responses import Response
@@ -107,4 +107,4 @@ async def in_thread(
 
 def tell_legs(request: Request, engine: SearchEngine) -> None:
     """Add the legs and their backends to the log line."""
-    request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.legs.items()}
+    request.scope["state"]["about"]["legs"] = {name: leg.backend for name, leg in engine.parts.backends.legs.items()}

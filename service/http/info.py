@@ -70,18 +70,18 @@ def _collection(name: str, engine: SearchEngine) -> CollectionFacts:
 
 
 def _mapped_bytes(engine: SearchEngine) -> int | None:
-    on_cluster = engine.parts.group is not None
+    on_cluster = engine.parts.backends.cluster is not None
     return None if on_cluster else sum(file.bytes for file in engine.bundle.manifest.files.values())
 
 
 def info_of(engine: SearchEngine, collections: list[str]) -> Info:
     """Describe the served bundle, its legs and the limits, among the named collections."""
-    manifest, settings = engine.bundle.manifest, engine.settings
+    manifest, settings, backends = engine.bundle.manifest, engine.settings, engine.parts.backends
     return Info(
         bundle=bundle_facts(engine),
         collections=collections if len(collections) > 1 else [],
-        legs={name: LegFacts(backend=leg.backend) for name, leg in engine.parts.legs.items()},
-        cluster=None if engine.parts.group is None else ClusterFacts(**asdict(engine.parts.group.place)),
+        legs={name: LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
+        cluster=None if backends.cluster is None else ClusterFacts(**asdict(backends.cluster.place)),
         document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.model,
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
@@ -95,7 +95,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> Info:
         modes=engine.modes,
         examples=engine.examples if settings.api_keys_file is None else [],
         fields=engine.fields,
-        spelling=engine.parts.spellings is not None,
+        spelling=backends.spellings is not None,
         filters=manifest.fields,
         limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
         versions={"python": platform.python_version()}

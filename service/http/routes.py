@@ -153,7 +153,7 @@ async def readyz(request: Request) -> Response:
     the cluster does not answer, if there is one."""
     own = [holder_of(request)] if COLLECTION in request.scope["state"] else [*state_of(request).collections]
     for holder in own:
-        if (group := holder.engine.parts.group) is not None:
+        if (group := holder.engine.parts.backends.cluster) is not None:
             await asyncio.to_thread(group.probe)
         holder.engine.require_ready()
     return json_response(Status(status="ready", index=own[0].engine.parts.index))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import EmbeddingsRequest
+from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.encoder import QueryEncoder, require_terms
-from lightretriever.service.search.hits import Plain
 
 __all__ = ["embeddings"]
 

@@ -34,14 +34,14 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
+from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.embeddings import embeddings
 from lightretriever.service.search.explain import list_terms_of, list_tokens
-from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.parts import REQUESTS, Parts
 from lightretriever.service.search.pipeline import Search
-from lightretriever.service.search.plan import REQUESTS, Parts, Plan
-from lightretriever.service.search.request import RequestLimits
+from lightretriever.service.search.request import Plan, RequestReader
 from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
@@ -75,17 +75,20 @@ class SearchEngine:
         """Search modes that the bundle supports."""
         self.fusion_weights = _default_weights(manifest)
         """Default weights of linear fusion."""
-        self._limits = RequestLimits(
+        self._reader = RequestReader(
             settings,
-            tasks=manifest.tasks,
-            fields=parts.documents.fields,
+            tasks={name: task.match for name, task in manifest.tasks.items()},
+            default_task=manifest.default_task,
             filters=manifest.fields,
+            fields=parts.documents.fields,
             modes=self.modes,
-            spells=parts.spellings is not None,
+            weights=self.fusion_weights,
+            spells=parts.backends.spellings is not None,
+            reranks=parts.reranker is not None,
         )
         self.examples = parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try, made of documents."""
-        self._backends = parts.backends()
+        self._stage_backends = parts.stage_backends()
         self._warm = False
         self._closed = False
         if metrics is None:
@@ -131,8 +134,7 @@ class SearchEngine:
     def answer(self, request: SearchRequest, clock: StageClock | None = None) -> Plain:
         """Answer one search with plain dictionaries that have the keys of `SearchResponse`."""
         self._require_open()
-        self._limits.check_search(request)
-        return self._answer(request, clock or StageClock())
+        return self._answer(self._reader.read_search(request), clock or StageClock())
 
     def search_batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[SearchResponse]:
         """Answer several searches, in their order. An error of one search, which it names, fails the whole batch."""
@@ -149,18 +151,16 @@ class SearchEngine:
         Errors name the search. After a search has failed, later ones don't begin.
         """
         self._require_open()
-        self._limits.check_batch(requests)
         clock, failed = clock or StageClock(), list[int]()
-        explained = sum(request.explain for request in requests)
         return [
-            partial(self._of_batch, number, failed, request, clock.another(), explained)
-            for number, request in enumerate(requests)
+            partial(self._of_batch, number, failed, plan, clock.another())
+            for number, plan in enumerate(self._reader.read_batch(requests))
         ]
 
     def encode(self, request: EncodeRequest, clock: StageClock | None = None) -> EncodeResponse:
         """Encode a text as a query."""
         self._require_open()
-        self._limits.check_encode(request)
+        self._reader.check_encode(request)
         clock = clock or StageClock()
         self._require_time(clock)
         encoder, task = self.parts.encoder, request.task or self.bundle.manifest.default_task
@@ -175,7 +175,7 @@ class SearchEngine:
         """Encode texts as queries, as `EmbeddingsResponse`."""
         self._require_open()
         manifest = self.bundle.manifest
-        self._limits.check_embeddings(request, manifest.name, manifest.dimension)
+        self._reader.check_embeddings(request, manifest.name, manifest.dimension)
         task = request.model if request.model in manifest.tasks else manifest.default_task
         return embeddings(self.parts.encoder, task, request, clock or StageClock(), self._require_time)
 
@@ -206,7 +206,7 @@ class SearchEngine:
         self._require_open()
         if not self._warm:
             manifest = self.bundle.manifest
-            self._warm = warm_up(self.parts, self.settings, self._plan, manifest, stop or Event(), share)
+            self._warm = warm_up(self.parts, self.settings, self._reader.read_search, manifest, stop or Event(), share)
             trim_heap()
 
     def require_ready(self) -> None:
@@ -215,7 +215,7 @@ class SearchEngine:
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
-        if self.parts.group is not None and (problem := self.parts.group.problem):
+        if self.parts.backends.cluster is not None and (problem := self.parts.backends.cluster.problem):
             raise NotReadyError(problem)
         if stuck := [name for name in self.parts.executor.stuck if name not in _NOT_NEEDED]:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
@@ -236,42 +236,35 @@ class SearchEngine:
     def _can_search(self, text: str) -> bool:
         return self.parts.encoder.can_encode(text, self.bundle.manifest.default_task)
 
-    def _answer(self, request: SearchRequest, clock: StageClock, explained: int = 1) -> Plain:
-        search = Search(self.parts, self._plan(request, explained), clock)
+    def _answer(self, plan: Plan, clock: StageClock) -> Plain:
+        search = Search(self.parts, plan, clock)
         try:
             answer = search.run()
             for leg, reason in search.missing.items():
                 self.metrics.degraded.labels(leg, reason).inc()
             return answer
         finally:
-            self.metrics.observe(clock, self._backends)
+            self.metrics.observe(clock, self._stage_backends)
             for leg, reason in search.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
-                about = {"leg": leg, "backend": self.parts.legs[leg].backend, "reason": reason}
+                about = {"leg": leg, "backend": self.parts.backends.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=about)
 
-    def _of_batch(
-        self, number: int, failed: list[int], request: SearchRequest, clock: StageClock, explained: int
-    ) -> Plain:
+    def _of_batch(self, number: int, failed: list[int], plan: Plan, clock: StageClock) -> Plain:
         if any(earlier < number for earlier in failed):
             raise SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
         try:
-            return self._answer(request, clock, explained)
+            return self._answer(plan, clock)
         except BaseException as error:
             failed.append(number)
             if isinstance(error, ServiceError):
                 raise error.within(f"searches.{number}") from error
             raise
 
-    def _plan(self, request: SearchRequest, explained: int = 1) -> Plan:
-        """Fill in what the request leaves open. `explained` searches share what may be explained at once."""
-        most, rerank = self.settings.max_explained // max(1, explained), self.parts.reranker is not None
-        return Plan.of(request, self.settings, self.bundle.manifest, self.fusion_weights, most, rerank=rerank)
-
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
         self._require_open()
         self._require_time(clock)
-        with clock.measure("fetch"), self.parts.within(clock.arrived + self.settings.deadline_ms / 1e3):
+        with clock.measure("fetch"), self.parts.backends.within(clock.arrived + self.settings.deadline_ms / 1e3):
             found = read(document_id)
         if found is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, SearchRequest
+from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.word_pattern import HYPHENED, WORD
 
-__all__ = ["QueryWord", "check_explained", "explained", "list_terms_of", "list_tokens", "query_words"]
+__all__ = ["QueryWord", "check_explained", "explanations", "list_terms_of", "list_tokens", "query_words"]
 
 
 class Part(NamedTuple):
@@ -56,9 +56,10 @@ def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> N
         raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
 
-def query_words(request: SearchRequest, query: EncodedQuery, encoder: QueryEncoder) -> list[QueryWord]:
-    """The words of a request's query and terms, in order, with the tokens and terms of the encoded `query`."""
-    texts = [(request.query, 1.0), *((term.text.strip(), term.weight) for term in request.terms)]
+def query_words(text: str, request: SearchRequest, query: EncodedQuery, encoder: QueryEncoder) -> list[QueryWord]:
+    """The words of the `text` that was searched for and of a request's terms, in order, with the tokens and terms of
+    the encoded `query`."""
+    texts = [(text, 1.0), *((term.text.strip(), term.weight) for term in request.terms)]
     tokens = {token: place for place, token in enumerate(query.tokens.ids.tolist())}
     terms = {term: place for place, term in enumerate(query.terms)}
     words: dict[str, QueryWord] = {}
@@ -93,8 +94,7 @@ def query_words(request: SearchRequest, query: EncodedQuery, encoder: QueryEncod
     return list(words.values())
 
 
-def explained(
-    hits: Sequence[Plain],
+def explanations(
     query: EncodedQuery,
     words: Sequence[QueryWord],
     encoder: QueryEncoder,
@@ -104,19 +104,19 @@ def explained(
     texts: Sequence[str],
     require_time: Callable[[], None],
 ) -> list[Plain]:
-    """Give the hits with an explanation each, as `Explanation`. `require_time` is called before each and may raise.
+    """Explain each hit, as `Explanation`. `require_time` is called before each and may raise.
 
     fusion: (legs, k), each leg's share of each hit's score. shares: by leg the share of the leg's score, (k, t) of each
     term, (k, u) of each token; a leg may be absent. texts: the title and text of each hit.
     """
-    nothing: list[float | None] = [None] * len(hits)
+    nothing: list[float | None] = [None] * len(texts)
     of_legs = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
     sparse, dense = shares.get("sparse"), shares.get("dense")
     own = [set(terms) for terms in encoder.vocabulary.terms_of(texts)]
     wanted = [term for term, weight in zip(query.terms, query.weights.tolist(), strict=True) if weight > 0]
     listed_terms, listed_tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
     found = []
-    for row, hit in enumerate(hits):
+    for row, spelt in enumerate(own):
         require_time()
         explanation: Plain = {"fusion": {leg: values[row] for leg, values in of_legs.items()}}
         of_terms = None if sparse is None else sparse[row].tolist()
@@ -126,7 +126,7 @@ def explained(
             | {
                 "impact": None if of_terms is None else round(of_terms[place] / fact["weight"]),
                 "sparse": None if of_terms is None else of_terms[place],
-                "added": of_terms is not None and of_terms[place] != 0 and fact["term"] not in own[row],
+                "added": of_terms is not None and of_terms[place] != 0 and fact["term"] not in spelt,
             }
             for place, fact in enumerate(listed_terms)
         ]
@@ -136,8 +136,8 @@ def explained(
         ]
         explanation["words"] = [_word(word, terms, tokens, sparse is not None, dense is not None) for word in words]
         if wanted:
-            explanation["coverage"] = round(sum(term in own[row] for term in wanted) / len(wanted), 4)
-        found.append(hit | {"explanation": explanation})
+            explanation["coverage"] = round(sum(term in spelt for term in wanted) / len(wanted), 4)
+        found.append(explanation)
     return found
 
 

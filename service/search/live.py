@@ -22,7 +22,7 @@ from lightretriever.artifacts.errors import (
     TokenizerError,
     UnencodedError,
 )
-from lightretriever.service.backends.base import LegGroup
+from lightretriever.service.backends.base import ClusterIndex
 from lightretriever.service.errors import (
     UNAVAILABLE,
     DeadlineError,
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> Document:
     """Read a document, on a cluster as it is now, with its version. DocumentNotFoundError if none has this id,
     SearchFailedError, DeadlineError, NotReadyError if the cluster is not available."""
-    group = engine.parts.group
+    group = engine.parts.backends.cluster
     if group is None:
         return engine.document(document_id, clock)
     try:
@@ -174,8 +174,8 @@ def _invalid(error: DocumentError, remedy: str) -> InvalidRequestError:
     return InvalidRequestError.of(FieldError(error.field, f"{message} {remedy}"))
 
 
-def _group(engine: SearchEngine) -> LegGroup:
-    group = engine.parts.group
+def _group(engine: SearchEngine) -> ClusterIndex:
+    group = engine.parts.backends.cluster
     if group is None:
         raise ImmutableError(
             "This service searches a bundle's own indexes, which never change: build a new bundle, which is swapped "

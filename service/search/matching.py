@@ -8,12 +8,12 @@ from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import LegName, Matched
+from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
-from lightretriever.service.search.hits import Plain
 from lightretriever.service.search.word_pattern import STOP_WORDS, WORD
 
-__all__ = ["add_matched", "best_match", "thresholds_of"]
+__all__ = ["best_match", "match_of", "thresholds_of"]
 
 
 def thresholds_of(
@@ -50,19 +50,11 @@ def best_match(table: CandidateTable, legs: Sequence[LegName], thresholds: Match
     if thresholds is None or "dense" not in legs:
         return {}
     scores: npt.NDArray[np.float64] = table.scores[legs.index("dense")]
-    return {"matched": _matched(float(np.nanmax(scores, initial=-np.inf)), thresholds)}
+    return {"matched": match_of(float(np.nanmax(scores, initial=-np.inf)), thresholds)}
 
 
-def add_matched(hits: Sequence[Plain], thresholds: MatchThresholds | None) -> list[Plain]:
-    """Add `matched` to the hits that have a dense score. Nothing is added without thresholds."""
-    if thresholds is None:
-        return list(hits)
-    return [
-        hit if hit["dense"] is None else hit | {"matched": _matched(hit["dense"]["score"], thresholds)} for hit in hits
-    ]
-
-
-def _matched(score: float, thresholds: MatchThresholds) -> Matched:
+def match_of(score: float, thresholds: MatchThresholds) -> Matched:
+    """Tell how well a document of this dense score matches."""
     if score >= thresholds.strong:
         return "strong"
     return "weak" if score >= thresholds.weak else "none"

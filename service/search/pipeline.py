@@ -1,36 +1,36 @@
-"""One search from the query to the answer: encode, search the legs in parallel, fuse, read the documents."""
+"""One search, from the query to the answer: encode, search the legs in parallel, fuse, rank, read the documents."""
 
 import logging
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import (
-    DocumentFilter,
     DocumentsGoneError,
     EncodedQuery,
     Ordinals,
     ScoredDocuments,
+    UnavailableError,
 )
-from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
+from lightretriever.service.search.answer import Page, Plain, build_hits
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
-from lightretriever.service.search.explain import check_explained, explained, query_words
+from lightretriever.service.search.explain import check_explained, explanations, query_words
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
-from lightretriever.service.search.hits import Plain, add_ranking, in_groups, list_hits
-from lightretriever.service.search.legs import give_up, score_legs, search_legs
-from lightretriever.service.search.matching import add_matched, best_match, thresholds_of
-from lightretriever.service.search.plan import Parts, Plan
+from lightretriever.service.search.matching import best_match, match_of, thresholds_of
+from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
+from lightretriever.service.search.request import Plan
 from lightretriever.service.search.rerank import RERANK
-from lightretriever.service.search.snippets import add_snippets
+from lightretriever.service.search.snippets import snippets_of
 from lightretriever.service.search.spelling import Typed, read_typed
 
 __all__ = ["Search"]
@@ -48,17 +48,16 @@ _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "resco
 
 
 class Search:
-    """One running search."""
+    """One running search of a checked request."""
 
     def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
-        self.clock = clock
         self.missing: dict[LegName | Literal["rerank"], Reason] = {}
         """Legs that did not answer, and the reranking model if it didn't."""
         self.unscored: dict[LegName, Reason] = {}
         """Legs that answered but did not score the other legs' candidates."""
         self._parts = parts
         self._plan = plan
-        self._weights = {leg: weight for leg, weight in plan.legs().items() if leg in parts.legs}
+        self._clock = clock
 
     def run(self) -> Plain:
         """Give a `SearchResponse` as plain dictionaries.
@@ -66,93 +65,92 @@ class Search:
         NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens
         to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer to give.
         """
+        if perf_counter() >= self._until(_LEGS_UNTIL):
+            raise DeadlineError(
+                f"The search had not begun {self._clock.total() * 1e3:.0f} ms after the request came, too late for its "
+                f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
+            )
+        typed = self._typed()
+        query = self._encoded(typed.searched)
+        check_explained(self._plan.request, query, self._plan.max_explained)
         for _ in range(_ATTEMPTS):
             try:
-                return self._run()
+                return self._found(typed, query)
             except DocumentsGoneError:  # between two trips to a cluster
                 self.missing.clear()
                 self.unscored.clear()
         raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
 
-    def _run(self) -> Plain:
-        if perf_counter() >= self._until(_LEGS_UNTIL):
-            raise DeadlineError(
-                f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
-                f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
-            )
-        typed = self._typed()
-        query = self._encoded()
-        check_explained(self._plan.request, query, self._plan.max_explained)
-        found = self._found(query)
+    def _found(self, typed: Typed, query: EncodedQuery) -> Plain:
+        """Search for an encoded query, and answer. DocumentsGoneError if a document was deleted meanwhile."""
+        found = self._candidates(query)
         legs = list(found)
-        with self.clock.measure("fuse"):
+        with self._clock.measure("fuse"):
             table = align(list(found.values()))
-        self._rescore(query, table, legs)
-        with self.clock.measure("fuse"):
+        self._score(query, table, legs)
+        with self._clock.measure("fuse"):
             fused = self._fused(table, legs)
-        with self._parts.within(self._until(1.0)):
-            return self._answer(query, table, legs, fused, self._ranked(table, fused)) | typed.facts()
+        with self._parts.backends.within(self._until(1.0)):
+            ranking = self._ranked(typed.searched, table, fused)
+            return self._answer(typed, query, table, legs, fused, ranking)
 
     def _typed(self) -> Typed:
-        """Search for the query as its words are corrected and completed, if the request asks for that."""
+        """Give the text to search for: the query, its words corrected and completed where the request asks for that."""
         request = self._plan.request
         if request.spelling is None and not request.prefix:
             return Typed(request.query, request.query)
-        with self.clock.measure("spelling"), reading():
-            typed = read_typed(request, self._parts.spellings, self._parts.encoder.tokenizer)
-        self._plan = replace(self._plan, request=request.model_copy(update={"query": typed.searched}))
-        return typed
+        with self._clock.measure("spelling"), reading():
+            return read_typed(request, self._parts.backends.spellings, self._parts.encoder.tokenizer)
 
-    def _encoded(self) -> EncodedQuery:
-        request = self._plan.request
+    def _encoded(self, text: str) -> EncodedQuery:
+        request, legs = self._plan.request, self._plan.legs
         query = self._parts.encoder.encode(
-            request.query,
+            text,
             self._plan.task,
-            self.clock,
-            dense="dense" in self._weights,
-            sparse="sparse" in self._weights or request.snippets is not None,
+            self._clock,
+            dense="dense" in legs,
+            sparse="sparse" in legs or request.snippets is not None,
             extra_terms=[(term.text, term.weight) for term in request.terms],
         )
-        if query.dense is None:
-            self._weights.pop("dense", None)
-        if not query.terms:
-            self._weights.pop("sparse", None)
-        require_terms(self._weights, "query", request.query)
+        require_terms(self._legs(query), "query", text)
         return query
 
-    def _found(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
+    def _legs(self, query: EncodedQuery) -> list[LegName]:
+        """Give the legs that have something to search for."""
+        known = {"dense": query.dense is not None, "sparse": bool(query.terms)}
+        return [name for name in self._plan.legs if known[name]]
+
+    def _candidates(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         found: dict[LegName, ScoredDocuments] = {}
-        plan, among, until = self._plan, self._among(), self._until(_LEGS_UNTIL)
-        outcomes = search_legs(self._parts, self._weights, query, plan.candidates, among, until, plan.phases)
-        for name, outcome in outcomes.items():
+        plan, among = self._plan, None
+        if plan.condition is not None:
+            with self._clock.measure("filter"):
+                among = self._parts.filters.where(plan.condition)
+        legs, until = self._legs(query), self._until(_LEGS_UNTIL)
+        outcomes = self._parts.backends.search(query, legs, plan.candidates, among, until)
+        for name in legs:
+            outcome = outcomes[name]
             if outcome.reason is None:
                 found[name] = outcome.get()
-                self.clock.add(name, outcome.started, outcome.ended)
+                self._clock.add(name, outcome.started, outcome.ended)
             else:
                 self.missing[name] = outcome.reason
-                if outcome.error is not None:
+                if outcome.error is not None and outcome.reason == "failed":
                     self._log_failure(name, outcome.error)
-        if not found or (self.missing and not self._plan.request.allow_partial):
+        if not found or (self.missing and not plan.request.allow_partial):
             errors = [outcome.error for outcome in outcomes.values()]
-            give_up(self.missing, errors, self._plan.deadline_ms * _LEGS_UNTIL)
+            _give_up(self.missing, errors, plan.deadline_ms * _LEGS_UNTIL)
         return found
 
-    def _among(self) -> DocumentFilter | None:
-        """Give the documents that match the request's filter; None if it has none."""
-        if self._plan.condition is None:
-            return None
-        with self.clock.measure("filter"):
-            return self._parts.filters.where(self._plan.condition)
-
-    def _rescore(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
+    def _score(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
         time, the scores stay unknown and `unscored` names the leg."""
         wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
         if not wanted:
             return
         started, scored = perf_counter(), False
-        for name, outcome in score_legs(self._parts, wanted, query, self._until(_RESCORE_UNTIL)).items():
+        for name, outcome in self._parts.backends.score(query, wanted, self._until(_RESCORE_UNTIL)).items():
             if outcome.reason is None:
                 table.fill(legs.index(name), outcome.get())
                 scored = True
@@ -160,21 +158,21 @@ class Search:
             if isinstance(outcome.error, DocumentsGoneError):
                 raise outcome.error
             self.unscored[name] = outcome.reason
-            if outcome.error is not None:
+            if outcome.error is not None and outcome.reason == "failed":
                 self._log_failure(name, outcome.error)
         if scored:
-            self.clock.add("rescore", started)
+            self._clock.add("rescore", started)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
         request = self._plan.request
         if request.mode != "hybrid":
             return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
-        weights = [self._weights[name] for name in legs]
+        weights = [self._plan.legs[name] for name in legs]
         if isinstance(request.fusion, LinearFusion):
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
-    def _ranked(self, table: CandidateTable, fused: Fused) -> Ranked:
+    def _ranked(self, text: str, table: CandidateTable, fused: Fused) -> Ranked:
         """Order the candidates by what else the request asks for."""
         request, parts = self._plan.request, self._parts
         names = fields_to_rank(request)
@@ -182,29 +180,28 @@ class Search:
             return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
         self._require_time("order the candidates")
         ordinals = table.ordinals[fused.order]
-        with self.clock.measure("rank"):
+        with self._clock.measure("rank"):
             documents = parts.documents.fetch(ordinals, names) if names else []
             values = {name: [fields.get(name) for _, fields in documents] for name in names}
             vectors, require_time = partial(self._vectors, ordinals), partial(self._require_time, "diversify")
-            kinds, rerank = self._plan.kinds, partial(self._reranked, table)
-            return ranked(request, fused, values, kinds, vectors, rerank, require_time)
+            rerank = partial(self._reranked, text, table)
+            return ranked(request, fused, values, self._plan.kinds, vectors, rerank, require_time)
 
     def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         with reading():
-            return self._parts.dense.vectors(ordinals)
+            return self._parts.backends.vectors(ordinals)
 
-    def _reranked(self, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
+    def _reranked(self, text: str, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
         """Ask the reranking model for the scores of the first columns; none if it is not to be asked, fails or is
         late."""
         parts, until = self._parts, self._until(_RERANK_UNTIL)
         if not self._plan.rerank or parts.reranker is None or not columns.size:
             return []
         documents = parts.documents.fetch(table.ordinals[columns[: parts.reranker.top]], ["title", "text"])
-        texts = [fields for _, fields in documents]
-        call = partial(parts.reranker.scores, self._plan.request.query, texts, until)
+        call = partial(parts.reranker.scores, text, [fields for _, fields in documents], until)
         outcome = parts.executor.gather({RERANK: call}, until)[RERANK]
         if outcome.reason is None:
-            self.clock.add(RERANK, outcome.started, outcome.ended)
+            self._clock.add(RERANK, outcome.started, outcome.ended)
             return outcome.get()
         self.missing[RERANK] = outcome.reason
         if outcome.error is not None:
@@ -216,60 +213,88 @@ class Search:
         return []
 
     def _answer(
-        self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], fused: Fused, ranking: Ranked
+        self,
+        typed: Typed,
+        query: EncodedQuery,
+        table: CandidateTable,
+        legs: list[LegName],
+        fused: Fused,
+        ranking: Ranked,
     ) -> Plain:
-        """Read the page's documents, add snippets, explanations and facets, and make the answer."""
-        request, parts = self._plan.request, self._parts
-        window = slice(request.offset, request.offset + request.k)
-        groups = None if ranking.groups is None else ranking.groups[window]
-        columns = ranking.order[window] if groups is None else [one for group in groups for one in group.columns]
-        page = np.array(columns, np.intp)
-        ordinals = table.ordinals[page]
-        self._require_time("read the documents")
-        with self.clock.measure("fetch"):
-            documents = parts.documents.fetch(ordinals, self._fields())
-        thresholds = thresholds_of(self._plan.thresholds, request.query, query, table, legs, parts.encoder)
-        hits = list_hits(table, legs, ranking.scores, page, documents, request.offset)
-        hits = add_matched(hits, thresholds)
-        if request.snippets is not None and hits:
-            with self.clock.measure("snippets"):
-                arrived, deadline_ms = self.clock.arrived, self._plan.deadline_ms
-                hits = add_snippets(hits, parts.encoder.vocabulary, query, request, arrived, deadline_ms)
-        if request.explain and hits:
-            with self.clock.measure("explain"):
-                shares = self._shares(query, legs, ordinals)
-                added, require_time = fused.shares[:, page], partial(self._require_time, "explain the hits")
-                words = query_words(request, query, parts.encoder)
-                read = parts.documents.fetch(ordinals, ["title", "text"])
-                texts = [document_text(*(str(one.get(name) or "") for name in ("title", "text"))) for _, one in read]
-                hits = explained(hits, query, words, parts.encoder, added, legs, shares, texts, require_time)
-        hits = add_ranking(hits, ranking, columns)
-        facets = None
+        """Read the page's documents, and build the answer."""
+        request, parts, plan = self._plan.request, self._parts, self._plan
+        thresholds = thresholds_of(plan.thresholds, typed.searched, query, table, legs, parts.encoder)
+        page = self._page(ranking, table)
+        if thresholds is not None:
+            page.match = partial(match_of, thresholds=thresholds)
+        if request.snippets is not None and page.documents:
+            names, every = list(dict.fromkeys(request.snippets.fields)), [fields for _, fields in page.documents]
+            require_time = partial(self._require_time, "make the snippets")
+            with self._clock.measure("snippets"):
+                length, vocabulary = request.snippets.length, parts.encoder.vocabulary
+                page.snippets = snippets_of(every, vocabulary, query, names, length, require_time)
+            page.documents = [(document_id, _kept(fields, request.fields)) for document_id, fields in page.documents]
+        if request.explain and page.documents:
+            with self._clock.measure("explain"):
+                page.explanations = self._explained(typed.searched, query, table, legs, fused, ranking, page.columns)
+        facets = {}
         if request.facets:
             self._require_time("count the facets")
-            with self.clock.measure("facets"):
-                facets = parts.documents.facets(request.facets, table.ordinals)
+            with self._clock.measure("facets"):
+                facets["facets"] = parts.documents.facets(request.facets, table.ordinals)
         return {
-            "hits": hits if groups is None else in_groups(hits, groups, request.offset),
+            "hits": build_hits(page, table, legs, ranking, request.offset),
             "degraded": sorted(self.missing),
             "mode": request.mode,
-            "task": self._plan.task,
+            "task": plan.task,
             "candidates": table.ordinals.size,
             **best_match(table, legs, thresholds),
-            **({"head_query": query.head} if self._plan.task in parts.encoder.heads else {}),
-            **({} if facets is None else {"facets": facets}),
-            "timings_ms": _UNTIMED | self.clock.milliseconds(),
+            **({"head_query": query.head} if plan.task in parts.encoder.heads else {}),
+            **facets,
+            "timings_ms": _UNTIMED | self._clock.milliseconds(),
+            **typed.facts(),
         }
 
-    def _fields(self) -> list[str] | None:
-        """Give the fields to read: those to return and those of the snippets."""
+    def _page(self, ranking: Ranked, table: CandidateTable) -> Page:
+        """Give the page that the request asks for, with its documents."""
         request = self._plan.request
-        if request.fields is None or request.snippets is None:
-            return request.fields
-        return [*request.fields, *request.snippets.fields]
+        window = slice(request.offset, request.offset + request.k)
+        columns = ranking.order[window]
+        if ranking.groups is not None:
+            columns = [column for group in ranking.groups[window] for column in group.columns]
+        names = request.fields
+        if names is not None and request.snippets is not None:
+            names = [*names, *request.snippets.fields]
+        self._require_time("read the documents")
+        page = np.array(columns, np.intp)
+        with self._clock.measure("fetch"):
+            return Page(page, self._parts.documents.fetch(table.ordinals[page], names))
+
+    def _explained(
+        self,
+        text: str,
+        query: EncodedQuery,
+        table: CandidateTable,
+        legs: list[LegName],
+        fused: Fused,
+        ranking: Ranked,
+        columns: npt.NDArray[np.intp],
+    ) -> list[Plain]:
+        """Explain the hits of these columns."""
+        parts, ordinals = self._parts, table.ordinals[columns]
+        shares, words = self._shares(query, legs, ordinals), query_words(text, self._plan.request, query, parts.encoder)
+        read = parts.documents.fetch(ordinals, ["title", "text"])
+        texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for _, fields in read]
+        require_time = partial(self._require_time, "explain the hits")
+        fusion = fused.shares[:, columns]
+        found = explanations(query, words, parts.encoder, fusion, legs, shares, texts, require_time)
+        if len(ranking.boosts):
+            for explanation, boosts in zip(found, ranking.boosts[:, columns].T.tolist(), strict=True):
+                explanation["boosts"] = boosts
+        return found
 
     def _until(self, share: float) -> float:
-        return self.clock.arrived + share * self._plan.deadline_ms / 1e3
+        return self._clock.arrived + share * self._plan.deadline_ms / 1e3
 
     def _require_time(self, task: str) -> None:
         if perf_counter() >= self._until(1.0):
@@ -290,7 +315,7 @@ class Search:
         shares = {}
         for name in legs:
             try:
-                shares[name] = self._parts.legs[name].shares(query, ordinals)
+                shares[name] = self._parts.backends.legs[name].shares(query, ordinals)
             except DocumentsGoneError:
                 raise
             except TimeoutError as error:
@@ -300,4 +325,29 @@ class Search:
         return shares
 
     def _log_failure(self, name: LegName, error: BaseException) -> None:
-        _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.legs[name].backend})
+        _log.error(
+            "leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.backends.legs[name].backend}
+        )
+
+
+def _kept(fields: Plain, names: Iterable[str] | None) -> Plain:
+    return fields if names is None else {name: fields[name] for name in names if name in fields}
+
+
+def _give_up(missing: Mapping[Any, Reason], errors: Iterable[BaseException | None], share_ms: float) -> NoReturn:
+    """Raise DeadlineError or SearchFailedError for legs that are missing, or NotReadyError if their cluster is not
+    available; `errors` are theirs, and `share_ms` is the time that they had."""
+    if any(isinstance(error, UnavailableError) for error in errors):
+        raise NotReadyError(UNAVAILABLE)
+    legs = {
+        reason: " and ".join(sorted(name for name, why in missing.items() if why == reason))
+        for reason in missing.values()
+    }
+    if "failed" in legs:
+        raise SearchFailedError(f"The leg {legs['failed']} failed. The reason is in the log; try again later.")
+    if "stuck" in legs:
+        raise DeadlineError(f"The leg {legs['stuck']} has no free thread: calls that don't end hold all. Try later.")
+    raise DeadlineError(
+        f"No answer from the leg {legs['late']} within {share_ms:g} ms, its share of the deadline. "
+        "Allow more time, or fewer candidates."
+    )

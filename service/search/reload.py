@@ -165,7 +165,7 @@ class EngineHolder:
             engine = self._prepared(folder)
         except Exception as error:
             stopping = self._stop.is_set()
-            if self.engine.parts.group is not None and isinstance(error, _PASSING):
+            if self.engine.parts.backends.cluster is not None and isinstance(error, _PASSING):
                 self._handled = None  # so that it is tried again
             asked.set_exception(NotReadyError("The service stops.") if stopping else self._refused(error))
             return
@@ -215,7 +215,7 @@ class EngineHolder:
         return engine
 
     def _source(self, folder: Path) -> _Source:
-        group = self.engine.parts.group
+        group = self.engine.parts.backends.cluster
         return _signature(folder), None if group is None else group.present_index()
 
     def _refused(self, error: Exception) -> BundleRefusedError:

@@ -1,24 +1,27 @@
-"""Checks requests against the bundle and the settings, which the schema alone can't."""
+"""Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
+from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.corpus.fields import FieldKind, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import (
     Boost,
     EmbeddingsRequest,
     EncodeRequest,
+    LegName,
     LinearFusion,
     Mode,
     RrfFusion,
     SearchRequest,
+    Weights,
 )
 from lightretriever.service.search.filters import read_filter
-from lightretriever.service.search.two_phase import Phases
 from lightretriever.service.settings import Settings
 
-__all__ = ["RequestLimits", "candidates_of", "phases_of", "reranks", "search_cost"]
+__all__ = ["Plan", "RequestReader", "candidates_of", "reranks", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
@@ -27,7 +30,6 @@ _NO_SPELLING: Final = (
     "words that are written with spaces"
 )
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
-_ONE_PHASE_THERE: Final = "a cluster searches in one phase: leave it out, or serve the bundle on this machine"
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 
 
@@ -46,48 +48,72 @@ def reranks(request: SearchRequest) -> bool:
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
 
 
-def phases_of(request: SearchRequest, settings: Settings) -> Phases | None:
-    """The phases of the sparse leg's search; None for one phase."""
-    given = request.sparse_two_phase
-    if given is None:
-        return None
-    depth = min(2 * candidates_of(request, settings), settings.max_candidates) if given.depth is None else given.depth
-    return Phases(given.share, depth)
-
-
 def search_cost(request: SearchRequest, settings: Settings) -> int:
-    """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a part. A
-    first phase counts by its depth."""
-    phases = phases_of(request, settings)
-    return -(-(candidates_of(request, settings) if phases is None else phases.depth) // settings.candidates)
+    """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a
+    part."""
+    return -(-candidates_of(request, settings) // settings.candidates)
 
 
-class RequestLimits:
-    """Checks requests. One error lists everything wrong with a request."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A search that was checked, with every default filled in.
+
+    legs: by name the weights of the legs to search. candidates: of each leg. deadline_ms: milliseconds from the
+    arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
+    kinds: those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match.
+    """
+
+    request: SearchRequest
+    task: str
+    legs: Mapping[LegName, float]
+    candidates: int
+    deadline_ms: float
+    max_explained: int
+    condition: tuple[str, ...] | None
+    kinds: Mapping[str, FieldKind]
+    rerank: bool
+    thresholds: MatchThresholds | None
+
+
+class RequestReader:
+    """Checks requests against the bundle and the settings, and fills in their defaults. One error lists everything
+    wrong with a request."""
 
     def __init__(
         self,
         settings: Settings,
         *,
-        tasks: Collection[str],
-        fields: Collection[str],
+        tasks: Mapping[str, MatchThresholds | None],
+        default_task: str,
         filters: Mapping[str, FieldKind],
+        fields: Collection[str],
         modes: Collection[Mode],
+        weights: Weights,
         spells: bool,
+        reranks: bool,
     ) -> None:
+        """`tasks`: the thresholds of a match by task. `filters`: the kinds of the declared fields. `fields`, `modes`:
+        what else a request may name. `weights`: the default ones. `spells`, `reranks`: whether there
+        are spellings, and a reranking model."""
         self._settings = settings
         self._tasks = tasks
+        self._default_task = default_task
         self._fields = fields
         self._filters = filters
         self._modes = modes
+        self._weights = weights
         self._spells = spells
+        self._reranks = reranks
 
-    def check_search(self, request: SearchRequest) -> None:
-        """Raise InvalidRequestError unless the search can be answered."""
-        _raise_all(self._of_search(request))
+    def read_search(self, request: SearchRequest) -> Plan:
+        """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
+        condition, errors = self._read(request)
+        _raise_all(errors)
+        return self._planned(request, condition, self._settings.max_explained)
 
-    def check_batch(self, requests: Collection[SearchRequest]) -> None:
-        """Raise InvalidRequestError unless every search can be answered and the batch is within its limits."""
+    def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
+        """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
+        can be answered and the batch is within its limits."""
         most = self._settings.max_batch
         if len(requests) > most:
             message = f"a batch has at most {most} searches; send the others in another request"
@@ -96,11 +122,47 @@ class RequestLimits:
         if hits > limit:
             message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
             raise InvalidRequestError.of(FieldError("searches", message, hits))
+        read = [self._read(request) for request in requests]
         _raise_all(
             FieldError(f"searches.{position}.{error.field}", error.message, error.value)
-            for position, request in enumerate(requests)
-            for error in self._of_search(request)
+            for position, (_, errors) in enumerate(read)
+            for error in errors
         )
+        explained = self._settings.max_explained // max(1, sum(request.explain for request in requests))
+        pairs = zip(requests, read, strict=True)
+        return [self._planned(request, condition, explained) for request, (condition, _) in pairs]
+
+    def _read(self, request: SearchRequest) -> tuple[tuple[str, ...] | None, list[FieldError]]:
+        """Give a search's filter as the backends read it, and everything that is wrong with the search."""
+        errors = list(self._of_search(request))
+        if request.filter is None:
+            return None, errors
+        condition, wrong = read_filter(request.filter, self._filters)
+        return condition, [*errors, *wrong]
+
+    def _planned(self, request: SearchRequest, condition: tuple[str, ...] | None, max_explained: int) -> Plan:
+        settings = self._settings
+        task = self._default_task if request.task is None else request.task
+        return Plan(
+            request,
+            task=task,
+            legs=self._legs(request),
+            candidates=candidates_of(request, settings),
+            deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
+            max_explained=max_explained,
+            condition=condition,
+            kinds=self._filters,
+            rerank=self._reranks and reranks(request),
+            thresholds=None if request.terms else self._tasks[task],
+        )
+
+    def _legs(self, request: SearchRequest) -> dict[LegName, float]:
+        """Give the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
+        if request.mode != "hybrid":
+            return {request.mode: 1.0}
+        weights = request.fusion.weights or self._weights
+        given: dict[LegName, float] = {"dense": weights.dense, "sparse": weights.sparse}
+        return {leg: weight for leg, weight in given.items() if weight > 0 and leg in self._modes}
 
     def check_encode(self, request: EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""
@@ -131,13 +193,10 @@ class RequestLimits:
         yield from self._of_typing(request)
         yield from self._of_weights(request.fusion)
         yield from self._of_window(request)
-        yield from self._of_phases(request)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
             yield from self._of_fields("snippets.fields", request.snippets.fields)
-        if request.filter is not None:
-            yield from read_filter(request.filter, self._filters)[1]
         for name in request.facets:
             if self._filters.get(name) != "keyword":
                 keywords = ", ".join(name for name, kind in self._filters.items() if kind == "keyword") or "none"
@@ -216,24 +275,6 @@ class RequestLimits:
                 f"hits, or for more candidates with the field 'candidates' (at most {most})",
                 request.k,
             )
-
-    def _of_phases(self, request: SearchRequest) -> Iterator[FieldError]:
-        given = request.sparse_two_phase
-        if given is None:
-            return
-        if self._settings.backend != "local":
-            yield FieldError("sparse_two_phase", _ONE_PHASE_THERE)
-        elif request.mode == "dense":
-            message = "mode dense searches no sparse leg: leave it out, or search in mode hybrid or sparse"
-            yield FieldError("sparse_two_phase", message)
-        if given.depth is None:
-            return
-        window, most = candidates_of(request, self._settings), self._settings.max_candidates
-        if given.depth > most:
-            yield FieldError("sparse_two_phase.depth", f"a depth of at most {most} is possible", given.depth)
-        elif given.depth < window:
-            message = f"the leg proposes {window} candidates: ask for a depth of {window} to {most}, or leave it out"
-            yield FieldError("sparse_two_phase.depth", message, given.depth)
 
     def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
         most = self._settings.max_query_chars

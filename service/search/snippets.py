@@ -11,19 +11,17 @@ marked.
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from lightretriever.artifacts.sparse.vocabulary import Place, Vocabulary
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import DeadlineError
-from lightretriever.service.schemas import SearchRequest, Snippet
-from lightretriever.service.search.hits import Plain
+from lightretriever.service.schemas import Snippet
+from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.word_pattern import HYPHENED, SIGN, UNSPACED, WORD
 
-__all__ = ["LONGEST_READ", "Snippets", "add_snippets"]
+__all__ = ["LONGEST_READ", "Snippets", "snippets_of"]
 
 LONGEST_READ: Final = 20_000
 """Most characters of a field that are searched for words."""
@@ -106,32 +104,21 @@ class Snippets:
         return best
 
 
-def add_snippets(
-    hits: Sequence[Plain],
+def snippets_of(
+    documents: Sequence[Plain],
     vocabulary: Vocabulary,
     query: EncodedQuery,
-    request: SearchRequest,
-    arrived: float,
-    deadline_ms: float,
-) -> list[Plain]:
-    """Add the snippets that a request asks for to the hits, and drop the fields that it does not ask for.
-
-    DeadlineError if this takes until `deadline_ms` milliseconds after the `perf_counter` time `arrived`.
-    """
-    if request.snippets is None:
-        return list(hits)
-    snippets, names = Snippets(vocabulary, query), list(dict.fromkeys(request.snippets.fields))
-    found = []
-    for hit in hits:
-        if perf_counter() >= arrived + deadline_ms / 1e3:
-            late = f"The snippets were not made within {deadline_ms:g} ms."
-            raise DeadlineError(f"{late} Ask for fewer hits or fields.")
-        fields: dict[str, Any] = hit["fields"]
+    names: Sequence[str],
+    length: int,
+    require_time: Callable[[], None],
+) -> list[dict[str, Snippet]]:
+    """Give the snippets of each document's fields of these names. `require_time` is called before each, and may
+    raise."""
+    snippets, found = Snippets(vocabulary, query), []
+    for fields in documents:
+        require_time()
         texts = {name: text for name in names if isinstance(text := fields.get(name), str)}
-        made = dict(zip(texts, snippets.of(list(texts.values()), request.snippets.length), strict=True))
-        if request.fields is not None:
-            fields = {name: fields[name] for name in request.fields if name in fields}
-        found.append(hit | {"fields": fields, "snippets": made})
+        found.append(dict(zip(texts, snippets.of(list(texts.values()), length), strict=True)))
     return found
 
 

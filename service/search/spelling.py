@@ -16,7 +16,7 @@ from lightretriever.artifacts.sparse.spelling import LEAST_WORD
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import Spellings
 from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.hits import Plain
+from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.word_pattern import WORD
 
 __all__ = ["Typed", "read_typed"]

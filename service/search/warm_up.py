@@ -9,8 +9,9 @@ from typing import Final
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.pipeline import Search
-from lightretriever.service.search.plan import Parts, Plan
+from lightretriever.service.search.request import Plan
 from lightretriever.service.settings import Settings
 
 __all__ = ["warm_up"]

@@ -16,6 +16,7 @@ from lightretriever.service.settings import Settings
 
 from demo.demo import ARCHIVE, unpack
 
+pytestmark = pytest.mark.usefixtures("handed_over")
 QUERIES = ["play music from the terminal", "pdf viewer", "edit photos", "a game of chess", "watch network traffic"]
 
 
@@ -49,13 +50,12 @@ def test_every_plain_search_asks_faiss_and_lucene(engine: SearchEngine, monkeypa
         asked = calls - before
         assert asked["faiss"] >= 1
         assert asked["java"] >= 1
-    assert "dense" in threads["faiss"]
-    assert "sparse" in threads["java"]
+    assert threads == {"faiss": {"dense"}, "java": {"MainThread"}}
 
 
 def test_the_demo_has_no_plain_postings_and_says_who_searches(engine: SearchEngine) -> None:
     assert list(engine.bundle.path.rglob("*.plain")) == []
-    assert {name: leg.backend for name, leg in engine.parts.legs.items()} == {
+    assert {name: leg.backend for name, leg in engine.parts.backends.legs.items()} == {
         "dense": "faiss",
         "sparse": "lucene",
     }
@@ -64,7 +64,7 @@ def test_the_demo_has_no_plain_postings_and_says_who_searches(engine: SearchEngi
 def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
     for name in ("dense", "sparse"):
-        leg = engine.parts.legs[name]
+        leg = engine.parts.backends.legs[name]
         real = leg.search
 
         def met(*arguments: Any, real: Callable[..., Any] = real) -> Any:

@@ -22,6 +22,7 @@ from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.base import Backends, EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.opensearch import open_cluster
+from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.encoder import QueryEncoder
@@ -63,7 +64,6 @@ class Backend:
 BACKENDS = (
     Backend("faiss", "dense", error=1e-5),
     Backend("opensearch", "dense", error=1e-5),
-    Backend("compiled", "sparse"),
     *(Backend(name, "sparse", kind) for name in ("lucene", "opensearch") for kind in get_args(VocabularyKind)),
 )
 
@@ -137,17 +137,22 @@ def pushed(bundles: Bundles, opensearch: str) -> Iterator[Callable[[Bundle], Bac
 
     def open_pushed(bundle: Bundle) -> Backends:
         index = f"{name}-{bundle.manifest.sparse.vocabulary}"
-        return open_cluster(bundle, there.model_copy(update={"opensearch_index": index}))
+        there_too = there.model_copy(update={"opensearch_index": index})
+        return open_cluster(bundle, there_too, Executor([], 2, patience_s=60))
 
     yield open_pushed
     remove_indexes(opensearch, name)
+
+
+def open_here(bundle: Bundle) -> Backends:
+    return open_local(bundle, Settings(), Executor([], 2, patience_s=60))
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=str)
 def opened(request: pytest.FixtureRequest, bundles: Bundles) -> Iterator[Opened]:
     backend: Backend = request.param
     bundle = bundles["accelerated" if backend.name == "compiled" else backend.vocabulary]
-    opening = request.getfixturevalue("pushed") if backend.name == "opensearch" else open_local
+    opening = request.getfixturevalue("pushed") if backend.name == "opensearch" else open_here
     backends = opening(bundle)
     tokenizer, corpus = bundle.tokenizer(), Corpus(bundle)
     encoder = QueryEncoder(tokenizer, {"default": bundle.table("default")}, bundle.vocabulary(tokenizer), bundle.idf())

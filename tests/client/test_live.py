@@ -33,7 +33,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
     callers = WORKING + WAITING + 5
     with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
         engine.warm_up()
-        engine.parts.legs["dense"] = Gated(engine.parts.legs["dense"], gate)
+        engine.parts.backends.legs["dense"] = Gated(engine.parts.backends.legs["dense"], gate)
 
         def refused() -> float:
             sample = {"kind": "overloaded"}

@@ -119,7 +119,7 @@ def test_a_change_is_seen_within_a_second(client: SearchClient, engine: SearchEn
 
 
 def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: SearchEngine, cluster: Cluster) -> None:
-    group = engine.parts.group
+    group = engine.parts.backends.cluster
     assert group is not None
     until = perf_counter() + 1e6
     before, terms = group.live.get("music", until), engine.terms("music")
@@ -139,7 +139,7 @@ def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: Sear
     assert "music" in found(client, "music", filter={"field": "year", "eq": 1999})
     vector = np.roll(VECTOR, 1) * np.arange(1, 17)
     client.put_document("music", document.fields, vector=vector.tolist(), wait=True)
-    now = engine.parts.dense.vectors(np.array([before.source["ordinal"]]))[0]
+    now = engine.parts.backends.vectors(np.array([before.source["ordinal"]]))[0]
     assert now == pytest.approx(vector / np.linalg.norm(vector), abs=1e-6)
     assert engine.terms("music") == terms
 
@@ -166,7 +166,7 @@ def test_writers_without_a_version_do_not_lose_each_other(client: SearchClient, 
         writes = [pool.submit(client.put_document, "shared", {**NEW, "year": year}) for year in range(3)]
         versions = {write.result().version for write in writes}
     assert len(versions) == 3
-    group = engine.parts.group
+    group = engine.parts.backends.cluster
     assert group is not None
     stored = group.live.get("shared", perf_counter() + 1e6)
     assert stored is not None
@@ -240,7 +240,7 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
     with proxied(cluster.name) as proxy:
         own = settings.model_copy(update={"opensearch_url": proxy.url})
         with SearchEngine.open(bundle, own) as engine, ThreadPoolExecutor(1) as thread:
-            group = engine.parts.group
+            group = engine.parts.backends.cluster
             assert group is not None
             first = engine.search(SearchRequest(query="play music")).hits[0].id
             proxy.held = b'"_source":["raw"]'

@@ -12,7 +12,6 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.service.backends.base import ScoredDocuments
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -86,22 +85,18 @@ def queries(engines: tuple[SearchEngine, SearchEngine]) -> dict[str, str]:
 
 def test_every_leg_finds_the_same(engines: tuple[SearchEngine, SearchEngine], queries: dict[str, str]) -> None:
     local, remote = engines
-    group = remote.parts.group
-    assert group is not None
     legs: list[LegName] = ["dense", "sparse"]
     recall = []
     for text in queries:
         query = local.parts.encoder.encode(text, local.bundle.manifest.default_task, StageClock())
-        there = group.search(legs, query, FOUND, None, perf_counter() + 60)
-        here = {name: local.parts.legs[name].search(query, FOUND) for name in legs}
-        found = there["sparse"]
-        assert isinstance(found, ScoredDocuments)
+        there = remote.parts.backends.search(query, legs, FOUND, None, perf_counter() + 60)
+        here = {name: local.parts.backends.legs[name].search(query, FOUND) for name in legs}
+        found = there["sparse"].get()
         assert found.ordinals.tolist() == here["sparse"].ordinals.tolist()
         assert found.scores.tolist() == here["sparse"].scores.tolist()
-        dense = there["dense"]
-        assert isinstance(dense, ScoredDocuments)
+        dense = there["dense"].get()
         recall.append(len(np.intersect1d(dense.ordinals, here["dense"].ordinals)) / FOUND)
-        assert dense.scores == pytest.approx(local.parts.legs["dense"].scores(query, dense.ordinals), abs=1e-5)
+        assert dense.scores == pytest.approx(local.parts.backends.legs["dense"].scores(query, dense.ordinals), abs=1e-5)
     assert np.mean(recall) >= 0.99  # the bundle's own index is exact
 
 

@@ -21,6 +21,7 @@ from lightretriever.artifacts.cluster.upsert import delete
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
+from lightretriever.service.execution.executor import Executor
 from lightretriever.service.settings import Settings, load_settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -28,6 +29,7 @@ from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 NAME = f"push-{os.getpid()}"
+EXECUTOR = Executor([], 2, patience_s=60)
 Pushing = Callable[..., Pushed]
 
 
@@ -140,7 +142,7 @@ def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monke
     monkeypatch.setattr("tests.support.tiny.QUANTIZATION", 17_000)
     bundle = make_tiny_bundle(tmp_path / "large-impacts")
     pushed(bundle, cluster)
-    backends = open_cluster(bundle, settings(cluster))
+    backends = open_cluster(bundle, settings(cluster), EXECUTOR)
     with bundle.sparse() as index:
         assert index.rows(0, 120)[3].max() > 40_000
         for ordinal in (0, 10, 60):
@@ -180,7 +182,7 @@ def test_what_has_the_name_already_is_left_alone(tiny_bundle: Bundle, cluster: C
     client.indices.delete(index=NAME)
     client.indices.create(index=f"{NAME}-foreign", body={"aliases": {NAME: {}}})
     assert "has no _meta" in refused(lambda: pushed(tiny_bundle, cluster))
-    assert "has no _meta" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
+    assert "has no _meta" in refused(lambda: open_cluster(tiny_bundle, settings(cluster), EXECUTOR))
     assert list(client.indices.get(index=f"{NAME}*")) == [f"{NAME}-foreign"]
 
 
@@ -197,14 +199,14 @@ def test_a_vector_that_is_too_long(tiny_bundle: Bundle, cluster: Cluster, monkey
 
 
 def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
-    assert "is no index on" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
+    assert "is no index on" in refused(lambda: open_cluster(tiny_bundle, settings(cluster), EXECUTOR))
     pushed(tiny_bundle, cluster)
     other = make_tiny_bundle(tmp_path / "other", seed=8)
     with pytest.raises(BundleError) as error:
-        open_cluster(other, settings(cluster))
+        open_cluster(other, settings(cluster), EXECUTOR)
     assert tiny_bundle.manifest.digest[:12] in str(error.value)
     assert other.manifest.digest[:12] in str(error.value)
     with pytest.raises(SettingsError, match="at most 10000"):
-        open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000))
+        open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000), EXECUTOR)
     with pytest.raises(SettingsError, match="opensearch_index"):
         load_settings(None, {"backend": "opensearch", "opensearch_url": cluster.name})

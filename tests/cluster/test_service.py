@@ -134,7 +134,7 @@ def same(here: Any, there: Any) -> bool:
 
 
 def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
-    assert engine.parts.spellings is None
+    assert engine.parts.backends.spellings is None
     with pytest.raises(InvalidRequestError) as caught:
         engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
     assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
@@ -222,8 +222,10 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
             engine.search(SearchRequest(query="music"))
         with pytest.raises(NotReadyError, match=index):
             engine.require_ready()
-        assert engine.parts.group is not None
-        assert engine.parts.group.present_index() == other  # the cluster answers, but the index is no less lost
+        assert engine.parts.backends.cluster is not None
+        assert (
+            engine.parts.backends.cluster.present_index() == other
+        )  # the cluster answers, but the index is no less lost
         with pytest.raises(NotReadyError, match=index):
             engine.require_ready()
 

@@ -65,7 +65,7 @@ def main(bundle: Path) -> None:
         engine = serving.engine
 
         def on_ready() -> None:
-            engine.parts.legs["sparse"] = Hanging(engine.bundle.sparse())
+            engine.parts.backends.legs["sparse"] = Hanging(engine.bundle.sparse())
             print(listener.getsockname()[1], flush=True)
 
         serve(Collections({serving.name: serving}), listener, on_ready)

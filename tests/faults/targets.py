@@ -8,8 +8,8 @@ from lightretriever.artifacts.bundle.manifest import parse_manifest
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import ServiceError
 from lightretriever.service.http.json import parse, parse_batch, problem_response
-from lightretriever.service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest
-from lightretriever.service.search.request import RequestLimits
+from lightretriever.service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest, Weights
+from lightretriever.service.search.request import RequestReader
 from lightretriever.service.settings import Settings
 
 from tests.support.tampering import sign
@@ -18,13 +18,16 @@ __all__ = ["CORPUS", "TARGETS", "FindingError", "corpus"]
 
 CORPUS: Final = Path(__file__).with_name("corpus")
 _SETTINGS: Final = Settings()
-_LIMITS: Final = RequestLimits(
+_READER: Final = RequestReader(
     _SETTINGS,
-    tasks=("default", "fact"),
+    tasks={"default": None, "fact": None},
+    default_task="default",
     fields=("title", "text", "year"),
     filters={"year": "number"},
     modes=get_args(Mode),
+    weights=Weights(dense=0.5, sparse=0.5),
     spells=True,
+    reranks=True,
 )
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000
@@ -49,11 +52,11 @@ def _read(data: bytes, model: type[Any]) -> Any:
 
 def _check(request: Any) -> None:
     if isinstance(request, SearchRequest):
-        _LIMITS.check_search(request)
+        _READER.read_search(request)
     elif isinstance(request, BatchRequest):
-        _LIMITS.check_batch(request.searches)
+        _READER.read_batch(request.searches)
     else:
-        _LIMITS.check_encode(request)
+        _READER.check_encode(request)
 
 
 def _check_problem(error: ServiceError) -> None:

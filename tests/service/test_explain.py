@@ -35,7 +35,7 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.explain import explained, query_words
+from lightretriever.service.search.explain import explanations, query_words
 
 from tests.service.conftest import SETTINGS
 from tests.service.reference import Corpus
@@ -312,7 +312,7 @@ def test_the_words_have_every_part_of_the_query_once(
         )
     except NoTokensError:
         reject()
-    words = query_words(asked, encoded, encoder)
+    words = query_words(query, asked, encoded, encoder)
     for parts, count in (
         ([part for word in words for part in word.terms], len(encoded.terms)),
         ([part for word in words for part in word.tokens], encoded.tokens.ids.size),
@@ -371,7 +371,7 @@ class Silent(WrappedLeg):
 
 def test_a_leg_that_can_not_explain_costs_its_shares_alone(tiny_bundle: Bundle) -> None:
     with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.parts.legs["dense"] = Silent(engine.parts.legs["dense"])
+        engine.parts.backends.legs["dense"] = Silent(engine.parts.backends.legs["dense"])
         answer = engine.search(SearchRequest(query="music", explain=True))
     assert answer.degraded == []
     for hit in answer.hits:
@@ -404,7 +404,6 @@ def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bun
 
 
 def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
-    hits = engine.answer(SearchRequest(query="music", k=5))["hits"]
     looked = iter([True, True, False])
 
     def require_time() -> None:
@@ -413,8 +412,8 @@ def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
 
     encoder = engine.parts.encoder
     query = encoder.encode("music", "default", StageClock())
-    words = query_words(SearchRequest(query="music"), query, encoder)
+    words = query_words("music", SearchRequest(query="music"), query, encoder)
     legs: list[LegName] = ["dense", "sparse"]
     with pytest.raises(DeadlineError):
-        explained(hits, query, words, encoder, np.zeros((2, 5)), legs, {}, [""] * 5, require_time)
+        explanations(query, words, encoder, np.zeros((2, 5)), legs, {}, [""] * 5, require_time)
     assert next(looked, None) is None

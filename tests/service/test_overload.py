@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from time import perf_counter, sleep
 
 import httpx2
@@ -34,11 +35,13 @@ class Gated(WrappedLeg):
         self.calls = 0
         self._gate = gate
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> ScoredDocuments:
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentSet | None = None, until: float = inf
+    ) -> ScoredDocuments:
         self.calls += 1
         self.entered.release()
         self._gate.wait()
-        return super().search(query, count, among)
+        return super().search(query, count, among, until)
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def search(url: str, **fields: object) -> httpx2.Response:
 
 
 def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngine, gate: threading.Event) -> None:
-    leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
+    leg = narrow.parts.backends.legs["dense"] = Gated(narrow.parts.backends.legs["dense"], gate)
     refused = threading.Semaphore(0)
 
     def ask(url: str) -> httpx2.Response:
@@ -101,7 +104,7 @@ def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngi
 
 
 def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, gate: threading.Event) -> None:
-    leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
+    leg = narrow.parts.backends.legs["dense"] = Gated(narrow.parts.backends.legs["dense"], gate)
     with live(create_app(narrow)) as url, ThreadPoolExecutor(CLIENTS) as pool:
         busy = [pool.submit(search, url) for _ in range(WORKING)]
         for _ in range(WORKING):
@@ -121,14 +124,14 @@ def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: 
     settings = SETTINGS.model_copy(update={"deadline_ms": 2_000.0})
     with SearchEngine.open(tiny_bundle, settings) as engine:
         engine.warm_up()
-        healthy = dict(engine.parts.legs)
+        healthy = dict(engine.parts.backends.legs)
         for name in ("dense", "sparse"):
-            engine.parts.legs[name] = Gated(engine.parts.legs[name], gate)
+            engine.parts.backends.legs[name] = Gated(engine.parts.backends.legs[name], gate)
         with live(create_app(engine)) as url, ThreadPoolExecutor(CLIENTS) as pool:
             answers = [future.result() for future in [pool.submit(search, url) for _ in range(2 * CLIENTS)]]
             kinds = Counter(answer.json()["kind"] for answer in answers)
             assert set(kinds) == {"overloaded", "deadline_exceeded"}
-            engine.parts.legs.update(healthy)
+            engine.parts.backends.legs.update(healthy)
             gate.set()
             # The lanes' threads return as soon as their calls do.
             while (answer := search(url)).status_code != 200:
@@ -185,7 +188,7 @@ def test_a_request_has_as_many_places_as_it_costs() -> None:
 
 def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Event) -> None:
     """Of five places a batch of four has the three of those that wait; one that can't have its places is told."""
-    leg = narrow.parts.legs["dense"] = Gated(narrow.parts.legs["dense"], gate)
+    leg = narrow.parts.backends.legs["dense"] = Gated(narrow.parts.backends.legs["dense"], gate)
     app = create_app(narrow)
     usual: dict[str, object] = {"query": "music"}
     wide = usual | {"candidates": narrow.settings.candidates + 1}  # counts as two

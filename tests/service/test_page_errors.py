@@ -119,7 +119,7 @@ def test_the_first_search_waits_for_what_is_served(browser: Browser, site: str) 
 def test_a_leg_that_did_not_answer_is_told(browser: Browser, tiny_bundle: Bundle) -> None:
     with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)) as engine:
         engine.warm_up()
-        engine.parts.legs["sparse"] = FailingLeg(engine.parts.legs["sparse"])
+        engine.parts.backends.legs["sparse"] = FailingLeg(engine.parts.backends.legs["sparse"])
         with live(create_app(engine)) as url:
             page = browser.new_page(base_url=url)
             page.goto("/")

@@ -212,7 +212,7 @@ def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, diversity
     assert sorted(hit.id for hit in after) == sorted(hit.id for hit in before)
     assert after[0].id == before[0].id
     store = engine.parts.documents.store
-    rows = engine.parts.dense.vectors(np.array([store.ordinal(hit.id) for hit in before]))
+    rows = engine.parts.backends.vectors(np.array([store.ordinal(hit.id) for hit in before]))
     scores = np.array([hit.score for hit in before])
     relevance = (scores - scores.min()) / (scores.max() - scores.min())
     chosen: list[int] = []

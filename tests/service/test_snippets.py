@@ -268,10 +268,10 @@ def test_no_hit_is_begun_after_the_deadline(engine: SearchEngine, monkeypatch: p
 
     monkeypatch.setattr(Snippets, "of", slow)
     monkeypatch.setattr(
-        "lightretriever.service.search.snippets.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
+        "lightretriever.service.search.pipeline.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
     )
     asked = {"query": "music", "k": 2, "snippets": {"fields": ["title", "text"]}}
-    with pytest.raises(DeadlineError, match=r"The snippets were not made within 60000 ms\."):
+    with pytest.raises(DeadlineError, match=r"no time left to make the snippets within 60000 ms"):
         engine.search(SearchRequest.model_validate(asked))
     assert len(texts) == 2
 

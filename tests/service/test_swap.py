@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -192,10 +193,12 @@ class GatedLeg(WrappedLeg):
         super().__init__(leg)
         self._gate, self._entered = gate, entered
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentSet | None = None) -> ScoredDocuments:
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentSet | None = None, until: float = inf
+    ) -> ScoredDocuments:
         self._entered.set()
         self._gate.wait()
-        return super().search(query, count, among)
+        return super().search(query, count, among, until)
 
 
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
@@ -205,7 +208,7 @@ def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     gate, entered = threading.Event(), threading.Event()
     while client.get("/readyz").status_code != 200:
         sleep(0.01)
-    engine.parts.legs["dense"] = GatedLeg(engine.parts.legs["dense"], gate, entered)
+    engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate, entered)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(lambda: client.post("/search", json=BODY).json())
         assert entered.wait(60)

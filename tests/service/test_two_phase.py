@@ -45,7 +45,7 @@ def searched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder, fields = tmp_path_factory.mktemp("phases") / "bundle", dict[str, FieldKind](year="number")
     bundle = make_tiny_bundle(folder, idf=True, accelerate=request.param == "compiled", fields=fields)
     with SearchEngine.open(bundle, SETTINGS) as engine:
-        assert engine.parts.legs["sparse"].backend == request.param
+        assert engine.parts.backends.legs["sparse"].backend == request.param
         yield engine
 
 
@@ -60,7 +60,7 @@ def test_all_tokens_give_the_exact_answer(
     parts, query = searched.parts, encoded(searched, text, terms)
     among = parts.filters.where(YEARS) if filtered else None
     assert parts.two_phase is not None
-    exact = parts.legs["sparse"].search(query, count, among)
+    exact = parts.backends.legs["sparse"].search(query, count, among)
     found = parts.two_phase.search(query, count, among, Phases(1.0, count))
     assert found.ordinals.tolist() == exact.ordinals.tolist()
     assert found.scores.tobytes() == exact.scores.tobytes()
@@ -72,7 +72,7 @@ def test_every_score_is_exact_at_any_share(
     searched: SearchEngine, text: str, terms: list[tuple[str, float]], share: float, count: int, further: int
 ) -> None:
     parts, query = searched.parts, encoded(searched, text, terms)
-    whole = parts.legs["sparse"].search(query, ALL)
+    whole = parts.backends.legs["sparse"].search(query, ALL)
     exact = dict(zip(whole.ordinals.tolist(), whole.scores.tolist(), strict=True))
     assert parts.two_phase is not None
     found = parts.two_phase.search(query, count, None, Phases(share, count + further))
@@ -89,7 +89,7 @@ def test_the_first_phase_has_the_fewest_tokens_that_make_the_share(
     """What it finds at full depth are the documents that have one of them."""
     parts, query = searched.parts, encoded(searched, text, [])
     alike = EncodedQuery.of_model(query.terms, np.ones(len(query.terms), np.float32), None)
-    impacts = parts.legs["sparse"].shares(alike, np.arange(parts.documents.store.count))
+    impacts = parts.backends.legs["sparse"].shares(alike, np.arange(parts.documents.store.count))
     possible = impacts.max(axis=0).astype(np.float64) * query.weights
     order = np.argsort(possible, kind="stable")[::-1]
     made = np.cumsum(possible[order]) / possible.sum()

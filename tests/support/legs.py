@@ -1,5 +1,7 @@
 """A leg around a real one, for tests that break a part of it."""
 
+from math import inf
+
 import numpy as np
 import numpy.typing as npt
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
@@ -15,8 +17,10 @@ class WrappedLeg:
         self.name = leg.name
         self.backend = leg.backend
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None = None) -> ScoredDocuments:
-        return self._leg.search(query, count, among)
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        return self._leg.search(query, count, among, until)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         return self._leg.scores(query, ordinals)

@@ -14,13 +14,15 @@ import org.apache.lucene.search.similarities.BM25Similarity;
  * comes, as in Anserini's bag of words.
  */
 public final class Bm25Search {
+  private static final long NEVER = System.nanoTime() + Long.MAX_VALUE / 2;
+
   private Bm25Search() {}
 
   /** The best k documents by the words of a text, packed as TermSearch.best says. */
   public static byte[] search(OpenIndex index, Analyzer analyzer, byte[] text, int k, float k1, float b)
       throws IOException {
     Map<Term, Float> words = counts(analyzer, Packed.text(text));
-    return index.reading(() -> searching(index, k1, b).best(words, Map.of(), k, null));
+    return index.reading(() -> searching(index, k1, b).best(words, Map.of(), k, null, NEVER));
   }
 
   /** One float32 for each given ordinal, packed as TermSearch.scores says; the ordinals ascend. */

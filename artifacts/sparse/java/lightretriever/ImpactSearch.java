@@ -24,15 +24,21 @@ import org.apache.lucene.util.BytesRef;
 public final class ImpactSearch {
   private ImpactSearch() {}
 
-  /** The best k documents that score above 0, packed as TermSearch.best says. A null filter has all. */
-  public static byte[] search(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, DocumentFilter filter)
+  /**
+   * The best k documents that score above 0, packed as TermSearch.best says. A null filter has all.
+   *
+   * <p>Throws LateException when it takes longer than so many nanoseconds.
+   */
+  public static byte[] search(
+      OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, DocumentFilter filter, long nanoseconds)
       throws IOException {
+    long deadline = System.nanoTime() + nanoseconds;
     Map<Term, Float> added = weighted(new Strings(terms, ends), weights, 1);
     Map<Term, Float> subtracted = weighted(new Strings(terms, ends), weights, -1);
     return index.reading(
         () ->
             new TermSearch(index, new ImpactSimilarity())
-                .best(added, subtracted, k, filter == null ? null : filter.documents()));
+                .best(added, subtracted, k, filter == null ? null : filter.documents(), deadline));
   }
 
   /** One float32 for each given ordinal: the number that search() gives for that document. The ordinals ascend. */

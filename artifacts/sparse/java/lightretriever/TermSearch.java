@@ -33,6 +33,9 @@ import org.apache.lucene.util.Bits;
  * <p>Boosts can't be negative. Terms to subtract are a query of their own: score(d) = float32(sum) - float32(subtracted).
  */
 final class TermSearch {
+  /** Documents between two looks at the clock. */
+  private static final int WINDOW = 1 << 16;
+
   private final OpenIndex index;
   private final Similarity similarity;
 
@@ -43,9 +46,11 @@ final class TermSearch {
 
   /**
    * The best k documents that score above 0: m int32 ordinals, m float32 scores; by score, then by ordinal. Where among is
-   * given, only these documents; what they score does not depend on it.
+   * given, only these documents; what they score does not depend on it. LateException when System.nanoTime() is past the
+   * deadline before all windows of documents are searched.
    */
-  byte[] best(Map<Term, Float> added, Map<Term, Float> subtracted, int k, Bits among) throws IOException {
+  byte[] best(Map<Term, Float> added, Map<Term, Float> subtracted, int k, Bits among, long deadline)
+      throws IOException {
     int limit = Math.max(1, Math.min(k, OpenIndex.count(index)));
     // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
     TopScoreDocCollector collector = new TopScoreDocCollectorManager(limit, limit).newCollector();
@@ -57,7 +62,13 @@ final class TermSearch {
       if (less != null) {
         collecting = new Subtracting(collecting, less);
       }
-      scorer.score(collecting, among, 0, DocIdSetIterator.NO_MORE_DOCS);
+      int end = leaf.reader().maxDoc();
+      for (int first = 0; first < end; first += Math.min(WINDOW, end - first)) {
+        if (System.nanoTime() - deadline >= 0) {
+          throw new LateException();
+        }
+        scorer.score(collecting, among, first, first + Math.min(WINDOW, end - first));
+      }
     }
     return packed(collector.topDocs().scoreDocs);
   }

@@ -1,0 +1,109 @@
+"""The parts of a served bundle, opened and closed together."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Self
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.service.backends.base import Backends, ClusterIndex
+from lightretriever.service.backends.local import open_local
+from lightretriever.service.execution.executor import Executor
+from lightretriever.service.observability.metrics import Stage
+from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT, DocumentEncoder
+from lightretriever.service.search.documents import Documents
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.filters import Filters
+from lightretriever.service.search.rerank import RERANK, Reranker
+from lightretriever.service.settings import Settings
+
+__all__ = ["REQUESTS", "Parts"]
+
+REQUESTS: Final = "requests"
+"""The lane for whole requests; each other lane is for calls that can't be interrupted, or that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts that searches use: query encoder, backends, documents, filters, the executor of calls that can't be
+    interrupted, the reranking model, if there is one, and the model that encodes written documents, if there is one."""
+
+    encoder: QueryEncoder
+    backends: Backends
+    documents: Documents
+    filters: Filters
+    executor: Executor
+    reranker: Reranker | None
+    document_encoder: DocumentEncoder | None = None
+
+    @classmethod
+    def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
+        """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError, and what
+        `DocumentEncoder.open` raises if the settings name a recipe.
+
+        Unless `hashed`, checks the files' hashes before it opens an index.
+        """
+        reranker, patience_s = Reranker.of(settings), settings.deadline_ms / 1e3
+        lanes = [REQUESTS, *([] if reranker is None else [RERANK])]
+        executor = Executor(lanes, settings.threads(), patience_s=patience_s)
+        with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
+            encoder = thread.submit(_encoder, bundle)
+            backends = _backends(bundle, settings, executor, hashed=hashed)
+            try:
+                written = _document_encoder(bundle, settings, backends.cluster)
+                if written is not None:
+                    executor.add(ENCODE_DOCUMENT, 1, patience_s=settings.encode_timeout_s)
+                return cls(
+                    encoder=encoder.result(),
+                    backends=backends,
+                    documents=Documents(backends.documents, bundle.manifest.field_names),
+                    filters=Filters(backends.documents),
+                    executor=executor,
+                    reranker=reranker,
+                    document_encoder=written,
+                )
+            except BaseException:
+                backends.close()
+                raise
+
+    def stage_backends(self) -> dict[Stage, str]:
+        """Give the backend of each stage that has one."""
+        documents = self.backends.name
+        legs: dict[Stage, str] = {name: leg.backend for name, leg in self.backends.legs.items()}
+        return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}
+
+    @property
+    def index(self) -> str | None:
+        """The cluster's index that is searched; None on this machine."""
+        return None if self.backends.cluster is None else self.backends.cluster.place.index
+
+    def close(self) -> None:
+        """Refuse calls and close the backends. Running calls end in their threads."""
+        self.executor.close()
+        self.backends.close()
+
+
+def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool) -> Backends:
+    if settings.backend == "local":
+        return open_local(bundle, settings, executor, hashed=hashed)
+    try:
+        from lightretriever.service.backends.opensearch import open_cluster
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, "cluster") from error
+    if not hashed:
+        bundle.check_hashes()
+    return open_cluster(bundle, settings, executor)
+
+
+def _document_encoder(bundle: Bundle, settings: Settings, cluster: ClusterIndex | None) -> DocumentEncoder | None:
+    if settings.recipe is None or cluster is None:
+        return None
+    return DocumentEncoder.open(settings.recipe, bundle.manifest, cluster.meta)
+
+
+def _encoder(bundle: Bundle) -> QueryEncoder:
+    tasks = bundle.manifest.tasks
+    tables = {} if bundle.manifest.dense is None else {task: bundle.table(task) for task in tasks}
+    heads = {task: head for task in tasks if (head := bundle.head(task)) is not None}
+    tokenizer = bundle.tokenizer()
+    return QueryEncoder(tokenizer, tables, bundle.vocabulary(tokenizer), bundle.idf(), heads)
