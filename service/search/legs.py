@@ -18,7 +18,6 @@ from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyEr
 from lightretriever.service.execution.executor import Outcome, Reason, split
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.plan import Parts
-from lightretriever.service.search.two_phase import Phases
 
 __all__ = ["give_up", "score_legs", "search_legs"]
 
@@ -30,15 +29,11 @@ def search_legs(
     count: int,
     among: DocumentFilter | None,
     until: float,
-    phases: Phases | None = None,
 ) -> dict[LegName, Outcome[ScoredDocuments]]:
-    """Search legs in parallel until the `perf_counter` time `until`; the sparse leg in two `phases`, if given, except
-    on a cluster. Every leg gets an outcome."""
+    """Search legs in parallel until the `perf_counter` time `until`. Every leg gets an outcome."""
     group = parts.group
     if group is None:
         calls = {name: partial(parts.legs[name].search, query, count, among) for name in names}
-        if phases is not None and parts.two_phase is not None and "sparse" in calls:
-            calls["sparse"] = partial(parts.two_phase.search, query, count, among, phases)
         return parts.executor.gather(calls, until)
     trip = partial(group.search, list(names), query, count, among, until)
     return split(parts.executor.gather({group.name: trip}, until)[group.name], names)

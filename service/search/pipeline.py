@@ -124,7 +124,7 @@ class Search:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         found: dict[LegName, ScoredDocuments] = {}
         plan, among, until = self._plan, self._among(), self._until(_LEGS_UNTIL)
-        outcomes = search_legs(self._parts, self._weights, query, plan.candidates, among, until, plan.phases)
+        outcomes = search_legs(self._parts, self._weights, query, plan.candidates, among, until)
         for name, outcome in outcomes.items():
             if outcome.reason is None:
                 found[name] = outcome.get()

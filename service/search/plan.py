@@ -21,9 +21,8 @@ from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT, Docu
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters, read_filter
-from lightretriever.service.search.request import candidates_of, phases_of, reranks
+from lightretriever.service.search.request import candidates_of, reranks
 from lightretriever.service.search.rerank import RERANK, Reranker
-from lightretriever.service.search.two_phase import Phases, TwoPhaseSearch
 from lightretriever.service.settings import Settings
 
 __all__ = ["REQUESTS", "Parts", "Plan"]
@@ -37,7 +36,7 @@ class Parts:
     """The parts that searches use: query encoder, legs, documents, filters, the executor that calls the legs, the
     reranking model, if there is one, on a cluster the group that searches the legs in one trip, and the model that
     encodes written documents, if there is one, and on this machine how the documents spell their words, if that is
-    indexed, and the sparse leg's two phases."""
+    indexed."""
 
     encoder: QueryEncoder
     legs: dict[LegName, Leg]
@@ -47,7 +46,6 @@ class Parts:
     reranker: Reranker | None
     group: LegGroup | None = None
     spellings: Spellings | None = None
-    two_phase: TwoPhaseSearch | None = None
     document_encoder: DocumentEncoder | None = None
 
     @classmethod
@@ -77,7 +75,6 @@ class Parts:
                     reranker=reranker,
                     group=backends.group,
                     spellings=backends.spellings,
-                    two_phase=TwoPhaseSearch(backends.legs["sparse"]) if backends.group is None else None,
                     document_encoder=written,
                 )
             except BaseException:
@@ -140,8 +137,7 @@ def _encoder(bundle: Bundle) -> QueryEncoder:
 class Plan:
     """A search whose defaults are filled in: name of the task, weights of the legs, candidates per leg, milliseconds
     from the arrival, the most hits times tokens to explain, the filter's condition as the backends read it, the
-    kinds of the declared fields, whether the reranking model is asked, the task's thresholds of a match, if any, and
-    the phases of the sparse leg, if it has two."""
+    kinds of the declared fields, whether the reranking model is asked, and the task's thresholds of a match, if any."""
 
     request: SearchRequest
     task: str
@@ -153,7 +149,6 @@ class Plan:
     kinds: Mapping[str, FieldKind]
     rerank: bool
     thresholds: MatchThresholds | None = None
-    phases: Phases | None = None
 
     @classmethod
     def of(
@@ -180,7 +175,6 @@ class Plan:
             kinds=manifest.fields,
             rerank=rerank and reranks(request),
             thresholds=None if request.terms else manifest.tasks[task].match,
-            phases=phases_of(request, settings),
         )
 
     def legs(self) -> dict[LegName, float]:

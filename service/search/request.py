@@ -15,10 +15,9 @@ from lightretriever.service.schemas import (
     SearchRequest,
 )
 from lightretriever.service.search.filters import read_filter
-from lightretriever.service.search.two_phase import Phases
 from lightretriever.service.settings import Settings
 
-__all__ = ["RequestLimits", "candidates_of", "phases_of", "reranks", "search_cost"]
+__all__ = ["RequestLimits", "candidates_of", "reranks", "search_cost"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
@@ -27,7 +26,6 @@ _NO_SPELLING: Final = (
     "words that are written with spaces"
 )
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
-_ONE_PHASE_THERE: Final = "a cluster searches in one phase: leave it out, or serve the bundle on this machine"
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 
 
@@ -46,20 +44,9 @@ def reranks(request: SearchRequest) -> bool:
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
 
 
-def phases_of(request: SearchRequest, settings: Settings) -> Phases | None:
-    """The phases of the sparse leg's search; None for one phase."""
-    given = request.sparse_two_phase
-    if given is None:
-        return None
-    depth = min(2 * candidates_of(request, settings), settings.max_candidates) if given.depth is None else given.depth
-    return Phases(given.share, depth)
-
-
 def search_cost(request: SearchRequest, settings: Settings) -> int:
-    """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a part. A
-    first phase counts by its depth."""
-    phases = phases_of(request, settings)
-    return -(-(candidates_of(request, settings) if phases is None else phases.depth) // settings.candidates)
+    """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a part."""
+    return -(-candidates_of(request, settings) // settings.candidates)
 
 
 class RequestLimits:
@@ -131,7 +118,6 @@ class RequestLimits:
         yield from self._of_typing(request)
         yield from self._of_weights(request.fusion)
         yield from self._of_window(request)
-        yield from self._of_phases(request)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
@@ -216,24 +202,6 @@ class RequestLimits:
                 f"hits, or for more candidates with the field 'candidates' (at most {most})",
                 request.k,
             )
-
-    def _of_phases(self, request: SearchRequest) -> Iterator[FieldError]:
-        given = request.sparse_two_phase
-        if given is None:
-            return
-        if self._settings.backend != "local":
-            yield FieldError("sparse_two_phase", _ONE_PHASE_THERE)
-        elif request.mode == "dense":
-            message = "mode dense searches no sparse leg: leave it out, or search in mode hybrid or sparse"
-            yield FieldError("sparse_two_phase", message)
-        if given.depth is None:
-            return
-        window, most = candidates_of(request, self._settings), self._settings.max_candidates
-        if given.depth > most:
-            yield FieldError("sparse_two_phase.depth", f"a depth of at most {most} is possible", given.depth)
-        elif given.depth < window:
-            message = f"the leg proposes {window} candidates: ask for a depth of {window} to {most}, or leave it out"
-            yield FieldError("sparse_two_phase.depth", message, given.depth)
 
     def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
         most = self._settings.max_query_chars
