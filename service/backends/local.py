@@ -1,4 +1,4 @@
-"""The backends of a bundle on this machine: Faiss, Lucene, and compiled posting lists if the bundle has them."""
+"""The backends of a bundle on this machine: Faiss and Lucene."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +7,6 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.backends.base import Backends, Leg
-from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.schemas import LegName
@@ -38,7 +37,6 @@ def open_local(bundle: Bundle, *, hashed: bool = True) -> Backends:
 
 
 def _legs(bundle: Bundle, index: ImpactIndex) -> dict[LegName, Leg]:
-    impacts = bundle.accelerator()
     legs: dict[LegName, Leg] = {} if bundle.manifest.dense is None else {"dense": FaissDense(bundle.dense())}
-    legs["sparse"] = LuceneSparse(index) if impacts is None else CompiledSparse(impacts)
+    legs["sparse"] = LuceneSparse(index)
     return legs
