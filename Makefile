@@ -73,13 +73,13 @@ docs: ## Make a site of the documentation in build/docs
 	$(PYTHON_IN_VENV) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -c docs . build/docs
 	@echo "The site begins at build/docs/index.html"
 
-bench: ## Measure speed: BUNDLE=… ACCELERATED=… QUERIES=… LAYOUT=… [MODEL=… ADAPTER=… OPTIONS=…], see docs/speed.md
-	$(if $(and $(BUNDLE),$(ACCELERATED),$(QUERIES),$(LAYOUT)),,$(error Give BUNDLE, ACCELERATED, QUERIES and LAYOUT, see docs/speed.md))
+bench: ## Measure speed: BUNDLE=… QUERIES=… LAYOUT=… [MODEL=… ADAPTER=… OPTIONS=…], see docs/speed.md
+	$(if $(and $(BUNDLE),$(QUERIES),$(LAYOUT)),,$(error Give BUNDLE, QUERIES and LAYOUT, see docs/speed.md))
 	@deploy/install/install pipeline
 	@deploy/install/install loadtest
 	$(MEASURE).stages $(BUNDLE) --queries $(QUERIES) --results $(RESULTS)/speed.json
-	$(MEASURE).libraries $(ACCELERATED) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
-	$(MEASURE).bench $(BUNDLE) --accelerated-bundle $(ACCELERATED) --queries $(QUERIES) --output $(RESULTS) \
+	$(MEASURE).libraries $(BUNDLE) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
+	$(MEASURE).bench $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
 
 bench-cluster: ## Measure the service on three OpenSearch nodes beside its own indexes: BUNDLE=… QUERIES=… OPENSEARCH_HOME=… [OPTIONS=…]

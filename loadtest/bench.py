@@ -26,7 +26,6 @@ from lightretriever.loadtest.comparison.measure import CONCURRENCIES, FRACTIONS,
 from lightretriever.loadtest.comparison.overlap import ExactAnswers
 from lightretriever.loadtest.comparison.service_costs import processes, start_times
 from lightretriever.loadtest.comparison.systems import (
-    ACCELERATED,
     LLM,
     NAMES,
     OURS,
@@ -92,8 +91,8 @@ def goal_rows(load: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def peer_rows(load: dict[str, Any], facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Derive a row for each peer: requests/s of the service, and of the accelerated one, divided by the peer's, p99 at
-    half load of the peer divided by theirs, each one's overlap with exact answers, and nDCG@10 if it was measured."""
+    """Derive a row for each peer: requests/s of the service divided by the peer's, p99 at half load of the peer divided
+    by the service's, each one's overlap with exact answers, and nDCG@10 if it was measured."""
     highest, rows = load["saturated"], []
     half = {
         name: median_of([row for row in load["open"] if (row["system"], row["of"]) == (name, 0.5)], "p99_ms")
@@ -103,15 +102,12 @@ def peer_rows(load: dict[str, Any], facts: dict[str, Any]) -> list[dict[str, Any
         label = next(one["label"] for one in load["systems"] if one["name"] == name)
         corpus = f"{load['bundle']['corpus']}, {load['bundle']['documents']:,} documents"
         row: dict[str, Any] = {"key": "peers", "setting": f"{label} ({corpus})", "system": name, "unit": "times"}
-        for ours, ratio, latency in ((OURS, "value", "p99"), (ACCELERATED, "accelerated", "accelerated_p99")):
-            if ours in highest:
-                row[ratio] = four_digits(highest[ours] / highest[name])
-                if (own := half[ours]) and (theirs := half[name]):
-                    row[latency] = four_digits(theirs / own)
+        row["value"] = four_digits(highest[OURS] / highest[name])
+        if (own := half[OURS]) and (theirs := half[name]):
+            row["p99"] = four_digits(theirs / own)
         quality = {"overlap": load["overlap"][name], "our_overlap": load["overlap"][OURS]}
         if judged := load.get("ndcg"):
             quality |= {"ndcg": judged[name], "our_ndcg": judged[OURS]}
-            quality |= {"accelerated_ndcg": judged[ACCELERATED]} if ACCELERATED in judged else {}
         rows.append({**row, **quality, "peer_qps": four_digits(highest[name]), **facts})
     return rows
 
@@ -177,7 +173,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--biencoder", help="a folder of sentence-transformers")
     parser.add_argument("--biencoder-bundle", type=Path, help="the bundle that it read the documents of")
     parser.add_argument("--static-bundle", type=Path, help="a bundle of static embeddings with BM25 impacts")
-    parser.add_argument("--accelerated-bundle", type=Path, help="the same documents by tokens, with index.accelerate")
     parser.add_argument("--systems", default=",".join(NAMES), help="which systems, separated by commas (all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="length of every run (10)")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")

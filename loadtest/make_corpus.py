@@ -4,8 +4,7 @@
 
 RECIPE is the recipe of an existing bundle. The program fits a model to its encoded documents, in the work directory.
 Tokenizer, token tables and IDF of the new bundle are those of the real one. A thousand of `--queries`, spread over
-them, lay out the dense index, as a recipe's queries would. `--accelerated FOLDER` writes the same bundle with posting
-lists of the compiled backend, too, where its terms are tokens; both share their other files by hard links.
+them, lay out the dense index, as a recipe's queries would.
 
 The model consists of neighbourhoods: every fitted document with its nearest ones, k in total. A synthetic document is
 drawn near a fitted one, from one of the neighbourhoods that contain it. Within a neighbourhood, a document's share p_j
@@ -32,18 +31,16 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, SparseInfo
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
-from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encoded import encoded_batches
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
-__all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample", "without_accelerator"]
+__all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
 
 _NEIGHBOURS: Final = 30  # with fewer, samples lie in too few directions; with more, between subjects
 _BATCH: Final = 1024
@@ -186,8 +183,6 @@ def make_bundle(
     output: Path,
     factory: str | None,
     queries: Sequence[str],
-    *,
-    accelerate: bool = False,
 ) -> Bundle:
     """Write `documents` synthetic documents as a bundle, with the corpus's dimensions, all else as in `source`. Errors
     as in `write_bundle`."""
@@ -205,14 +200,14 @@ def make_bundle(
         default_task=manifest.default_task,
         documents=corpus.draw(documents),
         dimension=corpus.dimension,
-        sparse=_settings(source, manifest.sparse, accelerate=accelerate),
+        sparse=_settings(source, manifest.sparse),
         factory=factory,
         weights=manifest.fusion,
         queries=queries,
     )
 
 
-def _settings(source: Bundle, info: SparseInfo, *, accelerate: bool) -> SparseSettings:
+def _settings(source: Bundle, info: SparseInfo) -> SparseSettings:
     return SparseSettings(
         vocabulary=info.vocabulary,
         impacts=info.impacts,
@@ -225,21 +220,7 @@ def _settings(source: Bundle, info: SparseInfo, *, accelerate: bool) -> SparseSe
         idf=source.idf(),
         model=info.model,
         tokenizer_file=None if info.tokenizer is None else source.path / info.tokenizer.file,
-        accelerate=accelerate,
     )
-
-
-def without_accelerator(bundle: Bundle, output: Path) -> Bundle:
-    """Write a bundle again, by hard links, as one whose sparse leg Lucene searches: the posting lists of the compiled
-    backend, which the Lucene index asks for, stay in it unused."""
-    manifest = bundle.manifest
-    sparse = manifest.sparse.model_copy(update={"accelerate": False})
-    with new_folder(output, overwrite=False, marker=MANIFEST_FILE) as folder:
-        for name in manifest.files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).hardlink_to(bundle.path / name)
-        (folder / MANIFEST_FILE).write_bytes(manifest.model_copy(update={"sparse": sparse}).to_bytes())
-    return Bundle.open(output)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -251,11 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         corpus = SyntheticCorpus(sample, seed=given.seed)
         print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
         texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
-        first = given.accelerated or given.output
-        accelerate = given.accelerated is not None
-        bundle = make_bundle(source, corpus, given.documents, first, given.factory, texts, accelerate=accelerate)
-        if accelerate:
-            bundle = without_accelerator(bundle, given.output)
+        bundle = make_bundle(source, corpus, given.documents, given.output, given.factory, texts)
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -269,7 +246,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("output", type=Path, help="the bundle to write")
     parser.add_argument("--documents", type=int, required=True)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--accelerated", type=Path, help="write it with lists of the compiled backend here, too")
     parser.add_argument("--dimension", type=int, help="dimensions (those of the real bundle)")
     parser.add_argument("--factory", help="Faiss factory string (by size)")
     parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lays out the dense index")

@@ -6,8 +6,7 @@
 The bundles are those of `loadtest.make_corpus` at several sizes, and real ones cut to other dimensions and terms. Each
 is measured in process, one query after the other, and as a service: start with its files out of the page cache, first
 queries, memory of one and of two processes. `--speed` records the growth of a series of bundles that differ only in
-size, and in whether they have posting lists of the compiled backend. `--docs` writes the tables, extrapolated to 10 and
-100 million documents, between two marks of that page.
+size. `--docs` writes the tables, extrapolated to 10 and 100 million documents, between two marks of that page.
 """
 
 import argparse
@@ -24,7 +23,6 @@ import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import stoppable
-from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.loadtest.comparison.process import Server
 from lightretriever.loadtest.comparison.service_costs import processes, serve_command
 from lightretriever.loadtest.generator import read_texts
@@ -50,8 +48,6 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
     """Measure one bundle; times in milliseconds, sizes in bytes, memory in MiB."""
     manifest, asked = bundle.manifest, queries[:count]
     sizes = {name: info.bytes for name, info in manifest.files.items()}
-    lists = sizes.pop(f"{manifest.sparse.directory}/{IMPACTS_FILE}", 0)
-    sizes["lists"] = lists if manifest.sparse.accelerate else 0  # else they lie there unused
     lucene = sum(size for name, size in sizes.items() if name.startswith(f"{manifest.sparse.directory}/"))
     info = dense_info(bundle)
     dense = sizes[info.file]
@@ -70,7 +66,6 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
         "dimension": manifest.dimension,
         "top_k": manifest.sparse.top_k,
         "factory": info.factory,
-        "accelerated": manifest.sparse.accelerate,
         "bytes": {"dense": dense, "lucene": lucene, "other": sum(sizes.values()) - dense - lucene},
         "cold": cold,
         "processes": memory,
@@ -81,19 +76,19 @@ def measure_bundle(bundle: Bundle, queries: Sequence[str], count: int, seconds: 
 
 
 def growth_rows(bundles: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Derive rows of `speed.json`: one for each bundle, and for each kind the slope of p50, and of the bytes of
-    both libraries' files, over the documents, in log-log."""
+    """Derive rows of `speed.json`: one for each bundle, and the slope of p50, and of the bytes of both libraries'
+    files, over the documents, in log-log."""
     rows: list[dict[str, Any]] = []
-    for kind in ("default", "accelerated"):
-        own = sorted((one for one in bundles if one["accelerated"] == (kind == "accelerated")), key=_documents)
-        for one in own:
-            memory = {"private_mb": one["processes"][-1]["private"], "second_mb": one["processes"][-1]["added_pss"]}
-            facts = {"setting": f"{one['documents']:,} documents, {kind}", "unit": "ms", "documents": one["documents"]}
-            times = {**one["stages"]["search"], "ready_s": one["cold"]["ready_s"], **memory}
-            rows.append({"key": "growth", **facts, **times, "factory": one["factory"]})
-        if len(own) > 1:
-            slopes = [_slope(own, value) for value in (_p50, _bytes)]
-            rows.append({"key": "growth_slope", "setting": kind, "unit": "", "value": slopes[0], "bytes": slopes[1]})
+    own = sorted(bundles, key=_documents)
+    for one in own:
+        memory = {"private_mb": one["processes"][-1]["private"], "second_mb": one["processes"][-1]["added_pss"]}
+        facts = {"setting": f"{one['documents']:,} documents", "unit": "ms", "documents": one["documents"]}
+        times = {**one["stages"]["search"], "ready_s": one["cold"]["ready_s"], **memory}
+        rows.append({"key": "growth", **facts, **times, "factory": one["factory"]})
+    if len(own) > 1:
+        slopes = [_slope(own, value) for value in (_p50, _bytes)]
+        sizes = f"{own[0]['documents']:,} to {own[-1]['documents']:,} documents"
+        rows.append({"key": "growth_slope", "setting": sizes, "unit": "", "value": slopes[0], "bytes": slopes[1]})
     return rows
 
 
@@ -172,11 +167,11 @@ def _measure_all(given: argparse.Namespace, command: str) -> None:
     queries = read_texts(given.queries, given.seed)
     asked = {"name": given.queries.name, "count": min(given.count, len(queries))}
     before = json.loads(given.results.read_text(encoding="utf-8"))["bundles"] if given.further else []
-    found = {(one["name"], one.get("accelerated", False)): one for one in before}
+    found = {one["name"]: one for one in before}
     for bundle in [Bundle.open(path) for path in given.bundles]:
         print(f"measuring {bundle.path}", file=sys.stderr)
         one = measure_bundle(bundle, queries, given.count, given.seconds)
-        found[one["name"], one["accelerated"]] = one
+        found[one["name"]] = one
     content = {"command": command, "queries": asked, "bundles": list(found.values())}
     write_json(given.results, origin() | content)
 

@@ -2,7 +2,7 @@
 
     python -m lightretriever.loadtest.versions --name demo --queries FOLDER --results docs/results/versions.json \\
         --side before OLD/.venv/bin/python OLD/demo/bundle \\
-        --side after .venv/bin/python demo/bundle --side accelerated .venv/bin/python demo/accelerated
+        --side after .venv/bin/python demo/bundle
 
 A side is a name, an interpreter (or the `lightretriever` command beside it) and a bundle. Every side searches in
 process, then over HTTP, in turns of a few questions, so a disturbance of the machine affects all sides. Ratios refer to
@@ -69,7 +69,6 @@ def vectors(text):
     length = max(float(np.linalg.norm(mean)), 1e-12)
     if vocabulary is not None:
         terms, counts = np.unique(vocabulary.terms_of([text])[0], return_counts=True)
-        terms = terms.tolist() if accelerator is None else terms.astype(np.int32)
         known = [one if vocabulary.language is None else vocabulary.token_of(one) for one in terms]
         factors = [1 if idf is None or one is None else idf[int(one)] for one in known]
         return mean / length, terms, counts.astype(np.float32) * np.array(factors, np.float32)
@@ -80,7 +79,6 @@ def vectors(text):
 
 k = 100
 bundle = Bundle.open(Path(sys.argv[1]))
-accelerator = bundle.accelerator() if hasattr(bundle, "accelerator") else None
 tokenizer, idf = bundle.tokenizer(), bundle.idf()
 vocabulary = bundle.vocabulary(tokenizer) if hasattr(bundle, "vocabulary") else None
 own = bundle.sparse_tokenizer() if hasattr(bundle, "sparse_tokenizer") else None  # before terms were texts
@@ -98,7 +96,7 @@ with SearchEngine.open(bundle) as engine, bundle.sparse() as sparse:
         encoded = [vectors(text) for text in texts]
         search, answers = timed(engine.search, [SearchRequest(query=text) for text in texts])
         of_dense, _ = timed(lambda one: dense.search(one[0], k), encoded)
-        of_sparse, _ = timed(lambda one: (accelerator or sparse).search(one[1], one[2], k), encoded)
+        of_sparse, _ = timed(lambda one: sparse.search(one[1], one[2], k), encoded)
         if any(answer.degraded for answer in answers):
             raise RuntimeError("a leg is missing in an answer: the machine is too slow for the deadline")
         say({"in_process": search, "dense_alone": of_dense, "sparse_alone": of_sparse})

@@ -12,7 +12,6 @@ from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHAR
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
-from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import scale_path
 from pydantic import Field, ValidationError, model_validator
@@ -103,9 +102,8 @@ class SparseInfo(ManifestPart):
     what the w of tokens is: learned by the model, or BM25; that of words is BM25, with the parameters `k1` and `b`, and
     `expansion` says how the token table changed it, if it did. In a vocabulary of both, the w of tokens is multiplied
     by `token_factor`. A query weighs a term by its count; with `query_weights` idf_count, a token by its count times
-    its IDF, which then lies in the file `idf`, (V,) float32. With `accelerate`, the file `impacts.plain` in the
-    directory holds the posting lists again, for the compiled backend. `model` is what made the impacts of tokens, and
-    `tokenizer` what makes the tokens, where they are others than the dense leg's.
+    its IDF, which then lies in the file `idf`, (V,) float32. `model` is what made
+    the impacts of tokens, and `tokenizer` what makes the tokens, where they are others than the dense leg's.
     """
 
     directory: InsidePath = "lucene"
@@ -119,7 +117,6 @@ class SparseInfo(ManifestPart):
     token_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False, exclude_if=lambda one: one is None)
     query_weights: Literal["count", "idf_count"] = "count"
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
-    accelerate: bool = Field(default=False, exclude_if=lambda accelerate: not accelerate)
     model: ModelSource | None = Field(default=None, exclude_if=lambda model: model is None)
     tokenizer: TokenizerInfo | None = Field(default=None, exclude_if=lambda tokenizer: tokenizer is None)
     expansion: ExpansionInfo | None = Field(default=None, exclude_if=lambda expansion: expansion is None)
@@ -130,14 +127,7 @@ class SparseInfo(ManifestPart):
             raise ValueError(f"query_weights {self.query_weights!r} does not go with the idf file {self.idf!r}")
         if (self.language is None) != (self.vocabulary == "tokens"):
             raise ValueError(f"the vocabulary {self.vocabulary!r} does not go with the language {self.language!r}")
-        if self.accelerate and self.vocabulary != "tokens":
-            raise ValueError(f"the compiled backend searches tokens, and the vocabulary is {self.vocabulary!r}")
         return self
-
-    @property
-    def plain_impacts(self) -> str | None:
-        """Where the posting lists of the compiled backend lie, by POSIX path; None in a bundle without them."""
-        return f"{self.directory}/{IMPACTS_FILE}" if self.accelerate else None
 
 
 class LegWeights(ManifestPart):
@@ -198,7 +188,7 @@ class Manifest(ManifestPart):
                 f"default_task {self.default_task!r} is not among the tasks {', '.join(sorted(self.tasks))}"
             )
         tokenizers = [info for info in (self.tokenizer, self.sparse.tokenizer) if info is not None]
-        named = [self.sparse.idf, self.sparse.plain_impacts, *(info.file for info in tokenizers)]
+        named = [self.sparse.idf, *(info.file for info in tokenizers)]
         named += [] if self.dense is None else [self.dense.file]
         for name, task in self.tasks.items():
             if (task.file is None) != (self.dense is None) or (task.file is None) != (task.dtype is None):

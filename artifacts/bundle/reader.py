@@ -8,7 +8,7 @@
                        terms and weights, if the model gives them
     idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
     dense.faiss        document vectors
-    lucene/            impacts, ids and documents; impacts.plain for the compiled backend, if it was built with it
+    lucene/            impacts, ids and documents
 
 A query bundle has all of them but the two indexes, which a cluster holds (see `artifacts.cluster`).
 
@@ -40,7 +40,6 @@ from lightretriever.artifacts.bundle.manifest import DenseInfo, Manifest, read_m
 from lightretriever.artifacts.bundle.paths import head_files
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.compiled import ASKED_IF_BM25, ASKED_IF_LEARNED, CompiledImpacts
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
@@ -155,14 +154,6 @@ class Bundle:
             index.close()
             raise
         return index
-
-    def accelerator(self) -> CompiledImpacts | None:
-        """The posting lists of the compiled backend; None if the bundle was built without them. Close it after use."""
-        sparse = self.manifest.sparse
-        if sparse.plain_impacts is None:
-            return None
-        asked = ASKED_IF_BM25 if sparse.impacts == "bm25" else ASKED_IF_LEARNED
-        return CompiledImpacts(self.path / sparse.plain_impacts, self.manifest.documents, asked=asked)
 
 
 def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | None = None) -> DenseIndex:

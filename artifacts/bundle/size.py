@@ -36,7 +36,7 @@ def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
     take a little less. The dense index of a bundle above 20,000 documents is another one than that of a smaller one,
     if the recipe leaves the choice.
     """
-    sizes = {"tables": 0, "postings": 0, "documents": 0, "accelerator": 0}
+    sizes = {"tables": 0, "postings": 0, "documents": 0}
     for name, info in manifest.files.items():
         sizes[_part(manifest, name)] += info.bytes if manifest.dense is None or name != manifest.dense.file else 0
     count = manifest.documents
@@ -44,7 +44,6 @@ def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
         PartSize("token tables and tokenizers", sizes["tables"], 0.0, in_memory=True),
         PartSize("dense index", 0, _dense_bytes(manifest, documents), in_memory=True),
         PartSize("postings", 0, sizes["postings"] / count, in_memory=True),
-        PartSize("accelerated postings", 0, sizes["accelerator"] / count, in_memory=True),
         PartSize("documents", 0, sizes["documents"] / count, in_memory=False),
     ]
     return [part for part in parts if part.fixed or part.per_document]
@@ -52,8 +51,6 @@ def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
 
 def _part(manifest: Manifest, name: str) -> str:
     path = PurePosixPath(name)
-    if name == manifest.sparse.plain_impacts:
-        return "accelerator"
     if PurePosixPath(manifest.sparse.directory) not in path.parents:
         return "tables"
     return "documents" if path.suffix == _DOCUMENTS else "postings"

@@ -151,8 +151,6 @@ def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    if (accelerator := Bundle(root, manifest).accelerator()) is not None:
-        accelerator.close()
     index = ImpactIndex.open(root / manifest.sparse.directory)
     try:
         index.check()

@@ -83,7 +83,6 @@ class SparseSettings:
     idf: npt.NDArray[np.float32] | None = None
     model: ModelSource | None = None
     tokenizer_file: Path | None = None
-    accelerate: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,7 @@ def write_bundle(
         vocabulary, settings = _write_vocabulary(folder, tokenizer, sparse)
         declared, sample = dict(fields or {}), QuerySample()
         spellings = vocabulary.language is not None
-        with ImpactIndexWriter(
-            folder / _SPARSE_FOLDER, declared, spellings=spellings, accelerate=sparse.accelerate
-        ) as index:
+        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, spellings=spellings) as index:
             bounds = _Bounds(_terms_of(vocabulary), dimension if dense else None, sparse.top_k)
             ids, names = _write_documents(folder, index, sample, documents, bounds)
         made = None
@@ -198,11 +195,6 @@ def _check_settings(
             )
     if sparse.top_k is not None and sparse.top_k < 1:
         raise RecipeError(f"top_k is {sparse.top_k}, expected at least 1 (or none, for all terms).")
-    if sparse.accelerate and sparse.vocabulary != "tokens":
-        raise RecipeError(
-            f"index.accelerate is true, and the compiled backend searches tokens, not {sparse.vocabulary}.",
-            remedy="Set index.vocabulary to tokens, or leave index.accelerate out.",
-        )
 
 
 def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
@@ -246,7 +238,7 @@ def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, sparse: SparseSett
     language = None if sparse.vocabulary == "tokens" else sparse.language
     about: dict[str, Any] = {"vocabulary": sparse.vocabulary, "language": language, "quantization": sparse.quantization}
     about |= {"top_k": sparse.top_k, "impacts": sparse.impacts, "expansion": sparse.expansion}
-    about |= {"accelerate": sparse.accelerate, "model": sparse.model, "token_factor": sparse.token_factor}
+    about |= {"model": sparse.model, "token_factor": sparse.token_factor}
     if language is not None or sparse.impacts == "bm25":
         about |= {"k1": sparse.k1, "b": sparse.b}
     if sparse.vocabulary == "words":

@@ -2,7 +2,6 @@
 
 from lightretriever.artifacts.kernels.native import (
     FLOOR,
-    Impacts,
     Table,
     align,
     best_first,
@@ -18,7 +17,6 @@ from lightretriever.artifacts.kernels.native import (
 
 __all__ = [
     "FLOOR",
-    "Impacts",
     "Table",
     "align",
     "best_first",

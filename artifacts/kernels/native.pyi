@@ -14,31 +14,6 @@ import numpy.typing as npt
 FLOOR: Final[float]
 """What the lowest known score of a leg becomes in "range" normalisation."""
 
-class Impacts:
-    """The posting lists of N documents in a file as Java's PlainImpacts writes it. ValueError where it is damaged.
-
-    A query is what `weighted_terms` returns. Other threads run while the lists are read."""
-
-    def __init__(self, file: npt.NDArray[np.uint8], documents: int) -> None: ...
-    def search(
-        self,
-        terms: npt.NDArray[np.int32],
-        weights: npt.NDArray[np.float32],
-        k: int,
-        among: npt.NDArray[np.uint8] | None,
-        asked: float,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """What `CompiledImpacts.search` returns for terms (t,) and weights (t,), of the documents whose bit is set
-        `among` all (b,), the lowest bit first."""
-
-    def scores(
-        self, terms: npt.NDArray[np.int32], weights: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """The scores (m,) of documents (m,), to the same bits."""
-
-    def impacts(self, terms: npt.NDArray[np.int32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """The impacts (m, t) of terms (t,) in documents (m,), 0 where one lacks the term."""
-
 class Table:
     """A token table: rows (V, D), float16, float32, or int8 with scales (V,). ValueError for ids outside 0..V-1."""
 

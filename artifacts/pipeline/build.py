@@ -146,7 +146,6 @@ def _sparse_settings(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]
         idf=None if kind == "words" else _idf(recipe, facts, terms),
         model=None if kind == "words" else _sparse_source(recipe, facts),
         tokenizer_file=terms if kind != "words" and terms.name == SPARSE_TOKENIZER else None,
-        accelerate=recipe.index.accelerate,
     )
 
 

@@ -111,9 +111,8 @@ class IndexRecipe(Section):
     impacts per unit of BM25 on words (None: 4,000, or 40 where documents are expanded). Beside words, the impacts of
     tokens are multiplied by `token_factor`. `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did
     (None: not), so that bundles of several sizes come from one encoding. `weights` are those of the legs in a fusion
-    whose request names none (None: the service's). Without `dense`, the bundle has the sparse leg alone. With
-    `accelerate`, the posting lists of tokens are written a second time, for the compiled backend. `queries`, a file or
-    folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
+    whose request names none (None: the service's). Without `dense`, the bundle has the sparse leg alone. `queries`,
+    a file or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
     """
 
     vocabulary: VocabularyKind | None = None
@@ -129,16 +128,17 @@ class IndexRecipe(Section):
     factory: str | None = None
     weights: LegWeights | None = None
     table_dtype: TableDtype = "float16"
-    accelerate: bool = False
     queries: Path | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _words_was_another_key(cls, values: Any) -> Any:
+    def _older_keys_say_what_became_of_them(cls, values: Any) -> Any:
         if isinstance(values, dict) and isinstance(values.get("words"), bool):
             raise ValueError("words is now vocabulary: words, with a language; take the key out")
         if isinstance(values, dict) and isinstance(weights := values.get("weights"), dict) and "bm25" in weights:
             raise ValueError("weights.bm25 is now weights.sparse: the sparse leg searches words")
+        if isinstance(values, dict) and "accelerate" in values:
+            raise ValueError("accelerate was removed, with the compiled backend: Lucene searches; take the key out")
         return values
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 
-__all__ = ["check_integers", "check_k", "check_ordinals", "check_terms", "weighted_ids", "weighted_query"]
+__all__ = ["check_integers", "check_k", "check_ordinals", "weighted_ids", "weighted_query"]
 
 _MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
@@ -38,7 +38,7 @@ def weighted_ids(
     exact in any order, see `kernels.weighted_terms`. Raises ValueError for terms that are no integers from 0 to
     2^31 - 1, and for weights that are no floats, not finite, or too large for a float32 score.
     """
-    check_terms(terms)
+    _check_terms(terms)
     if weights.shape != terms.shape or weights.dtype.kind != "f":
         raise ValueError(
             f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
@@ -57,7 +57,7 @@ def check_k(k: int) -> None:
         raise ValueError(f"k is {k}; it must be 1 or more.")
 
 
-def check_terms(terms: npt.NDArray[Any]) -> None:
+def _check_terms(terms: npt.NDArray[Any]) -> None:
     """Raise ValueError unless terms are integers of shape (t,) from 0 to 2^31 - 1."""
     check_integers("terms", terms)
     if len(terms) == 0:

@@ -3,8 +3,7 @@
 Every document has the stored and indexed string `id`, the column of values `raw` (its JSON), and the field `contents`,
 whose terms are those of the bundle's vocabulary and whose term frequencies are the impacts. On request there is the
 field `spellings` too, the words of title and text as they are spelt, for corrections and completions. There is one
-segment, and documents keep their order. With `accelerate`, the file `impacts.plain` lies beside Lucene's: the posting
-lists once more, for `artifacts.sparse.compiled`.
+segment, and documents keep their order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BY
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.arguments import check_integers
-from lightretriever.artifacts.sparse.compiled import IMPACTS_FILE
 from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
@@ -44,7 +42,7 @@ class LuceneWriter:
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
-    def __init__(self, path: Path, analyzer: JavaObject = None, *, accelerate: bool = False) -> None:
+    def __init__(self, path: Path, analyzer: JavaObject = None) -> None:
         if path.is_dir() and any(path.iterdir()):
             raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self.path = path
@@ -52,7 +50,7 @@ class LuceneWriter:
         self._java = java_class("lightretriever.IndexBuilder")
         self._made = not path.exists()
         location = bytearray(bytes(path.absolute()))
-        self._handle = java_call(self._java.open, location, analyzer, _BUFFER_MB, accelerate)
+        self._handle = java_call(self._java.open, location, analyzer, _BUFFER_MB)
 
     def close(self) -> None:
         """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""
@@ -79,7 +77,7 @@ class LuceneWriter:
     def _remove_files(self) -> None:
         """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
         for path in self.path.iterdir():
-            if path.name.startswith(("_", "segments", "pending_segments", "write.lock", IMPACTS_FILE)):
+            if path.name.startswith(("_", "segments", "pending_segments", "write.lock")):
                 path.unlink()
         if self._made and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -119,15 +117,13 @@ class ImpactIndexWriter(LuceneWriter):
         fields: Mapping[str, FieldKind] | None = None,
         *,
         spellings: bool = False,
-        accelerate: bool = False,
     ) -> None:
         """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `spellings`, those of title
-        and text are indexed too, see `artifacts.sparse.spelling`. With `accelerate`, the posting lists are written a
-        second time, see `artifacts.sparse.compiled`.
+        and text are indexed too, see `artifacts.sparse.spelling`.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, word_analyzer() if spellings else None, accelerate=accelerate)
+        super().__init__(path, word_analyzer() if spellings else None)
         self._spellings = spellings
         self._fields = dict(fields or {})
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])

@@ -11,7 +11,6 @@
 | docs/measuring.md | versions, stages, libraries, load, users | versions.json, speed.json, users.json, each load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
-| docs/howto/two-phase.md | quality and times of two-phase search | two-phase.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
@@ -32,7 +31,6 @@ from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
-from lightretriever.loadtest.results.two_phase_tables import two_phase_tables
 from lightretriever.loadtest.results.users_table import users_table
 
 from docs.generate.bar_chart import Bar, bar_chart
@@ -91,7 +89,6 @@ MATCHED = "matched.json"
 HALVES = "halves.json"
 QUANTISATION = "quantisation.json"
 SCALING = "scaling.json"
-TWO_PHASE = "two-phase.json"
 OTHERS = (
     QUALITY,
     SIGNIFICANCE,
@@ -103,7 +100,6 @@ OTHERS = (
     RELIABILITY,
     LOAD,
     SCALE,
-    TWO_PHASE,
     USERS,
     SCALING,
 )
@@ -150,7 +146,6 @@ def outputs(root: Path) -> dict[Path, str]:
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
-        root / "docs" / "howto" / "two-phase.md": two_phase_tables(folder / TWO_PHASE),
         root / "docs" / "scale.md": scale_tables(folder / SCALE),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}

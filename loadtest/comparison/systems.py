@@ -13,7 +13,6 @@ from lightretriever.loadtest.client.connection import LoadError
 from lightretriever.loadtest.comparison.process import python
 
 __all__ = [
-    "ACCELERATED",
     "CLUSTER",
     "LLM",
     "NAMES",
@@ -31,12 +30,11 @@ OPENSEARCH_HOME: Final = "OPENSEARCH_HOME"
 """Environment variable that names the folder of an OpenSearch with `bin/cluster`, which starts and stops nodes."""
 OURS: Final = "lightretriever"
 PROCESSES: Final = "processes"
-ACCELERATED: Final = "accelerated"
 CLUSTER: Final = "cluster"
 LLM: Final = "llm"
 PEERS: Final = ("bm25", "opensearch", "seekdb", "milvus", "lancedb")
 """Ready-made systems over the same documents."""
-NAMES: Final = (OURS, PROCESSES, ACCELERATED, CLUSTER, LLM, "biencoder", "static", *PEERS)
+NAMES: Final = (OURS, PROCESSES, CLUSTER, LLM, "biencoder", "static", *PEERS)
 _PACKAGES: Final = {
     CLUSTER: "opensearchpy",
     LLM: "torch",
@@ -82,7 +80,6 @@ class Given:
     biencoder: str | None = None
     biencoder_bundle: Path | None = None
     static_bundle: Path | None = None
-    accelerated_bundle: Path | None = None
 
 
 def systems(given: Given, only: tuple[str, ...] = NAMES) -> Iterator[System | LeftOut]:
@@ -101,8 +98,6 @@ def _all(given: Given) -> Iterator[System]:
     yield System(OURS, "LightRetriever", what, _serve(here))
     what = "this service in two processes, which share files and port"
     yield System(PROCESSES, "LightRetriever, two processes", what, [*_serve(here), "--workers", "2"])
-    what = "this service over a bundle of the same documents whose terms are tokens, for the compiled backend"
-    yield System(ACCELERATED, "LightRetriever, accelerated", what, _serve(given.accelerated_bundle or Path()))
     what = "this service over three nodes of OpenSearch on this machine, three shards with a copy each"
     what += "; memory and processor time of the service alone are counted"
     yield _other(CLUSTER, "LightRetriever on OpenSearch", what, given)
@@ -137,11 +132,7 @@ def _missing(name: str, given: Given) -> str | None:
         return "no --model was given"
     if name == "biencoder" and (given.biencoder is None or given.biencoder_bundle is None):
         return "no --biencoder with its --biencoder-bundle was given"
-    bundles = {
-        "biencoder": given.biencoder_bundle,
-        "static": given.static_bundle,
-        ACCELERATED: given.accelerated_bundle,
-    }
+    bundles = {"biencoder": given.biencoder_bundle, "static": given.static_bundle}
     bundle = bundles.get(name)
     if name in bundles and bundle is None:
         return f"no --{name}-bundle was given"

@@ -3,8 +3,8 @@
     python -m lightretriever.loadtest.instructions BUNDLE --queries FOLDER
 
 A count hardly changes from run to run, so it shows a change of one percent that times on a busy machine hide. It is no
-time: it knows neither caches nor memory. Java doesn't run under valgrind, so the stages are those without Lucene, and
-`sparse` needs a bundle with index.accelerate. Takes about a minute; needs valgrind on the PATH.
+time: it knows neither caches nor memory. Java doesn't run under valgrind, so the stages are those without Lucene; what
+`fuse` fuses are the dense hits of two queries. Takes about a minute; needs valgrind on the PATH.
 """
 
 import argparse

@@ -11,7 +11,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.servers.bundle_documents import query_encoder
 from lightretriever.service.backends.base import ScoredDocuments
-from lightretriever.service.backends.compiled import CompiledSparse
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.fusion import align, fuse_linear
 
@@ -27,7 +26,7 @@ def stages_of(bundle: Bundle, texts: Sequence[str]) -> dict[str, Callable[[int],
     """Give the stages, each a function of the number of a text."""
     task, encoder = bundle.manifest.default_task, query_encoder(bundle)
     tokens = encoder.vocabulary.kind == "tokens"  # words are Lucene's
-    dense, sparse = bundle.dense(), bundle.accelerator()
+    dense = bundle.dense()
     queries = [encoder.encode(text, task, StageClock(), sparse=tokens) for text in texts]
 
     def by_dense(number: int) -> ScoredDocuments:
@@ -36,18 +35,15 @@ def stages_of(bundle: Bundle, texts: Sequence[str]) -> dict[str, Callable[[int],
             raise ValueError(f"no token of {texts[number]!r} has a vector")
         return ScoredDocuments(*dense.search(vector, _CANDIDATES))
 
-    stages: dict[str, Callable[[int], Any]] = {
+    hits = [by_dense(number) for number in range(len(queries))]
+    found = [(one, hits[number - 1]) for number, one in enumerate(hits)]
+    return {
         NOTHING: lambda number: None,
         "tokenize": lambda number: encoder.tokenizer.encode(texts[number]),
         "encode": lambda number: encoder.encode(texts[number], task, StageClock(), sparse=tokens),
         "dense": by_dense,
+        "fuse": lambda number: fuse_linear(align(found[number]), _WEIGHTS),
     }
-    if sparse is not None:
-        leg = CompiledSparse(sparse)
-        found = [(by_dense(number), leg.search(query, _CANDIDATES)) for number, query in enumerate(queries)]
-        stages["sparse"] = lambda number: leg.search(queries[number], _CANDIDATES)
-        stages["fuse"] = lambda number: fuse_linear(align(found[number]), _WEIGHTS)
-    return stages
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -224,7 +224,7 @@ def build(one: Comparison, names: Sequence[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="libraries", description="Compare the two legs with other libraries.")
-    parser.add_argument("bundle", type=Path, help="a bundle; the compiled library needs index.accelerate")
+    parser.add_argument("bundle", type=Path)
     parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
     parser.add_argument("--judged", action="store_true", help="choose by nDCG@10: the folder has judgments")
     parser.add_argument("--split", default="dev", help="split of the judgments, which choose settings (dev)")

@@ -1,16 +1,14 @@
 """What every library in the comparison is made of, and what it answers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.servers.bundle_documents import built, query_encoder, term_numbers
+from lightretriever.loadtest.servers.bundle_documents import built, query_encoder
 from lightretriever.service.errors import NoDirectionError, NoTokensError
 from lightretriever.service.observability.metrics import StageClock
 
@@ -68,30 +66,6 @@ class Source:
     bundle: Bundle
     work: Path
     layout: Sequence[str] = ()
-
-    @cached_property
-    def terms(self) -> dict[str, int]:
-        """The terms of the documents, numbered."""
-
-        def write(folder: Path) -> None:
-            (folder / "terms.json").write_bytes(orjson.dumps(term_numbers(self.bundle)))
-
-        numbers: dict[str, int] = orjson.loads((self.built("terms", write) / "terms.json").read_bytes())
-        return numbers
-
-    def impacts(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
-        """Give the impacts of all documents in parts of n: indptr (n + 1,), numbers of terms (nnz,) and impacts
-        (nnz,)."""
-        with self.bundle.sparse() as index:
-            for first in range(0, index.count, _CHUNK):
-                indptr, names, terms, impacts = index.rows(first, min(first + _CHUNK, index.count))
-                numbers = np.array([self.terms[name] for name in names], np.int32)
-                yield indptr, numbers[terms], impacts
-
-    def numbered(self, query: Query) -> tuple[list[int], npt.NDArray[np.float32]]:
-        """Give the numbers of a query's terms, and their weights, without terms that no document has."""
-        known = [place for place, term in enumerate(query.terms) if term in self.terms]
-        return [self.terms[query.terms[place]] for place in known], query.weights[known]
 
     def vectors(self) -> npt.NDArray[np.float32]:
         """Give the documents' vectors, (N, D), memory-mapped: as the bundle's dense index holds them, of length 1."""

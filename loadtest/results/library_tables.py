@@ -42,9 +42,6 @@ class Ratio:
 _SPARSE: Final = ("p50", "p99")
 RATIOS: Final[Mapping[str, Ratio]] = {
     "sparse_vs_bm25": Ratio("Lucene, impacts ÷ BM25 on words", "sparse", "lucene", ["bm25"], _SPARSE, 1.1),
-    "accelerated_vs_lucene": Ratio("compiled ÷ Lucene", "sparse", "compiled", ["lucene"], _SPARSE, 0.4),
-    "accelerated_vs_seismic": Ratio("compiled ÷ Seismic", "sparse", "compiled", ["seismic"], ["p50"], 1.0),
-    "accelerated_vs_bmp": Ratio("compiled ÷ BMP", "sparse", "compiled", ["bmp"], ["p50"], 1.0),
     "dense_ood": Ratio(
         "requests/s, query-aware layout ÷ the best other index",
         "dense",

@@ -76,9 +76,9 @@ def _starts(bundles: Sequence[Measured]) -> str:
 
 def _extrapolated(bundles: Sequence[Measured]) -> list[str]:
     """Extrapolate the largest group of bundles that differ only in size."""
-    groups: dict[tuple[int, int | None, bool], list[Measured]] = {}
+    groups: dict[tuple[int, int | None], list[Measured]] = {}
     for one in bundles:
-        groups.setdefault((one["dimension"], one["top_k"], one["accelerated"]), []).append(one)
+        groups.setdefault((one["dimension"], one["top_k"]), []).append(one)
     series = max(groups.values(), key=lambda group: len({one["documents"] for one in group}))
     if len({one["documents"] for one in series}) < 2:
         return ["Nothing is carried on to larger corpora: that takes bundles of different size and equal settings."]
@@ -122,10 +122,10 @@ def _pair(row: Measured) -> str:
 
 
 def _kind(one: Measured) -> str:
-    return f"{one['dimension']}, {one['top_k'] or 'all'}, {'compiled' if one['accelerated'] else 'Lucene'}"
+    return f"{one['dimension']}, {one['top_k'] or 'all'}"
 
 
 def _table(bundles: Sequence[Measured], columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Make a table with a row for each bundle, which begins with its facts."""
     named = [[f"{one['documents']:,}", _kind(one), *row] for one, row in zip(bundles, rows, strict=True)]
-    return "\n".join(markdown_table(["documents", "D, terms, sparse leg", *columns], named))
+    return "\n".join(markdown_table(["documents", "D, terms", *columns], named))

@@ -97,7 +97,7 @@ def _times(row: Row) -> Iterable[float]:
     return (row[name] for name in ("p50", "p95", "p99"))
 
 
-_PEER: Final = ("value", "p99", "accelerated", "accelerated_p99", "overlap", "our_overlap", "ndcg", "our_ndcg")
+_PEER: Final = ("value", "p99", "overlap", "our_overlap", "ndcg", "our_ndcg")
 _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[float]]]]] = (
     ("The stages of a search, one query after the other", "stage", ("p50 µs", "p95 µs", "p99 µs"), _times),
     (
@@ -107,13 +107,11 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
         lambda row: (row[name] for name in ("both_s", "search_s", "value", "qps")),
     ),
     (
-        "Requests/s, ours ÷ a peer's, and p99 at half load, the peer's ÷ ours (goal 3; BM25 0.7, accelerated 1)",
+        "Requests/s, ours ÷ a peer's, and p99 at half load, the peer's ÷ ours (goal 3; BM25 0.7)",
         "peers",
         (
             "requests/s",
             "p99",
-            "requests/s, accelerated",
-            "p99, accelerated",
             "the peer's overlap@10",
             "our overlap@10",
             "the peer's nDCG@10",

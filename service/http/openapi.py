@@ -176,7 +176,6 @@ def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
     search["offset"]["maximum"] = settings.max_candidates - 1
     search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
     search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
-    definitions["TwoPhase"]["properties"]["depth"]["anyOf"][0]["maximum"] = settings.max_candidates
     definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
     definitions["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
 

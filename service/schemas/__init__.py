@@ -44,7 +44,6 @@ from lightretriever.service.schemas.facts import (
     Status,
 )
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
-from lightretriever.service.schemas.legs import TwoPhase
 from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, Problem
 from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
@@ -118,7 +117,6 @@ __all__ = [
     "Timings",
     "TokenCount",
     "TokenShares",
-    "TwoPhase",
     "Weights",
     "WordShares",
 ]

@@ -109,7 +109,7 @@ class MatchLimits(Model):
 class LegFacts(Model):
     """A leg: a way of ranking."""
 
-    backend: str = Field(description="What searches it: `faiss`, `lucene`, `compiled` or `opensearch`.")
+    backend: str = Field(description="What searches it: `faiss`, `lucene` or `opensearch`.")
 
 
 class ClusterFacts(Model):

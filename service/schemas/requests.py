@@ -4,7 +4,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter
-from lightretriever.service.schemas.legs import TwoPhase
 from lightretriever.service.schemas.ranking import Boost, Sort
 from pydantic import Field, field_validator, model_validator
 
@@ -135,10 +134,6 @@ class SearchRequest(Model):
         ge=1,
         description="Number of documents that each leg proposes. The order of hits depends on it, but not on `k` or "
         "`offset`. Null: the service's default, see `/info`, or as many times that as `offset + k` needs.",
-    )
-    sparse_two_phase: TwoPhase | None = Field(
-        default=None,
-        description="Search the sparse leg in two phases, which may miss documents. Null: in one, which misses none.",
     )
     fields: list[str] | None = Field(
         default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."

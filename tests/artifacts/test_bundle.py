@@ -326,11 +326,6 @@ def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
         ({"dimension": 0}, RecipeError, "Dimension 0 does not fit"),
         ({"dimension": HIDDEN + 1}, RecipeError, "Dimension 25 does not fit"),
         ({"sparse": replace(LEARNED, top_k=0)}, RecipeError, "top_k is 0"),
-        (
-            {"sparse": replace(LEARNED, vocabulary="both", accelerate=True)},
-            RecipeError,
-            "the compiled backend searches tokens, not both",
-        ),
         ({"factory": "Nonsense"}, RecipeError, '"Nonsense"'),
         ({"factory": "IVF64,Flat"}, RecipeError, "needs at least 2496 documents to train them, found 30"),
         ({"table_dtype": "int4"}, BundleError, "unknown table dtype"),
@@ -426,29 +421,6 @@ def test_parts_are_checked_when_they_are_opened(tiny_path: Path, tmp_path: Path)
         bundle.dense()
     with pytest.raises(BundleError, match="lucene: wrong number of documents: expected 121, found 120"):
         bundle.sparse()
-
-
-def test_the_accelerator_is_there_on_request_and_answers_as_lucene(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "b", accelerate=True)
-    assert (bundle.manifest.sparse.accelerate, tiny_bundle.manifest.sparse.accelerate) == (True, False)
-    assert b"accelerate" not in tiny_bundle.manifest.to_bytes()
-    assert tiny_bundle.accelerator() is None
-    accelerator = bundle.accelerator()
-    assert accelerator is not None
-    terms, weights = np.arange(40, dtype=np.int32), np.linspace(-0.5, 2, 40, dtype=np.float32)
-    with bundle.sparse() as index:
-        named = [str(term) for term in terms.tolist()]
-        ours, lucenes = accelerator.search(terms, weights, 50), index.search(named, weights, 50)
-    assert len(lucenes[0]) == 50
-    np.testing.assert_array_equal(ours[0], lucenes[0])
-    np.testing.assert_array_equal(ours[1], lucenes[1])
-    accelerator.close()
-
-
-def test_a_manifest_that_promises_an_accelerator_without_its_file_is_refused(tiny_path: Path, tmp_path: Path) -> None:
-    path = copy_of(tiny_path, tmp_path)
-    edit_manifest(path, lambda record: record["sparse"].update(accelerate=True))
-    assert "lucene/impacts.plain is used but not listed in files" in opening_fails(path)
 
 
 @pytest.mark.parametrize("buffer", [7, 2**23])

@@ -48,6 +48,7 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
         ("refine.temperature", math.inf, r"refine\.temperature: Input should be a finite number"),
         ("refine.seed", -1, r"refine\.seed: .*greater than or equal to 0"),
         ("refine.seed", 2**63, r"refine\.seed: .*less than 9223372036854775808"),
+        ("index.accelerate", False, r"index: .*accelerate was removed, with the compiled backend: Lucene searches"),
         ("index.words", True, r"index: .*words is now vocabulary: words, with a language; take the key out"),
         ("index.words", False, r"index: .*words is now vocabulary: words, with a language; take the key out"),
         ("index.weights", {"dense": 0.5, "bm25": 0.5}, r"weights\.bm25 is now weights\.sparse"),

@@ -88,17 +88,6 @@ def test_both_hashes_of_a_file_must_be_right(damaged: Path) -> None:
         Bundle.open(damaged).check_hashes()
 
 
-def test_an_accelerator_is_verified_too(tmp_path: Path) -> None:
-    path = make_tiny_bundle(tmp_path / "b", documents=20, accelerate=True).path
-    assert found_in(path) == []
-    content = (path / "lucene" / "impacts.plain").read_bytes()
-    (path / "lucene" / "impacts.plain").write_bytes(content[:-16] + bytes(16))
-    resign(path)
-    (problem,) = found_in(path)
-    assert problem.file == "lucene"
-    assert "impacts.plain" in problem.found
-
-
 @pytest.mark.parametrize("file", ["manifest.json", "dense.faiss"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "link to itself", "folder"])
 def test_what_is_no_regular_file_is_named_at_once(damaged: Path, file: str, kind: str) -> None:

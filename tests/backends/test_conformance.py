@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ QUERIES = (
     "Übergröße façade",
 )
 ALL = 1000  # more than there are documents
-Bundles = dict[VocabularyKind | Literal["accelerated"], Bundle]
+Bundles = dict[VocabularyKind, Bundle]
 
 
 @dataclass(frozen=True)
@@ -113,16 +112,14 @@ class Opened:
 def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
     folder = tmp_path_factory.mktemp("backends")
     fields: dict[str, FieldKind] = {"year": "number"}
-    kinds: list[VocabularyKind | Literal["accelerated"]] = [*get_args(VocabularyKind), "accelerated"]
     return {
         kind: make_tiny_bundle(
             folder / kind,
-            vocabulary="tokens" if kind == "accelerated" else kind,
+            vocabulary=kind,
             idf=request.param == "idf" and kind != "words",
-            accelerate=kind == "accelerated",
             fields=fields,
         )
-        for kind in kinds
+        for kind in get_args(VocabularyKind)
     }
 
 
@@ -151,7 +148,7 @@ def open_here(bundle: Bundle) -> Backends:
 @pytest.fixture(scope="module", params=BACKENDS, ids=str)
 def opened(request: pytest.FixtureRequest, bundles: Bundles) -> Iterator[Opened]:
     backend: Backend = request.param
-    bundle = bundles["accelerated" if backend.name == "compiled" else backend.vocabulary]
+    bundle = bundles[backend.vocabulary]
     opening = request.getfixturevalue("pushed") if backend.name == "opensearch" else open_here
     backends = opening(bundle)
     tokenizer, corpus = bundle.tokenizer(), Corpus(bundle)
@@ -274,11 +271,3 @@ def test_it_opens_again_and_closes_twice(opened: Opened) -> None:
         again.close()
     again.close()
     assert found(opened, "play music", 10).ordinals.tolist() == before.ordinals.tolist()
-
-
-def test_the_accelerator_is_built_on_request(bundles: Bundles) -> None:
-    def plain(path: Path) -> list[str]:
-        return [file.name for file in path.rglob("*.plain")]
-
-    assert plain(bundles["tokens"].path) == []
-    assert plain(bundles["accelerated"].path) == ["impacts.plain"]

@@ -26,7 +26,7 @@ from lightretriever.service.errors import (
     SearchFailedError,
 )
 from lightretriever.service.http.app import create_app
-from lightretriever.service.schemas import SearchRequest, TwoPhase
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
@@ -139,11 +139,6 @@ def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
         engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
     assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
     assert "a cluster has no spellings: leave it out" in str(caught.value)
-
-
-def test_a_cluster_searches_the_sparse_leg_in_one_phase(engine: SearchEngine) -> None:
-    with pytest.raises(InvalidRequestError, match="sparse_two_phase: a cluster searches in one phase: leave it out"):
-        engine.search(SearchRequest(query="music", sparse_two_phase=TwoPhase()))
 
 
 def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:

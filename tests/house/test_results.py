@@ -52,7 +52,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "docs" / "howto").mkdir()
     pages = ("evaluation.md", "speed.md", "measuring.md", "reliability.md", "scale.md")
-    for page in ("README.md", *(f"docs/{name}" for name in (*pages, "howto/cluster.md", "howto/two-phase.md"))):
+    for page in ("README.md", *(f"docs/{name}" for name in (*pages, "howto/cluster.md"))):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path

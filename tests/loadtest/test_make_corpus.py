@@ -45,13 +45,9 @@ def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
     queries.mkdir()
     (queries / "queries.jsonl").write_text('{"_id":"q","text":"plays music from the terminal"}\n')
     command = [str(recipe), str(tmp_path / "large"), "--documents", "700", "--seed", "3"]
-    command += ["--queries", str(queries), "--accelerated", str(tmp_path / "accelerated")]
+    command += ["--queries", str(queries)]
     assert main(command) == 0
-    assert verify_bundle(tmp_path / "large") == verify_bundle(tmp_path / "accelerated") == []
-    kinds = [Bundle.open(tmp_path / name).accelerator() for name in ("large", "accelerated")]
-    assert kinds[0] is None
-    assert kinds[1] is not None
-    kinds[1].close()
+    assert verify_bundle(tmp_path / "large") == []
     real, large = Bundle.open(recipe.parent / "bundle"), Bundle.open(tmp_path / "large")
     assert (large.manifest.documents, large.manifest.dimension) == (700, 8)
     assert large.manifest.sparse.top_k == real.manifest.sparse.top_k == 25
@@ -79,9 +75,6 @@ def test_a_larger_bundle_of_words(vocabulary: str, tmp_path: Path, capsys: pytes
         assert set(names) <= set(known)
         assert np.diff(indptr).min() > 0
         assert impacts.min() > 0
-    accelerated = ["--documents", "10", "--accelerated", str(tmp_path / "accelerated")]
-    assert main([str(recipe), str(tmp_path / "other"), *accelerated]) == 2
-    assert "the compiled backend searches tokens" in capsys.readouterr().err
 
 
 def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:

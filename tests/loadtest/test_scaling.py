@@ -21,7 +21,6 @@ def made_up(documents: int, dimension: int = 64) -> dict[str, Any]:
         "documents": documents,
         "dimension": dimension,
         "top_k": 128,
-        "accelerated": False,
         "factory": "SQ8",
         "bytes": {"dense": dimension * documents, "lucene": 2**20 + 500 * documents, "other": 7},
         "stages": {**stages, "sparse": {"p50": documents / 1e5, "p99": 9.0}},
@@ -51,22 +50,21 @@ def test_the_tables_take_the_series_that_differs_in_size_alone() -> None:
     text = "\n".join(tables({**content, "bundles": series}))
     assert "Carried on from 2 sizes with 64 dimensions" in text
     assert "| 100,000,000 | 5.96 | 46.57 | 1,200.00 | 1,000.00 |" in text
-    assert "| 100,000 | 64, 128, Lucene | 2.5 | 40.0 | 3.0 | 300.0 | 120.0 |" in text
-    assert "| 10,000 | 32, 128, Lucene |" in text
+    assert "| 100,000 | 64, 128 | 2.5 | 40.0 | 3.0 | 300.0 | 120.0 |" in text
+    assert "| 10,000 | 32, 128 |" in text
     alone = "\n".join(tables({**content, "bundles": [made_up(10_000), made_up(20_000, 32)]}))
     assert "Nothing is carried on" in alone
 
 
-def test_growth_has_a_slope_for_each_kind() -> None:
+def test_growth_has_a_slope() -> None:
     quadratic = {documents: {"search": {"p50": documents**2, "p95": 1.0, "p99": 1.0}} for documents in (10, 100, 1000)}
     bundles = [made_up(documents) | {"stages": stages} for documents, stages in quadratic.items()]
-    rows = scaling.growth_rows([*bundles, made_up(50) | {"accelerated": True}])
+    rows = scaling.growth_rows(bundles)
     assert [row["setting"] for row in rows] == [
-        "10 documents, default",
-        "100 documents, default",
-        "1,000 documents, default",
-        "default",
-        "50 documents, accelerated",
+        "10 documents",
+        "100 documents",
+        "1,000 documents",
+        "10 to 1,000 documents",
     ]
     assert rows[3]["value"] == pytest.approx(2)
     assert rows[0] | {"p50": 100, "private_mb": 200 + 10e-5, "second_mb": 120, "ready_s": 2.5} == rows[0]
@@ -97,7 +95,7 @@ def test_one_command_measures_bundles_and_writes_the_tables(
     assert text.endswith("the rest\n")
     assert "old" not in text
     assert "Carried on from 2 sizes with 16 dimensions" in text
-    assert "| 120 | 16, all, Lucene |" in text
+    assert "| 120 | 16, all |" in text
     assert scaling.main(["--results", str(results), "--docs", str(page)]) == 0
     assert page.read_text() == text
 

@@ -62,7 +62,6 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
         biencoder=str(save_biencoder(folder / "encoder")),
         biencoder_bundle=same,
         static_bundle=same,
-        accelerated_bundle=same,
     )
     yield {one.name: one for one in systems(given) if isinstance(one, System)}
     rmtree(work)
@@ -80,7 +79,6 @@ def needed(name: str, found: dict[str, System]) -> System:
 
 SLOW = (
     "processes",
-    "accelerated",
     "cluster",
     "llm",
     "biencoder",
@@ -192,7 +190,6 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: 
     left = {one.name: one.reason for one in systems(Given(tiny_path, tmp_path)) if isinstance(one, LeftOut)}
     assert set(left) - {"seekdb", "milvus", "lancedb"} == {
         "llm",
-        "accelerated",
         "biencoder",
         "static",
         "opensearch",

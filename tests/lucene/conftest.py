@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.sparse.index import ImpactIndex
 
-from tests.lucene.support import Both, Collection, random_collection
+from tests.lucene.support import Collection, Numbered, random_collection
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,6 @@ def index(written: Path) -> Iterator[ImpactIndex]:
 
 
 @pytest.fixture(scope="session")
-def both(written: Path) -> Iterator[Both]:
-    with Both(written) as opened:
+def numbered(written: Path) -> Iterator[Numbered]:
+    with Numbered(written) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""What the Lucene tests share: random impacts, the plain numpy answer to a query, a writer, both backends."""
+"""What the Lucene tests share: random impacts, the plain numpy answer to a query, a writer, an index by numbers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.sparse.compiled import ASKED_IF_LEARNED, IMPACTS_FILE, CompiledImpacts
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
@@ -35,9 +34,9 @@ class Collection:
         indptr = np.searchsorted(documents, np.arange(end - start + 1)).astype(np.int64)
         return indptr, terms.astype(np.int32), part[documents, terms].astype(np.uint16)
 
-    def write(self, path: Path, batch: int = 100, *, accelerate: bool = True) -> None:
+    def write(self, path: Path, batch: int = 100) -> None:
         ids, documents = self.ids, self.documents
-        with ImpactIndexWriter(path, accelerate=accelerate) as writer:
+        with ImpactIndexWriter(path) as writer:
             for start in range(0, len(ids), batch):
                 end = min(start + batch, len(ids))
                 writer.add(ids[start:end], documents[start:end], *self.rows(start, end))
@@ -70,41 +69,30 @@ def cut(weights: Floats, terms: int) -> Floats:
     return (np.trunc(weights.astype(np.float64) / unit) * unit).astype(np.float32)
 
 
-class Both:
-    """One index, opened by Lucene and by the compiled backend. Both must give the same answers, to the last bit."""
+class Numbered:
+    """An open index whose terms are numbers."""
 
-    def __init__(self, path: Path, *, asked: float = ASKED_IF_LEARNED) -> None:
+    def __init__(self, path: Path) -> None:
         self.lucene = ImpactIndex.open(path)
-        self.compiled = CompiledImpacts(path / IMPACTS_FILE, self.lucene.count, asked=asked)
 
-    def __enter__(self) -> "Both":
+    def __enter__(self) -> "Numbered":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.lucene.close()
-        self.compiled.close()
 
     def search(
         self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], k: int, among: DocumentSet | None = None
     ) -> tuple[Ints, Floats]:
-        ordinals, scores = self.lucene.search(named(terms), weights, k, among)
-        ours = self.compiled.search(terms, weights, k, None if among is None else among.bits)
-        np.testing.assert_array_equal(ours[0], ordinals)
-        np.testing.assert_array_equal(ours[1], scores)
-        assert [part.dtype for part in ours] == [ordinals.dtype, scores.dtype] == [np.int64, np.float32]
-        return ordinals, scores
+        return self.lucene.search(named(terms), weights, k, among)
 
     def scores(self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> Floats:
-        scores = self.lucene.scores(named(terms), weights, ordinals)
-        np.testing.assert_array_equal(self.compiled.scores(terms, weights, ordinals), scores)
-        return scores
+        return self.lucene.scores(named(terms), weights, ordinals)
 
     def impacts(self, terms: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        impacts = self.lucene.impacts(named(terms), ordinals)
-        np.testing.assert_array_equal(self.compiled.impacts(terms, ordinals), impacts)
-        return impacts
+        return self.lucene.impacts(named(terms), ordinals)
 
 
 def random_collection(count: int, vocabulary: int, seed: int, largest: int = 300) -> Collection:
@@ -138,9 +126,9 @@ def named_query(counts: dict[int, float]) -> tuple[list[str], Floats]:
     return named(terms), weights
 
 
-def opened(path: Path, *documents: dict[int, int], asked: float = ASKED_IF_LEARNED) -> Both:
+def opened(path: Path, *documents: dict[int, int]) -> Numbered:
     """An open index of documents named "0", "1", ..."""
     names = [str(i) for i in range(len(documents))]
-    with ImpactIndexWriter(path, accelerate=True) as writer:
+    with ImpactIndexWriter(path) as writer:
         writer.add(names, [name.encode() for name in names], *rows(*documents))
-    return Both(path, asked=asked)
+    return Numbered(path)

@@ -59,7 +59,7 @@ def test_the_index_is_one_segment_and_nothing_else(written: Path) -> None:
     names = {path.name for path in written.iterdir()}
     segments = {re.split("[_.]", name)[1] for name in names if name.startswith("_")}
     assert len(segments) == 1
-    assert {name for name in names if not name.startswith("_")} == {"segments_1", "impacts.plain"}
+    assert {name for name in names if not name.startswith("_")} == {"segments_1"}
 
 
 def test_order_survives_the_merge_of_many_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

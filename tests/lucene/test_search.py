@@ -1,4 +1,4 @@
-"""Lucene and the compiled backend give exactly what numpy gives, to the last bit."""
+"""Lucene gives exactly what numpy gives, to the last bit."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,22 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.arguments import weighted_ids, weighted_query
-from lightretriever.artifacts.sparse.compiled import ASKED_IF_BM25, ASKED_IF_LEARNED
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
-from tests.lucene.support import Both, Collection, named, named_query, opened, query, random_collection
+from tests.lucene.support import Collection, Numbered, named, named_query, opened, query, random_collection
 
 NONE = np.array([], np.int64)
 
 
 @pytest.mark.parametrize("k", [1, 2, 10, 100, 999, 1500, 100_000])
-def test_best_k_is_exact(both: Both, collection: Collection, k: int) -> None:
+def test_best_k_is_exact(numbered: Numbered, collection: Collection, k: int) -> None:
     random = np.random.default_rng(k)
     for length in (1, 2, 3, 8, 30):
         terms = random.integers(0, 200, length).astype(np.int32)
         weights = random.integers(1, 4, length).astype(np.float32)
-        ordinals, scores = both.search(terms, weights, k)
+        ordinals, scores = numbered.search(terms, weights, k)
         wanted, true_scores = collection.best(terms, weights, k)
         np.testing.assert_array_equal(ordinals, wanted)
         np.testing.assert_array_equal(scores, true_scores)
@@ -42,7 +41,7 @@ def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
     matrix[5000:9500, 1:] = 0
     collection = Collection(matrix)
     collection.write(tmp_path / "index", batch=4096)
-    with Both(tmp_path / "index") as index:
+    with Numbered(tmp_path / "index") as index:
         for terms in ([0], [0, 1], [3], [2, 5, 7, 11], list(range(24))):
             for k in (1, 5, 6, 100, 2000, 13_000):
                 given = query({term: 1.0 + term % 3 for term in terms})
@@ -60,7 +59,7 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
     impacts[:, 3] = np.where(impacts[:, 3] > 0, random.integers(505, 520, 13_000), 0)
     collection = Collection(impacts)
     collection.write(tmp_path / "index", batch=4096)
-    with Both(tmp_path / "index") as index:
+    with Numbered(tmp_path / "index") as index:
         for weights in ({0: 2.0, 9: -3.0, 12: 1.0}, {2: -1.0, 3: 2.0, 5: 1.0, 15: -1.0}, {3: 1.0}, {1: 1.0, 14: -40.0}):
             for k in (1, 10, 1000):
                 ordinals, scores = index.search(*query(weights), k)
@@ -69,11 +68,8 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(scores, true_scores)
 
 
-@pytest.mark.parametrize("asked", [0.0, ASKED_IF_LEARNED, ASKED_IF_BM25, 1.0])
 @pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
-def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(
-    tmp_path: Path, power: float, asked: float
-) -> None:
+def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path: Path, power: float) -> None:
     """Frequent terms are asked for few documents, or many, or added up: what is found, and its bits, are the same."""
     random = np.random.default_rng(7)
     share = np.linspace(0.9, 0.001, 20) ** 2
@@ -81,7 +77,7 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(
     impacts[6000:11_000, 12:] = 0  # windows in which the rare ones are missing
     collection = Collection(impacts)
     collection.write(tmp_path / "index", batch=4096)
-    with Both(tmp_path / "index", asked=asked) as index:
+    with Numbered(tmp_path / "index") as index:
         for terms in (range(20), range(0, 20, 3), range(8), range(12, 20), (0, 19)):
             terms_, weights = query({term: float(-np.log(share[term])) ** power + 0.01 for term in terms})
             for k in (1, 10, 100, 3000):
@@ -98,19 +94,18 @@ def test_a_rare_term_counts_after_windows_in_which_nobody_asked_for_it(tmp_path:
     impacts[[5000, 9000, 13_000, 16_400], 1] = 5
     collection = Collection(impacts)
     collection.write(tmp_path / "index", batch=4096)
-    with Both(tmp_path / "index", asked=1.0) as index:
+    with Numbered(tmp_path / "index") as index:
         ordinals, scores = index.search(*query({0: 1.0, 1: 1.0}), k=1)
         assert (ordinals.tolist(), scores.tolist()) == ([16_400], [1005.0])
 
 
-@pytest.mark.parametrize("asked", [0.0, 0.5, 1.0])
-def test_scores_that_differ_by_rounding_alone(tmp_path: Path, asked: float) -> None:
+def test_scores_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     """Sums of the same products in other documents' terms: bounds must not leave out what is larger by the last bit."""
     random = np.random.default_rng(11)
     impacts = np.where(random.random((30_000, 30)) < 0.4, random.integers(1, 4, (30_000, 30)), 0)
     collection = Collection(impacts)
     collection.write(tmp_path / "index", batch=4096)
-    with Both(tmp_path / "index", asked=asked) as index:
+    with Numbered(tmp_path / "index") as index:
         for size in (5, 12, 30):
             terms, weights = query({term: 0.1 * (1 + term % 3) for term in range(size)})
             for k in (1, 10, 100, 1000):
@@ -170,14 +165,14 @@ def test_filters(tmp_path: Path, share: float) -> None:
     impacts = np.where(random.random((9000, 12)) < 0.4, random.integers(1, 200, (9000, 12)), 0)
     marked = random.random(9000) < share
     collection = Collection(impacts)
-    with ImpactIndexWriter(tmp_path / "index", {"marked": "keyword"}, accelerate=True) as writer:
+    with ImpactIndexWriter(tmp_path / "index", {"marked": "keyword"}) as writer:
         documents = [
             orjson.dumps({"_id": name, "marked": "yes" if mark else "no"})
             for name, mark in zip(collection.ids, marked, strict=True)
         ]
         writer.add(collection.ids, documents, *collection.rows(0, 9000))
     within = Collection(impacts * marked[:, None])
-    with Both(tmp_path / "index", asked=0.5) as index:
+    with Numbered(tmp_path / "index") as index:
         among = index.lucene.where(["keyword", "marked", "1", "yes"])
         assert among.count == marked.sum()
         for weights in ({0: 1.3}, {1: 2.0, 4: 0.3, 5: 0.7}, {1: 2.0, 2: -0.4, 5: 0.7, 11: -0.1}):
@@ -188,8 +183,8 @@ def test_filters(tmp_path: Path, share: float) -> None:
                 np.testing.assert_array_equal(scores, expected)
 
 
-def test_types_of_the_answer(both: Both) -> None:
-    ordinals, scores = both.search(*query({3: 1.0}), k=5)
+def test_types_of_the_answer(numbered: Numbered) -> None:
+    ordinals, scores = numbered.search(*query({3: 1.0}), k=5)
     assert ordinals.dtype == np.dtype(np.int64)
     assert scores.dtype == np.dtype(np.float32)
     assert ordinals.flags.writeable
@@ -201,10 +196,10 @@ def test_types_of_the_answer(both: Both) -> None:
     counts=st.dictionaries(st.integers(0, 250), st.integers(1, 20), max_size=40),
     k=st.integers(1, 1600),
 )
-def test_any_counts_and_any_k(both: Both, collection: Collection, counts: dict[int, int], k: int) -> None:
+def test_any_counts_and_any_k(numbered: Numbered, collection: Collection, counts: dict[int, int], k: int) -> None:
     terms, weights = query({term: float(count) for term, count in counts.items()})
     known = terms < 200
-    ordinals, scores = both.search(terms, weights, k)
+    ordinals, scores = numbered.search(terms, weights, k)
     wanted, true_scores = collection.best(terms[known], weights[known], k)
     np.testing.assert_array_equal(ordinals, wanted)
     np.testing.assert_array_equal(scores, true_scores)
@@ -215,14 +210,14 @@ def test_any_counts_and_any_k(both: Both, collection: Collection, counts: dict[i
     weights=st.dictionaries(st.integers(0, 199), st.floats(2**-20, 40, width=32), min_size=1, max_size=40),
     k=st.integers(1, 1600),
 )
-def test_fractional_weights(both: Both, collection: Collection, weights: dict[int, float], k: int) -> None:
+def test_fractional_weights(numbered: Numbered, collection: Collection, weights: dict[int, float], k: int) -> None:
     """To the last bit, by search and by scores of given documents; and next to the true sum."""
     terms, values = query(weights)
-    ordinals, scores = both.search(terms, values, k)
+    ordinals, scores = numbered.search(terms, values, k)
     wanted, expected = collection.best(terms, values, k)
     np.testing.assert_array_equal(ordinals, wanted)
     np.testing.assert_array_equal(scores, expected)
-    np.testing.assert_array_equal(both.scores(terms, values, ordinals), scores)
+    np.testing.assert_array_equal(numbered.scores(terms, values, ordinals), scores)
     true_scores = collection.matrix[ordinals][:, terms] @ values.astype(np.float64)
     # Two roundings, and what is cut off the smallest weights: below 2^-25 of each, times 40 impacts of up to 301.
     np.testing.assert_allclose(scores, true_scores, rtol=2**-23, atol=2**-25 * 40 * 301)
@@ -235,32 +230,32 @@ def test_fractional_weights(both: Both, collection: Collection, weights: dict[in
     ),
     k=st.integers(1, 1600),
 )
-def test_weights_below_zero(both: Both, collection: Collection, weights: dict[int, float], k: int) -> None:
+def test_weights_below_zero(numbered: Numbered, collection: Collection, weights: dict[int, float], k: int) -> None:
     """What scores above 0 is found; the scores of given documents may be below."""
     terms, values = query(weights)
-    ordinals, scores = both.search(terms, values, k)
+    ordinals, scores = numbered.search(terms, values, k)
     wanted, expected = collection.best(terms, values, k)
     np.testing.assert_array_equal(ordinals, wanted)
     np.testing.assert_array_equal(scores, expected)
     everything = np.arange(len(collection.matrix))
-    np.testing.assert_array_equal(both.scores(terms, values, everything), collection.scores(terms, values))
+    np.testing.assert_array_equal(numbered.scores(terms, values, everything), collection.scores(terms, values))
 
 
-def test_nothing_is_found_for_weights_below_zero_alone(both: Both) -> None:
-    assert len(both.search(*query({7: -2.0, 9: -0.5}), k=2000)[0]) == 0
+def test_nothing_is_found_for_weights_below_zero_alone(numbered: Numbered) -> None:
+    assert len(numbered.search(*query({7: -2.0, 9: -0.5}), k=2000)[0]) == 0
 
 
-def test_a_term_that_comes_twice_weighs_the_sum(both: Both) -> None:
-    once = both.search(*query({7: 3.0, 9: 1.0}), k=50)
-    twice = both.search(np.array([7, 9, 7], np.int32), np.array([1, 1, 2], np.float32), k=50)
+def test_a_term_that_comes_twice_weighs_the_sum(numbered: Numbered) -> None:
+    once = numbered.search(*query({7: 3.0, 9: 1.0}), k=50)
+    twice = numbered.search(np.array([7, 9, 7], np.int32), np.array([1, 1, 2], np.float32), k=50)
     np.testing.assert_array_equal(once[0], twice[0])
     np.testing.assert_array_equal(once[1], twice[1])
 
 
-def test_weight_zero_matches_nothing(both: Both) -> None:
-    assert len(both.search(*query({7: 0.0}), k=10)[0]) == 0
-    plain = both.search(*query({9: 1.0}), k=2000)
-    np.testing.assert_array_equal(both.search(*query({7: 0.0, 9: 1.0}), k=2000)[0], plain[0])
+def test_weight_zero_matches_nothing(numbered: Numbered) -> None:
+    assert len(numbered.search(*query({7: 0.0}), k=10)[0]) == 0
+    plain = numbered.search(*query({9: 1.0}), k=2000)
+    np.testing.assert_array_equal(numbered.search(*query({7: 0.0, 9: 1.0}), k=2000)[0], plain[0])
 
 
 def test_ties_are_broken_by_ordinal(tmp_path: Path) -> None:
@@ -276,11 +271,11 @@ def test_largest_impact_and_weight(tmp_path: Path) -> None:
         assert large.search(*query({16_777_215: 3.0}), k=2)[1].tolist() == [3.0]
 
 
-def test_empty_query_and_unknown_terms(both: Both) -> None:
+def test_empty_query_and_unknown_terms(numbered: Numbered) -> None:
     for terms, weights in (query({}), query({2_000_000_000: 1.0})):
-        ordinals, scores = both.search(terms, weights, 10)
+        ordinals, scores = numbered.search(terms, weights, 10)
         assert (len(ordinals), len(scores)) == (0, 0)
-        assert both.scores(terms, weights, np.array([0, 1])).tolist() == [0.0, 0.0]
+        assert numbered.scores(terms, weights, np.array([0, 1])).tolist() == [0.0, 0.0]
 
 
 def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
@@ -288,7 +283,7 @@ def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
     wide.write(tmp_path / "wide")
     terms = np.random.default_rng(0).permutation(10_000).astype(np.int32)
     weights = np.ones(10_000, np.float32)
-    with Both(tmp_path / "wide") as index:
+    with Numbered(tmp_path / "wide") as index:
         ordinals, scores = index.search(terms, weights, 10)
         wanted, true_scores = wide.best(terms, weights, 10)
         np.testing.assert_array_equal(ordinals, wanted)
@@ -296,22 +291,22 @@ def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
         np.testing.assert_array_equal(index.scores(terms, weights, ordinals), scores)
 
 
-def test_scores_are_those_of_the_search(both: Both) -> None:
+def test_scores_are_those_of_the_search(numbered: Numbered) -> None:
     random = np.random.default_rng(9)
     for length in (1, 2, 5, 20):
         terms = random.integers(0, 200, length).astype(np.int32)
         weights = random.random(length).astype(np.float32)
-        ordinals, scores = both.search(terms, weights, 300)
+        ordinals, scores = numbered.search(terms, weights, 300)
         mixed = random.permutation(len(ordinals))
-        np.testing.assert_array_equal(both.scores(terms, weights, ordinals[mixed]), scores[mixed])
+        np.testing.assert_array_equal(numbered.scores(terms, weights, ordinals[mixed]), scores[mixed])
 
 
-def test_scores_of_any_documents(both: Both, collection: Collection) -> None:
+def test_scores_of_any_documents(numbered: Numbered, collection: Collection) -> None:
     terms, weights = query({11: 2.0, 60: 1.0})
     ordinals = np.array([1499, 0, 7, 7, 3, 0], np.int64)
     expected = collection.matrix[ordinals] @ np.bincount(terms, weights, minlength=200)
-    np.testing.assert_array_equal(both.scores(terms, weights, ordinals), expected.astype(np.float32))
-    assert both.scores(terms, weights, NONE).shape == (0,)
+    np.testing.assert_array_equal(numbered.scores(terms, weights, ordinals), expected.astype(np.float32))
+    assert numbered.scores(terms, weights, NONE).shape == (0,)
 
 
 WEIGHTS = [
@@ -337,23 +332,17 @@ def test_bad_queries_are_refused_by_lucene(
 
 
 @pytest.mark.parametrize(
-    ("terms", "weights", "k", "message"),
+    ("terms", "message"),
     [
-        *WEIGHTS,
-        ([-1], [1.0], 1, "terms must be 0 to 2147483647; got -1"),
-        ([2**31], [1.0], 1, "got 2147483648"),
-        ([1.5], [1.0], 1, "terms must be integers of shape"),
-        ([[1]], [[1.0]], 1, r"terms must be integers of shape \(n,\); got int64 of shape \(1, 1\)"),
+        ([-1], "terms must be 0 to 2147483647; got -1"),
+        ([2**31], "got 2147483648"),
+        ([1.5], "terms must be integers of shape"),
+        ([[1]], r"terms must be integers of shape \(n,\); got int64 of shape \(1, 1\)"),
     ],
 )
-def test_bad_queries_are_refused_by_the_compiled_backend(
-    both: Both, terms: list[float], weights: list[float], k: int, message: str
-) -> None:
+def test_bad_ids_of_terms_are_refused(terms: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        both.compiled.search(np.array(terms), np.array(weights), k)
-    if k > 0:
-        with pytest.raises(ValueError, match=message):
-            both.compiled.scores(np.array(terms), np.array(weights), np.array([0]))
+        weighted_ids(np.array(terms), np.ones(1))
 
 
 def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
@@ -364,33 +353,31 @@ def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
 
 
 @pytest.mark.parametrize("ordinals", [[-1], [0, 1500], [2**40]])
-def test_bad_ordinals_are_refused(both: Both, ordinals: list[int]) -> None:
+def test_bad_ordinals_are_refused(numbered: Numbered, ordinals: list[int]) -> None:
     with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
-        both.lucene.documents(np.array(ordinals))
+        numbered.lucene.documents(np.array(ordinals))
     with pytest.raises(ValueError, match="ordinals must be integers"):
-        both.lucene.documents(np.array(ordinals, np.float64))
+        numbered.lucene.documents(np.array(ordinals, np.float64))
     for call in (
-        lambda: both.lucene.scores(*named_query({1: 1.0}), np.array(ordinals)),
-        lambda: both.compiled.scores(*query({1: 1.0}), np.array(ordinals)),
-        lambda: both.lucene.impacts(["1"], np.array(ordinals)),
-        lambda: both.compiled.impacts(np.array([1]), np.array(ordinals)),
+        lambda: numbered.lucene.scores(*named_query({1: 1.0}), np.array(ordinals)),
+        lambda: numbered.lucene.impacts(["1"], np.array(ordinals)),
     ):
         with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
             call()
 
 
-def test_impacts_of_given_terms_in_given_documents(both: Both, collection: Collection) -> None:
+def test_impacts_of_given_terms_in_given_documents(numbered: Numbered, collection: Collection) -> None:
     random = np.random.default_rng(4)
     terms = np.append(random.permutation(200)[:50], 5000)  # the last one has no document
     ordinals = np.array([1499, 0, 7, 7, 3, 0])
     expected = np.zeros((6, 51), np.int64)
     expected[:, :50] = collection.matrix[np.ix_(ordinals, terms[:50])]
-    found = both.impacts(terms, ordinals)
+    found = numbered.impacts(terms, ordinals)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, expected)
-    assert both.impacts(NONE, ordinals).shape == (6, 0)
-    assert both.impacts(terms, NONE).shape == (0, 51)
-    twice = both.impacts(np.array([3, 3]), ordinals)
+    assert numbered.impacts(NONE, ordinals).shape == (6, 0)
+    assert numbered.impacts(terms, NONE).shape == (0, 51)
+    twice = numbered.impacts(np.array([3, 3]), ordinals)
     np.testing.assert_array_equal(twice[:, 0], twice[:, 1])
 
 
@@ -424,15 +411,15 @@ def test_a_document_without_terms_and_one_that_is_not_there(tmp_path: Path) -> N
         assert index.impacts(np.array([1]), np.array([0])).tolist() == [[0]]
 
 
-def test_many_threads_on_two_indexes(both: Both, collection: Collection, tmp_path: Path) -> None:
+def test_many_threads_on_two_indexes(numbered: Numbered, collection: Collection, tmp_path: Path) -> None:
     other = random_collection(count=400, vocabulary=200, seed=2)
     other.write(tmp_path / "other")
     random = np.random.default_rng(0)
     queries = [query({int(term): 1.0 for term in random.integers(0, 200, 6)}) for _ in range(300)]
-    with Both(tmp_path / "other") as second, ThreadPoolExecutor(8) as pool:
+    with Numbered(tmp_path / "other") as second, ThreadPoolExecutor(8) as pool:
 
         def search(number: int) -> None:
-            place, truth = [(both, collection), (second, other)][number % 2]
+            place, truth = [(numbered, collection), (second, other)][number % 2]
             ordinals, scores = place.search(*queries[number], 20)
             wanted, true_scores = truth.best(*queries[number], 20)
             np.testing.assert_array_equal(ordinals, wanted)

@@ -166,18 +166,6 @@ def test_declared_fields_come_from_the_recipe_and_filter_the_bundle(recipe: Path
         run("build", recipe, "--overwrite")
 
 
-def test_the_accelerator_comes_from_the_recipe(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
-    first = Bundle.open(tmp_path / "bundle")
-    content = yaml.safe_load(recipe.read_text())
-    content["index"] = {**content.get("index", {}), "accelerate": True}
-    recipe.write_text(yaml.safe_dump(content))
-    run("index", recipe, "--overwrite")  # nothing is encoded again
-    bundle = Bundle.open(tmp_path / "bundle")
-    assert (first.accelerator(), bundle.accelerator() is None) == (None, False)
-    assert verify_bundle(bundle.path) == []
-
-
 @pytest.mark.parametrize("vocabulary", ["words", "both"])
 def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(recipe: Path, tmp_path: Path, vocabulary: str) -> None:
     run("build", recipe)

@@ -98,7 +98,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "tasks": {"search": ""},
         "default_task": "search",
         "encode": {"shard_size": 25, "max_length": 64, "impacts": kind, "top_k": None},
-        "index": {"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens", "accelerate": not learned},
+        "index": {"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens"},
         "head": {"queries": str(folder / "queries.log"), "top": 1},
         "work": str(folder / "work"),
         "output": str(folder / "bundle"),

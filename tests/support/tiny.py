@@ -205,7 +205,6 @@ def make_tiny_bundle(
     vocabulary: VocabularyKind = "tokens",
     language: Language = "english",
     dense: bool = True,
-    accelerate: bool = False,
     queries: Sequence[str] = (),
     seed: int = 7,
     overwrite: bool = False,
@@ -213,8 +212,7 @@ def make_tiny_bundle(
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
     the same vectors. `vocabulary` says what a term of the sparse leg is; words of `language` have BM25 impacts. Without
-    `dense`, the bundle has the sparse leg alone. With `idf`, query tokens are weighted by `tiny_idf`; with
-    `accelerate`, the bundle has an accelerator."""
+    `dense`, the bundle has the sparse leg alone. With `idf`, query tokens are weighted by `tiny_idf`."""
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,7 +246,6 @@ def make_tiny_bundle(
             top_k=top_k,
             token_factor=1.0 if vocabulary == "both" else None,
             idf=tiny_idf(tokenizer) if idf else None,
-            accelerate=accelerate,
         ),
         factory=factory,
         dense=dense,

@@ -36,12 +36,6 @@ template <typename T> Array<T> array_of(const T *values, size_t size) {
 
 template <typename T> Array<T> array_of(const std::vector<T> &values) { return array_of(values.data(), values.size()); }
 
-template <typename T> T load(const uint8_t *from) {  // little-endian, wherever it stands
-    T value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-}
-
 // A ValueError unless something holds. The parts of its message are put together only then.
 template <typename... Parts> void require(bool holds, const Parts &...otherwise) {
     if (holds) return;

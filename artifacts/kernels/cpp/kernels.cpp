@@ -10,7 +10,6 @@
 #include "arrays.hpp"
 #include "counts.hpp"
 #include "fusion.hpp"
-#include "impacts.hpp"
 #include "scores.hpp"
 #include "table.hpp"
 #include "weighted_terms.hpp"
@@ -27,13 +26,6 @@ PYBIND11_MODULE(native, module) {
         .def("direction", &Table::direction, py::arg("terms").noconvert(), py::arg("factors").noconvert())
         .def("directions", &Table::directions, py::arg("bounds").noconvert(), py::arg("terms").noconvert(),
              py::arg("factors").noconvert());
-    py::class_<Impacts>(module, "Impacts")
-        .def(py::init<Array<uint8_t>, int64_t>(), py::arg("file").noconvert(), "documents"_a)
-        .def("search", &Impacts::search, py::arg("terms").noconvert(), py::arg("weights").noconvert(), "k"_a,
-             py::arg("among").noconvert(), "asked"_a)
-        .def("scores", &Impacts::scores, py::arg("terms").noconvert(), py::arg("weights").noconvert(),
-             py::arg("ordinals").noconvert())
-        .def("impacts", &Impacts::impacts, py::arg("terms").noconvert(), py::arg("ordinals").noconvert());
     module.def("weighted_terms", &weighted_terms, py::arg("terms").noconvert(), py::arg("weights").noconvert());
     module.def("magnitude", &magnitude, py::arg("numbers").noconvert());
     module.def("extremes", &extremes<int32_t>, py::arg("numbers").noconvert());

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.nio.IntBuffer;
 import java.nio.file.Path;
 import java.util.Arrays;
-import java.util.Map;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
@@ -17,7 +16,6 @@ import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
-import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.SerialMergeScheduler;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
@@ -44,13 +42,11 @@ public final class IndexBuilder {
   private final ImpactTokens tokens = new ImpactTokens();
   private int[] seen = new int[0];
   private int stamp;
-  private final boolean accelerate;
   // Written alone: the allocation must not be optimised away.
   @SuppressWarnings("unused")
   private volatile byte[] reserved;
 
-  private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes, boolean accelerate) throws IOException {
-    this.accelerate = accelerate;
+  private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes) throws IOException {
     directory = new MMapDirectory(path);
     // Merges only neighbouring segments, so that the order of the documents survives; and none before the last one.
     LogDocMergePolicy merges = new LogDocMergePolicy();
@@ -75,13 +71,9 @@ public final class IndexBuilder {
     return type;
   }
 
-  /**
-   * The analyzer splits texts into words; null will do where none are given. With accelerate, the commit writes PlainImpacts
-   * too.
-   */
-  public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes, boolean accelerate)
-      throws IOException {
-    return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes, accelerate);
+  /** The analyzer splits texts into words; null will do where none are given. */
+  public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
+    return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes);
   }
 
   /**
@@ -176,24 +168,10 @@ public final class IndexBuilder {
         refuseRepeatedIds(leaf.reader().terms(ID), count);
       }
     }
-    boolean plain = builder.accelerate && count > 0;
-    if (plain) {
-      builder.writer.setLiveCommitData(Map.of(PlainImpacts.FILE, "").entrySet());
-    }
     builder.writer.commit();
-    if (plain) {
-      builder.writePlainImpacts();
-    }
     builder.writer.close();
     builder.directory.close();
     return count;
-  }
-
-  private void writePlainImpacts() throws IOException {
-    SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
-    try (DirectoryReader reader = DirectoryReader.open(directory)) {
-      PlainImpacts.write(directory, commit, reader.leaves().get(0).reader());
-    }
   }
 
   /** Forgets everything that was added, and removes the files. */

@@ -7,7 +7,6 @@ import java.nio.file.NotDirectoryException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Set;
 import java.util.TreeSet;
 import java.util.logging.Level;
 import java.util.logging.Logger;
@@ -57,15 +56,6 @@ public final class OpenIndex {
       throw new CorruptIndexException(
           "expected one segment without deletions, found " + segments + " with " + deleted + " deletions",
           path.toString());
-    }
-    try {
-      SegmentInfos commit = SegmentInfos.readLatestCommit(directory);
-      if (PlainImpacts.belongTo(commit)) {
-        PlainImpacts.check(directory, commit);
-      }
-    } catch (RuntimeException | IOException error) {
-      close(this);
-      throw error;
     }
   }
 
@@ -153,11 +143,7 @@ public final class OpenIndex {
     index.reading(
         () -> {
           SegmentInfos commit = SegmentInfos.readLatestCommit(index.directory);
-          Set<String> files = new TreeSet<>(commit.files(true));
-          if (PlainImpacts.belongTo(commit)) {
-            files.add(PlainImpacts.FILE);
-          }
-          for (String file : files) {
+          for (String file : new TreeSet<>(commit.files(true))) {
             try (IndexInput input = index.directory.openInput(file, IOContext.READONCE)) {
               CodecUtil.checksumEntireFile(input);
             }
