@@ -1,11 +1,12 @@
 """The size of a bundle of more documents, extrapolated from the files of an existing one."""
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.dense.build import FLAT_LIMIT, choose_factory, lists_by_size, product_parts
+from lightretriever.artifacts.dense.build import choose_factory, lists_by_size, product_parts
 
 __all__ = ["PartSize", "part_sizes"]
 
@@ -33,8 +34,8 @@ def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
     """The parts of a bundle with as many `documents` of the kind of this bundle's, built by the same recipe.
 
     Everything but the tables grows by the bytes of a document here. Terms repeat, so the postings of a larger corpus
-    take a little less. The dense index of a bundle above 20,000 documents is another one than that of a smaller one,
-    if the recipe leaves the choice.
+    take a little less. The dense index of a bundle above 5,000 documents, and again above 20,000, is another one than
+    that of a smaller one, if the recipe leaves the choice.
     """
     sizes = {"tables": 0, "postings": 0, "documents": 0}
     for name, info in manifest.files.items():
@@ -61,8 +62,18 @@ def _dense_bytes(manifest: Manifest, documents: int) -> float:
     if manifest.dense is None:
         return 0.0
     own = manifest.files[manifest.dense.file].bytes / manifest.documents
-    if manifest.dense.factory != choose_factory(1, manifest.dimension) or documents <= FLAT_LIMIT:
-        return own
     dimension = manifest.dimension
-    lists = lists_by_size(documents) * dimension * _FLOAT_BYTES / documents
-    return product_parts(dimension) / 2 + _ID_BYTES + dimension + lists
+    kind, chosen = (_kind(choose_factory(number, dimension)) for number in (documents, manifest.documents))
+    if chosen != _kind(manifest.dense.factory) or chosen == kind:  # the recipe named another one, or it stays the same
+        return own
+    if kind == "Flat":
+        return float(_FLOAT_BYTES * dimension)
+    codes = product_parts(dimension) / 2 + dimension
+    if kind == "PQ":
+        return codes
+    return codes + _ID_BYTES + lists_by_size(documents) * dimension * _FLOAT_BYTES / documents
+
+
+def _kind(factory: str) -> str:
+    """The first word of a Faiss factory string, without its number: Flat, PQ, IVF."""
+    return re.split(r"[\d,]", factory)[0]

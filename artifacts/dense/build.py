@@ -20,6 +20,7 @@ from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = [
     "FLAT_LIMIT",
+    "SCAN_LIMIT",
     "build_dense_index",
     "check_factory",
     "choose_factory",
@@ -29,9 +30,11 @@ __all__ = [
     "write_dense_index",
 ]
 
-# Up to this many documents an exact scan takes a few milliseconds at most. Beyond, Faiss scans 4-bit product codes in
-# inverted lists and scores the best candidates again with 8-bit vectors.
-FLAT_LIMIT: Final = 20_000
+# Up to FLAT_LIMIT documents an exact scan takes a fraction of a millisecond. Beyond, Faiss scans 4-bit product codes,
+# and scores the best candidates again with 8-bit vectors: all codes up to SCAN_LIMIT documents, then those of inverted
+# lists.
+FLAT_LIMIT: Final = 5_000
+SCAN_LIMIT: Final = 20_000
 
 _EF_CONSTRUCTION: Final = 200  # Faiss's own 40 costs several points of recall at a million documents
 _POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns of a poor clustering
@@ -43,12 +46,15 @@ _SCORE_TOLERANCE: Final = 1e-3
 def choose_factory(count: int, dimension: int) -> str:
     """The Faiss factory string for `count` documents of `dimension` values where there is no sample of queries.
 
-    - up to 20,000: `Flat`, exact;
+    - up to 5,000: `Flat`, exact;
+    - up to 20,000: `PQ{m}x4fs,Refine(SQ8)`, m as below;
     - more: `IVF{n},PQ{m}x4fsr,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor of
       `dimension` that leaves two or more values per sub-quantiser.
     """
     if count <= FLAT_LIMIT:
         return "Flat"
+    if count <= SCAN_LIMIT:
+        return f"PQ{product_parts(dimension)}x4fs,Refine(SQ8)"
     return f"IVF{lists_by_size(count)},PQ{product_parts(dimension)}x4fsr,Refine(SQ8)"
 
 
@@ -63,7 +69,7 @@ def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float3
     Small corpora and vectors of few dimensions gain nothing from queries and get that of `choose_factory`.
     """
     count, dimension = vectors.shape
-    if queries is None or not len(queries) or count <= FLAT_LIMIT or dimension < LEAST_DIMENSION:
+    if queries is None or not len(queries) or count <= SCAN_LIMIT or dimension < LEAST_DIMENSION:
         return choose_factory(count, dimension)
     return query_aware_factory(vectors, queries, lists_by_size(count))
 

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, innermost
 
-__all__ = ["LEAST_RECALL", "choose_parameters"]
+__all__ = ["LEAST_RECALL", "LEAST_RECALL_OF_A_SCAN", "choose_parameters"]
 
 LEAST_RECALL: Final = 0.95
+LEAST_RECALL_OF_A_SCAN: Final = 0.99  # of an index of few documents, whose codes are all scanned
 """Share of the exact best 100 that a search is to find."""
 
 _DEPTH: Final = 100
@@ -37,11 +38,12 @@ Vectors = npt.NDArray[np.float32]
 def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> tuple[dict[str, float], float | None]:
     """Search parameters for an index of `vectors` (N, D), by Faiss's names, and their recall for `queries` (q, D).
 
-    Recall is the share of the exact best 100 that a search for 100 finds. The cheapest setting that reaches 0.95 is
-    chosen, or that comes within 0.01 of the best where none does: efSearch of a graph, else nprobe of inverted lists
-    and k_factor_rf (candidates to score again, as a multiple of 100). An index without such parameters gets none, and
-    no recall; without queries, the narrowest setting, and no recall. Recall is assumed not to fall with either
-    parameter. The same vectors and queries give the same setting. The index is left with another setting.
+    Recall is the share of the exact best 100 that a search for 100 finds. The cheapest setting is chosen that reaches
+    0.95, or 0.99 where a search scans all codes, or that comes within 0.01 of the best where none does: efSearch of a
+    graph, else nprobe of inverted lists and k_factor_rf (candidates to score again, as a multiple of 100). An index
+    without such parameters gets none, and no recall; without queries, the narrowest setting, and no recall. Recall is
+    assumed not to fall with either parameter. The same vectors and queries give the same setting. The index is left
+    with another setting.
     """
     widths, factors = _widths(index), _factors(index)
     if widths == [{}] and factors == [{}]:
@@ -57,7 +59,8 @@ def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> 
             return _recall(index, widths[width] | factors[factor], queries, exact, threads)
 
         best = recall(len(widths) - 1, factor=len(factors) - 1)
-        least = LEAST_RECALL if best >= LEAST_RECALL else best - _TOLERANCE
+        wanted = LEAST_RECALL if len(widths) > 1 else LEAST_RECALL_OF_A_SCAN
+        least = wanted if best >= wanted else best - _TOLERANCE
         cheapest, chosen = math.inf, (len(widths) - 1, len(factors) - 1)
         for factor in range(len(factors)):
             costs = [_cost(index, width | factors[factor]) for width in widths]

@@ -230,7 +230,9 @@ def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, Den
     ("count", "dimension", "factory"),
     [
         (1, 16, "Flat"),
-        (20_000, 1024, "Flat"),
+        (5_000, 1024, "Flat"),
+        (5_001, 1024, "PQ512x4fs,Refine(SQ8)"),
+        (20_000, 1024, "PQ512x4fs,Refine(SQ8)"),
         (20_001, 1024, "IVF128,PQ512x4fsr,Refine(SQ8)"),
         (100_000, 256, "IVF256,PQ128x4fsr,Refine(SQ8)"),
         (1_000_000, 256, "IVF1024,PQ128x4fsr,Refine(SQ8)"),
@@ -371,7 +373,8 @@ def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path)
 def test_a_search_among_some_documents(
     opened: tuple[str, DenseIndex], vectors: Vectors, share: float, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal to a search of all of them, by their own scores, where they are few or the index is exhaustive."""
+    """Equal to a search of all of them, by their own scores, where they are few or the index is exhaustive. Where most are
+    allowed, those of a search without a filter that are."""
     factory, index = opened
     monkeypatch.setattr("lightretriever.artifacts.dense.index._FEW", few)
     allowed = np.random.default_rng(11).random(COUNT) < share
@@ -388,7 +391,7 @@ def test_a_search_among_some_documents(
         assert allowed[found].all()
         np.testing.assert_array_equal(scores, index.scores(query, found))
         assert (np.diff(scores) <= 0).all()
-        if few or factory in ("Flat", "SQ8"):
+        if (few and share < 0.5) or factory in ("Flat", "SQ8"):
             np.testing.assert_array_equal(found, expected)
         overlaps.append(np.isin(found, expected).mean() if expected.size else 1.0)
     # What an approximate index misses it misses without a filter too; but with one it must look further down.
@@ -415,3 +418,23 @@ def test_places_of_documents_may_be_any_integers(opened: tuple[str, DenseIndex])
 def test_an_index_without_documents_is_opened(tmp_path: Path) -> None:
     faiss.write_index(faiss.index_factory(8, "SQ8", faiss.METRIC_INNER_PRODUCT), str(tmp_path / "empty.faiss"))
     assert DenseIndex.open(tmp_path / "empty.faiss").count == 0
+
+
+@pytest.mark.parametrize("factory", ["Flat", "PQ8x4fs,Refine(SQ8)", "IVF16,PQ8x4fsr,Refine(SQ8)"])
+@pytest.mark.parametrize("share", [0.95, 0.5, 0.1])
+def test_a_filter_finds_what_a_search_without_it_does(factory: str, share: float) -> None:
+    """Whether a filter keeps many documents or few: the allowed ones, by the same scores, as many as there are."""
+    rows, random = unit(6_000, 16), np.random.default_rng(3)
+    index = DenseIndex(build_dense_index(rows, factory))
+    kept = random.random(len(rows)) < share
+    bits = np.packbits(kept, bitorder="little")
+    for query in unit(5, 16):
+        for k in (1, 100, len(rows)):
+            ordinals, scores = index.search(query, k, bits)
+            assert ordinals.size == min(k, kept.sum())
+            assert kept[ordinals].all()
+            assert scores.tolist() == index.scores(query, ordinals).tolist()
+            if factory == "Flat":
+                exact = np.flatnonzero(kept)
+                best = exact[np.lexsort((exact, -index.scores(query, exact)))][:k]
+                assert ordinals.tolist() == best.tolist()

@@ -133,7 +133,7 @@ def test_filters_hold(path: Path, queries: Vectors, share: float, few: int, monk
         assert found.size == wanted
         assert allowed[found].all()
         np.testing.assert_array_equal(scores, every[found])
-        if few:
+        if few and share < 0.5:
             np.testing.assert_array_equal(found, exact)
         shared += np.intersect1d(found, exact).size
     assert shared > 0.9 * wanted * 10
@@ -176,7 +176,8 @@ def test_codes_are_as_many_as_the_scores_need(vectors: Vectors, queries: Vectors
 
 def test_queries_decide_where_there_are_some_and_many_documents(vectors: Vectors, queries: Vectors) -> None:
     many = np.tile(vectors, (4, 1))
-    assert factory_for(vectors, queries) == "Flat"
+    assert factory_for(vectors[:5_000], queries) == "Flat"
+    assert factory_for(vectors, queries) == "PQ16x4fs,Refine(SQ8)"
     assert factory_for(many, queries[:0]) == factory_for(many, None) == "IVF128,PQ16x4fsr,Refine(SQ8)"
     assert factory_for(many, queries) == "Queries,IVF128,PQ16x4fsr,Refine(SQ8)"
     assert factory_for(many[:, :8], queries[:, :8]) == "IVF128,PQ4x4fsr,Refine(SQ8)"
