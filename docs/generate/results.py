@@ -55,6 +55,8 @@ from docs.generate.tables import (
     Results,
     Table,
     average_sets,
+    below_table,
+    expansion_table,
     halves_table,
     kept_table,
     matched_table,
@@ -64,6 +66,7 @@ from docs.generate.tables import (
     significance_file,
     significance_table,
     tables_apart,
+    tuned_table,
 )
 
 __all__ = ["main", "outputs", "render"]
@@ -90,6 +93,8 @@ CURVES = "users.svg"
 MATCHED = "matched.json"
 HALVES = "halves.json"
 QUANTISATION = "quantisation.json"
+EXPANSION = "expansion.json"
+TUNED = "tuned.json"
 SCALING = "scaling.json"
 TWO_PHASE = "two-phase.json"
 OTHERS = (
@@ -98,6 +103,8 @@ OTHERS = (
     MATCHED,
     HALVES,
     QUANTISATION,
+    EXPANSION,
+    TUNED,
     SPEED,
     VERSIONS,
     RELIABILITY,
@@ -134,8 +141,11 @@ def outputs(root: Path) -> dict[Path, str]:
             *image,
             *(render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports),
             *details(results),
+            *below_table(tests, "bm25"),
             *significance_table(tests, results.datasets),
             *chinese,
+            *tuned_table(folder / TUNED),
+            *expansion_table(folder / EXPANSION),
             *quantisation_table(folder / QUANTISATION),
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
