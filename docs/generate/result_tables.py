@@ -120,6 +120,7 @@ ABLATIONS: Mapping[str, Systems] = {
     "The sparse leg alone": [
         ("bm25", "BM25 on words, by Lucene"),
         ("minilm-plain sparse", "words with BM25 impacts"),
+        ("mpnet-granite-plain sparse", "the same, of another bundle"),
         ("minilm sparse", "words, expanded by MiniLM's table"),
         ("mpnet-granite sparse", "words, expanded by the table of mpnet and granite-30m"),
         ("smollm2 sparse", "words, expanded by SmolLM2's fitted table"),
@@ -134,6 +135,8 @@ ABLATIONS: Mapping[str, Systems] = {
         ("minilm hybrid", "words, expanded by MiniLM's table"),
         ("minilm-tokens hybrid", "MiniLM's tokens with BM25 impacts"),
         ("minilm-both hybrid", "words, expanded by MiniLM's table, and its tokens"),
+        ("mpnet-granite-plain hybrid", "mpnet's and granite's: words with BM25 impacts"),
+        ("mpnet-granite hybrid", "mpnet's and granite's: words, expanded by their table"),
     ],
     "What is light": [
         ("lightretriever full-dense", "nothing: queries by the whole model, dense"),
@@ -218,9 +221,11 @@ COMPARISONS = [
     *((f"{name} full-hybrid", "bm25") for name in ("minilm", "mpnet-granite", "smollm2")),
     *((f"wordllama {leg}", "bm25") for leg in ("dense", "sparse", "hybrid")),
     *((f"minilm-{name} {leg}", "bm25") for name in ("plain", "tokens", "both") for leg in ("sparse", "hybrid")),
+    ("mpnet-granite-plain hybrid", "bm25"),
     *((f"{name} dense", "bm25") for name in ("minilm", "mpnet", "mpnet-granite", "smollm2", "smollm2-given")),
     ("minilm sparse", "minilm-plain sparse"),
     ("minilm hybrid", "minilm-plain hybrid"),
+    ("mpnet-granite hybrid", "mpnet-granite-plain hybrid"),
     ("minilm-both sparse", "minilm sparse"),
     ("minilm-both hybrid", "minilm hybrid"),
     ("minilm-tokens sparse", "minilm-plain sparse"),
