@@ -69,6 +69,8 @@ CHINESE: Systems = [
     *legs("e5", "table distilled from it", *LIGHT),
 ]
 CHINESE_COMPARISONS = [
+    ("e5 dense", "bm25"),
+    ("e5 full-dense", "bm25"),
     ("e5 sparse", "bm25"),
     ("e5 hybrid", "bm25"),
     ("e5 hybrid", "e5 sparse"),
@@ -78,7 +80,7 @@ CHINESE_COMPARISONS = [
 
 SHORT: Sequence[tuple[str, str, bool]] = [
     ("bm25", "BM25", False),
-    ("wordllama hybrid", "static embeddings (wordllama), weights 0.5 / 0.5", False),
+    ("wordllama full-hybrid", "static embeddings (wordllama), weights 0.5 / 0.5", False),
     ("minilm sparse", "the sparse leg alone: words, expanded by MiniLM's table", False),
     ("minilm hybrid", "**recommended: MiniLM's table**, weights 0.5 / 0.5", False),
     ("minilm-tuned hybrid", "the same, weights tuned", False),
@@ -218,11 +220,11 @@ COMPARISONS = [
     *((f"{name} dense", f"{name} full-dense") for name in ("minilm", "mpnet", "mpnet-granite", "smollm2")),
     *((f"{name} hybrid", f"{name} full-hybrid") for name in ("minilm", "mpnet-granite", "smollm2")),
     *((f"{name}-tuned hybrid", f"{name} hybrid") for name in ("minilm", "mpnet-granite", "smollm2")),
-    *((f"{name} full-hybrid", "bm25") for name in ("minilm", "mpnet-granite", "smollm2")),
-    *((f"wordllama {leg}", "bm25") for leg in ("dense", "sparse", "hybrid")),
+    *((f"{name} {leg}", "bm25") for name in ("lightretriever", "lightretriever-fitted") for leg in LIGHT),
+    *((f"lightretriever full-{leg}", "bm25") for leg in LIGHT),
     *((f"minilm-{name} {leg}", "bm25") for name in ("plain", "tokens", "both") for leg in ("sparse", "hybrid")),
-    ("mpnet-granite-plain hybrid", "bm25"),
-    *((f"{name} dense", "bm25") for name in ("minilm", "mpnet", "mpnet-granite", "smollm2", "smollm2-given")),
+    *((f"mpnet-granite-plain {leg}", "bm25") for leg in ("sparse", "hybrid")),
+    *((system, "bm25") for system, _ in MAIN if system != "bm25"),
     ("minilm sparse", "minilm-plain sparse"),
     ("minilm hybrid", "minilm-plain hybrid"),
     ("mpnet-granite hybrid", "mpnet-granite-plain hybrid"),
