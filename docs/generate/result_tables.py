@@ -87,6 +87,7 @@ SHORT: Sequence[tuple[str, str, bool]] = [
     ("minilm full-hybrid", "its encoder: MiniLM, weights 0.5 / 0.5", True),
     ("mpnet-granite sparse", "the sparse leg alone: words, expanded by mpnet's and granite's table", False),
     ("mpnet-granite hybrid", "mpnet's and granite's table, weights 0.5 / 0.5", False),
+    ("mpnet-granite-tuned hybrid", "the same, weights tuned", False),
     ("mpnet-granite full-hybrid", "its encoders: mpnet and granite, weights 0.5 / 0.5", True),
     ("smollm2 hybrid", "SmolLM2-135M's table, weights 0.5 / 0.5", False),
     ("smollm2 full-hybrid", "its model: SmolLM2-135M, weights 0.5 / 0.5", True),
