@@ -39,7 +39,7 @@ from lightretriever.service.cli import app
 
 from recipes.judged_part import write_judged_part
 
-__all__ = ["COLLECTIONS", "Collection", "main"]
+__all__ = ["COLLECTIONS", "Collection", "build", "main", "options_parser"]
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = "search"
@@ -47,9 +47,9 @@ TASK = "search"
 
 @dataclass(frozen=True)
 class Collection:
-    """A test collection in BEIR layout: its folder below --data, and what a query asks for.
+    """A collection in BEIR layout: its folder below --data, and what a query asks for.
 
-    With `part`, only the documents that its test split judges are searched. One that is not `usual` is measured where
+    With `part`, only the documents that its `split` judges are searched. One that is not `usual` is measured where
     `--datasets` names it.
     """
 
@@ -58,11 +58,12 @@ class Collection:
     skip_bad: bool = False
     part: bool = False
     usual: bool = True
+    split: str = "test"
 
     @property
     def name(self) -> str:
-        """Its name in the results: the last name of its folder, with `-test` where it is a part."""
-        return Path(self.folder).name + ("-test" if self.part else "")
+        """Its name in the results: the last name of its folder, with the split where it is a part."""
+        return Path(self.folder).name + (f"-{self.split}" if self.part else "")
 
     def path(self, given: argparse.Namespace) -> Path:
         """Where its files lie, or the part's will."""
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build and evaluate; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     split = words.index("--") if "--" in words else len(words)
-    given = _parser().parse_args(words[:split])
+    given = options_parser().parse_args(words[:split])
     try:
         for collection in COLLECTIONS:
             if collection.usual if given.datasets is None else collection.name in given.datasets:
@@ -106,14 +107,8 @@ def measure(given: argparse.Namespace, collection: Collection, options: Sequence
 
     Raises RecipeError when the bundle that is there was made by another recipe, and what the two commands raise.
     """
-    if collection.part and not collection.path(given).is_dir():
-        write_judged_part(given.data / collection.folder, collection.path(given))
-    content = bundle_recipe(given, collection)
-    recipe, bundle = Path(content["output"]).with_suffix(".yaml"), Path(content["output"])
-    write_recipe(recipe, content)
-    if not (bundle / MANIFEST_FILE).is_file():
-        device = ["--device", given.device] if given.device else []
-        run(["build", str(recipe), *device])
+    content = build(given, collection)
+    bundle = Path(content["output"])
     command = evaluate_command(given, collection, content, options)
     digest, recorded = read_manifest(bundle).digest, typed_command(["lightretriever", *command])
     for row in read_rows(given.results):
@@ -121,6 +116,22 @@ def measure(given: argparse.Namespace, collection: Collection, options: Sequence
             print(f"{collection.name}: recorded already", file=sys.stderr)
             return
     run(command)
+
+
+def build(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
+    """Build the bundle of one collection where it is not there, and return its recipe.
+
+    Raises RecipeError when the bundle that is there was made by another recipe, and what `build` raises.
+    """
+    if collection.part and not collection.path(given).is_dir():
+        write_judged_part(given.data / collection.folder, collection.path(given), collection.split)
+    content = bundle_recipe(given, collection)
+    recipe, bundle = Path(content["output"]).with_suffix(".yaml"), Path(content["output"])
+    write_recipe(recipe, content)
+    if not (bundle / MANIFEST_FILE).is_file():
+        device = ["--device", given.device] if given.device else []
+        run(["build", str(recipe), *device])
+    return content
 
 
 def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
@@ -218,7 +229,8 @@ def run(command: Sequence[str]) -> None:
         sys.argv = before
 
 
-def _parser() -> argparse.ArgumentParser:
+def options_parser() -> argparse.ArgumentParser:
+    """The options of this program."""
     parser = argparse.ArgumentParser(
         description="Build and evaluate one system on every test collection.",
         epilog="What stands after -- is handed to `lightretriever evaluate`.",

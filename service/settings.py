@@ -75,7 +75,7 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Request threads, and search threads per leg. 0: the number of processors, between 2 and 4; "
+        description="Request threads, and threads for searches in Faiss. 0: the number of processors, between 2 and 4; "
         "on a cluster 16.",
     )
     max_waiting: int = Field(

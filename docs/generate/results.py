@@ -53,6 +53,8 @@ from docs.generate.tables import (
     Results,
     Table,
     average_sets,
+    below_table,
+    expansion_table,
     halves_table,
     kept_table,
     matched_table,
@@ -62,6 +64,7 @@ from docs.generate.tables import (
     significance_file,
     significance_table,
     tables_apart,
+    tuned_table,
 )
 
 __all__ = ["main", "outputs", "render"]
@@ -88,6 +91,8 @@ CURVES = "users.svg"
 MATCHED = "matched.json"
 HALVES = "halves.json"
 QUANTISATION = "quantisation.json"
+EXPANSION = "expansion.json"
+TUNED = "tuned.json"
 SCALING = "scaling.json"
 OTHERS = (
     QUALITY,
@@ -95,6 +100,8 @@ OTHERS = (
     MATCHED,
     HALVES,
     QUANTISATION,
+    EXPANSION,
+    TUNED,
     SPEED,
     VERSIONS,
     RELIABILITY,
@@ -130,8 +137,11 @@ def outputs(root: Path) -> dict[Path, str]:
             *image,
             *(render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports),
             *details(results),
+            *below_table(tests, "bm25"),
             *significance_table(tests, results.datasets),
             *chinese,
+            *tuned_table(folder / TUNED),
+            *expansion_table(folder / EXPANSION),
             *quantisation_table(folder / QUANTISATION),
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),

@@ -293,3 +293,80 @@ def quantisation_table(file: Path) -> list[str]:
         f"[{file.name}](results/{file.name}), written by `recipes.quantisation`."
     )
     return ["\n".join(["### BM25 as whole impacts, nDCG@10", "", *lines, "", note, ""])]
+
+
+def below_table(tests: Tests, baseline: str) -> list[str]:
+    """The systems that rank below a baseline beyond chance, with the sets and differences."""
+    lines = []
+    for (system, other), found in tests.items():
+        lost = [
+            f"{name} {test.difference:+.3f}" for name, test in found.items() if test.p < 0.05 and test.difference < 0
+        ]
+        if other == baseline and found:
+            lines.append(f"| {system} | {len(found)} | {', '.join(lost) or 'none'} |")
+    if not lines:
+        return []
+    heads = ["| | sets tested | significantly below BM25 |", "|---|---:|---|"]
+    return ["\n".join(["### Where a system ranks below BM25", "", *heads, *lines, ""])]
+
+
+def tuned_table(file: Path) -> list[str]:
+    """Tabulate tuned.json, what `lightretriever tune` found. Empty without the file."""
+    if not file.is_file():
+        return []
+    lines = [
+        "| | queries | | best weights, dense / sparse | nDCG@10 | at 0.5 / 0.5 | choosing gains | "
+        "within chance of the best |",
+        "|---|---|---:|---|---:|---:|---:|---|",
+    ]
+    for run in json.loads(file.read_text(encoding="utf-8"))["runs"]:
+        low, high = run["interval"]
+        chance = sorted(one["weights"]["dense"] for one in run["divisions"] if one["by_chance"])
+        cells = [
+            run["system"],
+            f"{run['dataset']}, {run['split']}",
+            f"{run['queries']:,}",
+            f"{run['weights']['dense']:g} / {run['weights']['sparse']:g}",
+            f"{run['ndcg']:.3f}",
+            f"{run['own_ndcg']:.3f}",
+            f"{run['gain']:+.3f} ({low:+.3f} to {high:+.3f})",
+            f"dense {', '.join(f'{weight:g}' for weight in chance)}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    note = (
+        "*Choosing gains* is the gain over equal weights on queries that took no part in the choice, with its 95 % "
+        f"interval. [{file.name}](results/{file.name}), from `lightretriever tune --json`."
+    )
+    return ["\n".join(["### Weights by development queries, nDCG@10", "", *lines, "", note, ""])]
+
+
+def expansion_table(file: Path) -> list[str]:
+    """Tabulate what recipes/expansion.py recorded. Empty without the file."""
+    if not file.is_file():
+        return []
+    parts = ["### Expansion by development queries, nDCG@10", ""]
+    for system, found in json.loads(file.read_text(encoding="utf-8"))["systems"].items():
+        sets = list(found["queries"])
+        heads = [*(f"{name}, sparse / both" for name in sets), "average, sparse / both"]
+        heads += ["sparse − default", "both − default"]
+        parts += [f"| {system} | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+        for row in found["rows"]:
+            cells = [f"{row['sparse'][name]:.3f} / {row['hybrid'][name]:.3f}" for name in [*sets, "average"]]
+            cells += [_interval(row[f"{leg}_difference"]) for leg in ("sparse", "hybrid")]
+            name = row["setting"] + ", the default" * (row["setting"] == found["default"])
+            parts.append(f"| {' | '.join([name, *cells])} |")
+        sizes = ", ".join(f"{name} {count:,}" for name, count in found["queries"].items())
+        parts += ["", f"Queries: {sizes}.", ""]
+    note = (
+        "*Both* is the hybrid search at equal weights. In brackets the 95 % interval of the difference of the average; "
+        f"bold: it leaves out 0. [{file.name}](results/{file.name}), written by `recipes.expansion`."
+    )
+    return ["\n".join([*parts, note, ""])]
+
+
+def _interval(values: Sequence[float]) -> str:
+    mean, low, high = values
+    if low == high == 0:
+        return "0"
+    text = f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
+    return f"**{text}**" if low > 0 or high < 0 else text

@@ -274,3 +274,16 @@ def test_every_label_is_given_once_in_a_table() -> None:
 def test_every_tested_system_stands_in_a_table() -> None:
     placed = {name for systems in (result_tables.MAIN, *result_tables.ABLATIONS.values()) for name, _ in systems}
     assert {name for pair in result_tables.COMPARISONS for name in pair} <= placed
+
+
+def test_systems_below_bm25_and_weights_by_development_queries_have_tables(root: Path) -> None:
+    fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "minilm sparse": {"scifact": 0.25, "cacm": 0.5}})
+    division = {"weights": {"dense": 0.5, "sparse": 0.5}, "ndcg": 0.5, "by_chance": True}
+    run = {"system": "minilm", "dataset": "wikiqa", "split": "dev", "queries": 126, **division, "own_ndcg": 0.4}
+    run |= {"gain": 0.01, "interval": [-0.01, 0.03], "divisions": [division]}
+    (root / "docs" / "results" / "tuned.json").write_text(json.dumps({"runs": [run]}))
+    assert results.main([]) == 0
+    page = (root / "docs" / "evaluation.md").read_text()
+    assert "| minilm sparse | 2 | scifact -0.250 |" in page
+    row = "| minilm | wikiqa, dev | 126 | 0.5 / 0.5 | 0.500 | 0.400 | +0.010 (-0.010 to +0.030) | dense 0.5 |"
+    assert row in page

@@ -1,0 +1,59 @@
+"""recipes/expansion.py on a tiny collection with a tiny model, and how docs/generate shows what it records."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from docs.generate.tables import expansion_table
+from recipes import expansion, quality
+from tests.house.test_quality_script import RECIPE
+from tests.support.models import save_model, write_corpus
+
+
+def test_settings_are_compared_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = tmp_path / "data" / "eval" / "toy"
+    (collection / "qrels").mkdir(parents=True)
+    write_corpus(collection / "corpus.jsonl", 20)
+    lines = ['{"_id": "q1", "text": "playlists and a small library"}', '{"_id": "q2", "text": "the"}']
+    (collection / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    (collection / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\nq2\tmusic\t1\n")
+    toy = quality.Collection("eval/toy", "Given a text, retrieve its like", split="dev")
+    monkeypatch.setattr(expansion, "DEVELOPMENT", (toy,))
+    recipe, results = tmp_path / "recipe.yaml", tmp_path / "expansion.json"
+    recipe.write_text(yaml.safe_dump(RECIPE))
+    command = [str(recipe), "--model", str(save_model(tmp_path / "model", "llama")), "--vocabulary", "words"]
+    command += ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--results", str(results)]
+    for system in ("one", "other"):
+        assert expansion.main([*command, "--system", system, "--weights", "0.25", "1", "--terms", "2", "16"]) == 0
+    assert expansion_table(tmp_path / "nothing.json") == []
+    systems = json.loads(results.read_text())["systems"]
+    assert list(systems) == ["one", "other"]
+    found = systems["one"]
+    assert [row["setting"] for row in found["rows"]] == [
+        "λ 0.25, k 16",
+        "plain",
+        "λ 0.25, k 2",
+        "λ 1, k 2",
+        "λ 1, k 16",
+        "λ 0.25, k 16, 200 impacts a unit",
+        "λ 0.25, k 16, lacking words too",
+    ]
+    assert found["queries"] == {"toy": 2}
+    assert found["rows"][0]["sparse_difference"] == [0, 0, 0]
+    assert found["rows"][1]["sparse"] == {"toy": 0.5, "average": 0.5}  # of the two, one query has no word but "the"
+    [table] = expansion_table(results)
+    assert "| λ 0.25, k 16, the default |" in table
+    assert table.count("Queries: toy 2.") == 2
+
+
+def test_a_difference_is_the_mean_over_the_collections() -> None:
+    random = np.random.default_rng(1)
+    ours = {"many": random.random(400), "few": random.random(40) + 1}
+    others = {"many": random.random(400), "few": random.random(40)}
+    mean, low, high = expansion.difference(ours, others)
+    assert mean == pytest.approx(np.mean([(ours[name] - others[name]).mean() for name in ours]), abs=1e-5)
+    deviation = np.sqrt(sum((ours[name] - others[name]).var() / len(ours[name]) for name in ours)) / 2
+    assert (low, high) == pytest.approx((mean - 1.96 * deviation, mean + 1.96 * deviation), abs=0.1 * deviation)
