@@ -14,7 +14,7 @@ import locale
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,7 +118,11 @@ def java_class(name: str) -> JavaObject:
     """The Java class of this name, as pyjnius wraps it. Starts the JVM if need be. JavaError without such a class."""
     with _lock:
         start_jvm()
-        return _translated(lambda: _running().jnius.autoclass(name))
+        running = _running()
+        try:
+            return running.jnius.autoclass(name)
+        except running.exception as error:
+            raise _translated(error) from error
 
 
 def java_call(function: JavaObject, *arguments: object) -> JavaObject:
@@ -127,24 +131,25 @@ def java_call(function: JavaObject, *arguments: object) -> JavaObject:
     Raises ValueError with Java's message for an IllegalArgumentException, TimeoutError for a LateException, and
     JavaError for every other Java exception.
     """
-    return _translated(lambda: function(*arguments, pass_by_reference=False))
-
-
-def _translated(call: Callable[[], JavaObject]) -> JavaObject:
     running = _running()
     if not hasattr(_threads, "guard") and threading.current_thread() is not threading.main_thread():
         _threads.guard = _ThreadGuard()
     try:
-        return call()
+        return function(*arguments, pass_by_reference=False)
     except running.exception as error:
-        kind = str(getattr(error, "classname", None) or "pyjnius").rpartition(".")[2]
-        message = str(getattr(error, "innermessage", None) or error.args[0])
-        if kind == "IllegalArgumentException":
-            raise ValueError(message) from error
-        if kind == "LateException":
-            raise TimeoutError(message) from error
-        remedy = "Give start_jvm() a larger heap_mb." if kind == "OutOfMemoryError" else ""
-        raise JavaError(f"{kind}: {message}", remedy=remedy) from error
+        raise _translated(error) from error
+
+
+def _translated(error: Exception) -> Exception:
+    """Give the error of ours for an exception of Java's."""
+    kind = str(getattr(error, "classname", None) or "pyjnius").rpartition(".")[2]
+    message = str(getattr(error, "innermessage", None) or error.args[0])
+    if kind == "IllegalArgumentException":
+        return ValueError(message)
+    if kind == "LateException":
+        return TimeoutError(message)
+    remedy = "Give start_jvm() a larger heap_mb." if kind == "OutOfMemoryError" else ""
+    return JavaError(f"{kind}: {message}", remedy=remedy)
 
 
 def anserini_jar() -> Path:
@@ -159,7 +164,8 @@ def anserini_jar() -> Path:
 
 
 def _running() -> _Started:
-    _refuse_forked()
+    if _forked:
+        _refuse_forked()
     if _started is None:
         remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
         raise JavaError("The JVM has not been started.", remedy=remedy)

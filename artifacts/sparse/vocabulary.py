@@ -127,7 +127,7 @@ class Vocabulary:
         found: list[list[Place]] = [[] for _ in texts]
         if self.language is not None:
             packed = pack_texts([utf8("text", text) for text in texts])
-            java, analyzer = java_class("lightretriever.WordAnalyzer"), word_analyzer(self.language)
+            java, analyzer = _java(), word_analyzer(self.language)
             parts = unpack_texts(from_java(java_call(java.places, analyzer, *packed)), 2 * len(texts))
             for places, words, ends in zip(found, parts[::2], parts[1::2], strict=True):
                 spans = np.frombuffer(ends, "<i4").reshape(-1, 2).tolist()
@@ -173,11 +173,16 @@ def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
 def words_of(texts: Sequence[str], language: Language = "english") -> list[list[str]]:
     """The words of each text in their order, each as often as it comes. ValueError for a text that is no Unicode."""
     packed = pack_texts([utf8("text", text) for text in texts])
-    words = java_call(java_class("lightretriever.WordAnalyzer").words, word_analyzer(language), *packed)
+    words = java_call(_java().words, word_analyzer(language), *packed)
     return [text.decode().split(" ") if text else [] for text in unpack_texts(from_java(words), len(texts))]
+
+
+@cache
+def _java() -> JavaObject:
+    return java_class("lightretriever.WordAnalyzer")
 
 
 @cache
 def word_analyzer(language: Language = "english") -> JavaObject:
     """Lucene's analyzer that makes the words of a language; any number of threads may use it."""
-    return java_call(java_class("lightretriever.WordAnalyzer").create, pack_text("language", language))
+    return java_call(_java().create, pack_text("language", language))

@@ -33,7 +33,7 @@ def thresholds_of(
     """
     if thresholds is None or query.head or encoder.vocabulary.language is None or "sparse" not in legs:
         return None if query.head else thresholds
-    if np.nanmax(table.scores[legs.index("sparse")], initial=0.0) > 0:
+    if np.fmax.reduce(table.scores[legs.index("sparse")], initial=0.0) > 0:
         return thresholds
     strong = thresholds.strong if _knows_a_word(text, encoder.tokenizer) else np.inf
     return thresholds.model_copy(update={"weak": strong, "strong": strong})
@@ -50,7 +50,7 @@ def best_match(table: CandidateTable, legs: Sequence[LegName], thresholds: Match
     if thresholds is None or "dense" not in legs:
         return {}
     scores: npt.NDArray[np.float64] = table.scores[legs.index("dense")]
-    return {"matched": match_of(float(np.nanmax(scores, initial=-np.inf)), thresholds)}
+    return {"matched": match_of(float(np.fmax.reduce(scores, initial=-np.inf)), thresholds)}
 
 
 def match_of(score: float, thresholds: MatchThresholds) -> Matched:

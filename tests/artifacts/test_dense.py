@@ -373,8 +373,8 @@ def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path)
 def test_a_search_among_some_documents(
     opened: tuple[str, DenseIndex], vectors: Vectors, share: float, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal to a search of all of them, by their own scores, where they are few or the index is exhaustive. Where most are
-    allowed, those of a search without a filter that are."""
+    """Equal to a search of all of them, by their own scores, where they are few or the index is exhaustive. Where most
+    are allowed, those of a search without a filter that are."""
     factory, index = opened
     monkeypatch.setattr("lightretriever.artifacts.dense.index._FEW", few)
     allowed = np.random.default_rng(11).random(COUNT) < share

@@ -41,7 +41,7 @@ def test_every_plain_search_asks_faiss_and_lucene(engine: SearchEngine, monkeypa
         return call
 
     monkeypatch.setattr("lightretriever.artifacts.sparse.index.java_call", counting("java", java_call))
-    searched = faiss.IndexScalarQuantizer
+    searched = faiss.IndexRefine
     monkeypatch.setattr(searched, "search", counting("faiss", searched.search))
     for query in QUERIES:
         before = calls.copy()

@@ -1,0 +1,84 @@
+"""When Faiss searches in another thread, and that Lucene ends by itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.instructions.calls import count_calls
+from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
+from lightretriever.service.execution.executor import Executor
+from lightretriever.service.execution.processors import processors
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("search_bytes", "running", "free", "expected"),
+    [
+        (HAND_OVER_BYTES, 1, 2, True),
+        (HAND_OVER_BYTES - 1, 1, 2, False),  # it ends before another thread takes it over
+        (HAND_OVER_BYTES, 2, 2, False),  # every processor has a search
+        (HAND_OVER_BYTES, 1, 1, False),  # there is no other processor
+        (HAND_OVER_BYTES, 3, 4, True),
+        (0, 1, 64, False),
+    ],
+)
+def test_the_rule(search_bytes: int, running: int, free: int, expected: bool) -> None:
+    assert hands_over(search_bytes, running, free) is expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "most"),
+    [("200000 100000", 2), ("50000 100000", 1), ("150000 100000", 2), ("max 100000", 4096), ("", 4096)],
+)
+def test_processors_are_those_that_the_cgroup_grants(tmp_path: Path, quota: str, most: int) -> None:
+    file = tmp_path / "cpu.max"
+    file.write_text(quota)
+    assert 1 <= processors(file) <= most
+    assert processors(tmp_path / "none") >= processors(file)
+
+
+def test_a_search_that_is_late_ends_by_itself(tiny_bundle: Bundle) -> None:
+    with tiny_bundle.sparse() as index:
+        terms, weights = index.terms(0)[0][:3], np.ones(3, np.float32)
+        assert index.search(terms, weights, 10)[0].size
+        with pytest.raises(TimeoutError):
+            index.search(terms, weights, 10, seconds=0.0)
+        assert index.search(terms, weights, 10, seconds=60.0)[0].size
+
+
+def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
+    executor = Executor([], 2, patience_s=60)
+    backends: LocalBackends = open_local(tiny_bundle, Settings(), executor)
+    tokenizer = tiny_bundle.tokenizer()
+    encoder = QueryEncoder(tokenizer, {"default": tiny_bundle.table("default")}, tiny_bundle.vocabulary(tokenizer))
+    query = encoder.encode("play music", "default", StageClock())
+    outcomes = backends.search(query, ["dense", "sparse"], 10, None, perf_counter() - 1)
+    assert {name: outcome.reason for name, outcome in outcomes.items()} == {"dense": "late", "sparse": "late"}
+    scored = backends.score(query, {"sparse": np.arange(3)}, perf_counter() - 1)
+    assert scored["sparse"].reason == "late"
+    outcomes = backends.search(query, ["dense", "sparse"], 10, None, perf_counter() + 60)
+    assert {outcome.reason for outcome in outcomes.values()} == {None}
+    backends.close()
+    executor.close()
+
+
+def test_a_plain_search_is_a_short_line(engine: SearchEngine) -> None:
+    """Without the comprehensions, which Python 3.11 counts as calls; see docs/performance.md for the bounds."""
+    calls = count_calls(engine, b'{"query": "play music from the terminal"}')
+    comprehensions = sum(count for name, count in calls.functions.items() if name.endswith("comp>"))
+    assert calls.java <= 4
+    assert calls.functions.total() - comprehensions <= 240
+    assert len(calls.modules) <= 28
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
+        engine.warm_up()
+        yield engine
