@@ -97,6 +97,11 @@ def _slope(bundles: Sequence[Mapping[str, Any]], value: Callable[[Mapping[str, A
     return four_digits(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
+def _identity(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a bundle from the others: one corpus is measured in several sizes, and cut in several ways."""
+    return one["name"], one["documents"], one["dimension"], one["top_k"]
+
+
 def _documents(one: Mapping[str, Any]) -> int:
     return int(one["documents"])
 
@@ -167,11 +172,11 @@ def _measure_all(given: argparse.Namespace, command: str) -> None:
     queries = read_texts(given.queries, given.seed)
     asked = {"name": given.queries.name, "count": min(given.count, len(queries))}
     before = json.loads(given.results.read_text(encoding="utf-8"))["bundles"] if given.further else []
-    found = {one["name"]: one for one in before}
+    found = {_identity(one): one for one in before}
     for bundle in [Bundle.open(path) for path in given.bundles]:
         print(f"measuring {bundle.path}", file=sys.stderr)
         one = measure_bundle(bundle, queries, given.count, given.seconds)
-        found[one["name"]] = one
+        found[_identity(one)] = one
     content = {"command": command, "queries": asked, "bundles": list(found.values())}
     write_json(given.results, origin() | content)
 
