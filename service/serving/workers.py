@@ -24,12 +24,32 @@ from lightretriever.service.serving.server import announce, ready_line, serve
 from lightretriever.service.settings import Settings
 from prometheus_client.multiprocess import mark_process_dead
 
-__all__ = ["run_workers"]
+__all__ = ["Silence", "run_workers"]
 
 _log = logging.getLogger(__name__)
 _BEAT_S: Final = 0.5
+_MOST_COUNTED_S: Final = 4 * _BEAT_S
 _LOADING_S: Final = 120.0  # until the first beat, when Python has loaded the service
 _PATIENCE_S: Final = 15.0  # a worker that is silent, or takes to end after the grace period, for so long is killed
+
+
+class Silence:
+    """How long a worker has been silent, without the time in which its supervisor did not look: when a whole machine or
+    container was suspended, that is no fault of the worker's. Times are in seconds, of `monotonic`."""
+
+    def __init__(self, now: float) -> None:
+        self._silent_s = 0.0
+        self._looked = now
+
+    def heard(self, now: float) -> None:
+        """Note that the worker has been heard of."""
+        self._silent_s, self._looked = 0.0, now
+
+    def lasts(self, now: float) -> float:
+        """Give the seconds of silence up to a look, which count for at most `_MOST_COUNTED_S` since the last one."""
+        self._silent_s += min(now - self._looked, _MOST_COUNTED_S)
+        self._looked = now
+        return self._silent_s
 
 
 class _Worker(SpawnProcess):
@@ -40,7 +60,8 @@ class _Worker(SpawnProcess):
         self._supervisor = os.getpid()
         self._messages, self._tell = Pipe(duplex=False)
         self._beats, self._pulse = Pipe(duplex=False)  # shared memory would need a folder to write to
-        self._heard = monotonic() + _LOADING_S - _PATIENCE_S
+        self._patience_s = _LOADING_S
+        self._silence = Silence(monotonic())
         self.start()
 
     def well(self) -> bool:
@@ -49,8 +70,9 @@ class _Worker(SpawnProcess):
             self.said.update([self._messages.recv()])
         while self._beats.poll():
             self._beats.recv_bytes()
-            self._heard = monotonic()
-        if monotonic() - self._heard > _PATIENCE_S:
+            self._silence.heard(monotonic())
+            self._patience_s = _PATIENCE_S
+        if self._silence.lasts(monotonic()) > self._patience_s:
             self.kill()
         return self.is_alive()
 

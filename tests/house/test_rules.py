@@ -131,23 +131,6 @@ def test_artifacts_import_nothing_of_the_service() -> None:
     assert sorted(wrong) == []
 
 
-def test_modules_are_short() -> None:
-    lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in MODULES}
-    assert {name: length for name, length in lengths.items() if length >= 400} == {}
-
-
-def test_functions_are_short() -> None:
-    """Counts the lines of the body, not those of signature and docstring."""
-    long = {}
-    for name, module in MODULES.items():
-        for function in functions(module):
-            body = function.body[1:] if ast.get_docstring(function) else function.body
-            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-            if lines > 50:
-                long[f"{name}: {function.name}"] = lines
-    assert long == {}
-
-
 def test_public_names_are_listed() -> None:
     def listed(module: ast.Module) -> list[str]:
         for node in module.body:

