@@ -67,7 +67,7 @@ _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
     "/search", **describe("Search", request=SearchRequest, answer=SearchResponse, errors=SEARCH_ERRORS), tags=["search"]
 )
 async def search(request: Request) -> Response:
-    """Find documents for one query. The two legs run in parallel, under one deadline."""
+    """Find documents for one query. The two legs run in parallel where that pays, under one deadline."""
     body = await begin(request)
     return await _search(request, lambda: parse(body, SearchRequest))
 

@@ -1,4 +1,4 @@
-"""The search engine: encode, search the legs in parallel, fuse, fetch. Independent of HTTP.
+"""The search engine: encode, search the legs, fuse, fetch. Independent of HTTP.
 
 with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
