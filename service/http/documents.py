@@ -50,7 +50,8 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
         "name": "refresh",
         "in": "query",
         "required": False,
-        "description": "`wait_for`: answer when searches see the change, which is within a second otherwise.",
+        "description": "`wait_for`: answer when searches of every process see the change, which is within a second "
+        "otherwise.",
         "schema": {"type": "string", "enum": [_WAIT]},
     },
 ]
@@ -62,7 +63,7 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
     tags=["search"],
 )
 async def document(request: Request) -> Response:
-    """Give a stored document by its id; on a cluster as it is now, with its version."""
+    """Give a stored document by its id; where documents can be written, as it is now, with its version."""
     enter(request, "search")
     return await answered(request, lambda engine: _answer(get_document(engine, _id(request), clock_of(request))))
 
@@ -80,7 +81,7 @@ async def document(request: Request) -> Response:
     tags=["operation"],
 )
 async def put(request: Request) -> Response:
-    """Write a document to the cluster, in place of the one with this id, if there is one.
+    """Write a document to the cluster or the journal, in place of the one with this id, if there is one.
 
     Vector and impacts that are not given stay, as long as title and text do; a service with a model encodes another
     text, if neither is given. Needs an API key with the scope `admin`.
@@ -118,7 +119,7 @@ async def put(request: Request) -> Response:
     tags=["operation"],
 )
 async def delete(request: Request) -> Response:
-    """Delete a document from the cluster. Needs an API key with the scope `admin`."""
+    """Delete a document, on the cluster or by the journal. Needs an API key with the scope `admin`."""
     enter(request, "admin")
     version, wait = _options(request)
 

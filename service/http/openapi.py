@@ -69,6 +69,7 @@ DELETE_ERRORS: Final = (
     errors.VersionConflictError,
     errors.InvalidRequestError,
     errors.WriteFailedError,
+    errors.NoRoomError,
     errors.DeadlineError,
     errors.NotReadyError,
     errors.OverloadedError,

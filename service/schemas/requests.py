@@ -238,8 +238,8 @@ class DocumentWrite(Model):
     )
     impacts: dict[str, int] | None = Field(
         default=None,
-        description="Impacts by term of the bundle's vocabulary, such as a word's stem or a token id: at most 511, "
-        "or 65,535 if the bundle has such large ones.",
+        description="Impacts by term of the bundle's vocabulary, such as a word's stem or a token id: at most 65,535, "
+        "on a cluster 511 if the bundle has no larger ones.",
     )
 
     @field_validator("fields", mode="after")

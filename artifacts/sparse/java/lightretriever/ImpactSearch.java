@@ -9,7 +9,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
@@ -50,7 +49,7 @@ public final class ImpactSearch {
         () -> {
           double[] added = new double[wanted.limit()];
           double[] subtracted = new double[wanted.limit()];
-          TermsEnum each = terms(index.leaf());
+          TermsEnum each = terms(index);
           for (int i = 0; i < names.count(); i++) {
             if (each.seekExact(names.utf8(i))) {
               PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
@@ -77,7 +76,7 @@ public final class ImpactSearch {
         () -> {
           int width = names.count();
           ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-          TermsEnum each = terms(index.leaf());
+          TermsEnum each = terms(index);
           for (int i = 0; i < width; i++) {
             if (each.seekExact(names.utf8(i))) {
               PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
@@ -102,7 +101,7 @@ public final class ImpactSearch {
           int size = 0;
           List<byte[]> packed = new ArrayList<>();
           packed.add(null);
-          TermsEnum each = terms(index.leaf());
+          TermsEnum each = terms(index);
           PostingsEnum postings = null;
           while (each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
@@ -130,8 +129,8 @@ public final class ImpactSearch {
   }
 
   /** Every term that has an impact in some document. */
-  static TermsEnum terms(LeafReader leaf) throws IOException {
-    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
+  static TermsEnum terms(OpenIndex index) throws IOException {
+    Terms terms = index.terms(IndexBuilder.CONTENTS);
     return terms == null ? TermsEnum.EMPTY : terms.iterator();
   }
 
