@@ -61,7 +61,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
-    from lightretriever.service.search.collections import parse_folders
+    from lightretriever.service.collections.collections import parse_folders
     from lightretriever.service.serving.command import run
     from lightretriever.service.settings import load_settings
 

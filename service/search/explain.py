@@ -21,7 +21,7 @@ from lightretriever.service.errors import FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.word_pattern import HYPHENED, WORD
+from lightretriever.service.search.words import HYPHENED, WORD
 
 __all__ = ["QueryWord", "check_explained", "explanations", "list_terms_of", "list_tokens", "query_words"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.observability.logging import configure_logging
-from lightretriever.service.search.collections import Collections
 from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, check_tls, ready_line, serve
 from lightretriever.service.serving.workers import run_workers
 from lightretriever.service.settings import Settings

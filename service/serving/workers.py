@@ -16,10 +16,10 @@ from time import monotonic, sleep
 from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.collections.collections import Collections, Folders
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
-from lightretriever.service.search.collections import Collections, Folders
 from lightretriever.service.serving.server import announce, ready_line, serve
 from lightretriever.service.settings import Settings
 from prometheus_client.multiprocess import mark_process_dead
