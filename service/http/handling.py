@@ -5,6 +5,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final, TypeVar
 
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
 from lightretriever.service.http.json import read_body
@@ -12,7 +13,6 @@ from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import REQUESTS
-from lightretriever.service.search.reload import EngineHolder
 from starlette.requests import Request
 from starlette.responses import Response
 

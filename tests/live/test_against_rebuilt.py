@@ -78,7 +78,7 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
             results = live.write(group, perf_counter() + 60, wait=False)
             assert not [one for one in results if isinstance(one, LightRetrieverError)]
             left -= len(group)
-            engine.search(SearchRequest(query="zebra", filter={"field": "year", "gte": 2005}))
+            engine.search(SearchRequest.model_validate(REQUESTS[3] | {"query": "zebra"}))
         rebuilt = mirror.rebuilt(folder / f"rebuilt-{seed}")
         lossy = bundle.manifest.dense is not None and "SQ8" in bundle.manifest.dense.factory
         with SearchEngine.open(rebuilt, SETTINGS) as other:

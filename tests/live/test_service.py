@@ -11,10 +11,10 @@ import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, SearchClient
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.collections import Collections
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import CollectionNotFoundError, SettingsError, shortened
 from lightretriever.service.observability.metrics import Metrics
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 __all__ = ["DEFAULT", "Collections", "Folders", "parse_folders"]
