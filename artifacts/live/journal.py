@@ -249,6 +249,8 @@ class Journal:
 
     def _cut_end(self) -> None:
         """Cut off what a writer left that was killed. JournalError if whole changes follow it."""
+        if _number(self._files()[-1]) != self._first:  # one between is missing
+            raise self._damaged()
         if (size := os.fstat(self._file).st_size) > self._end:
             rest = os.pread(self._file, size - self._end, self._end)
             place = rest.find(_MAGIC, 1)

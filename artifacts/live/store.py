@@ -66,6 +66,7 @@ class LiveStore:
         self._bundle = manifest.digest[:12]
         self._follower = Follower(folder)
         self._lock = Lock()  # of the journal and the overlay
+        self._dropped = False
         self._waiting = deque[_Group]()
         self._stop = Event()
         try:
@@ -143,6 +144,9 @@ class LiveStore:
         """Make the changes of all calls that wait."""
         with self._journal.writing(until) as missed:
             self._apply(missed)
+            if not self._dropped:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
+                self._journal.drop(self._position)
+                self._dropped = True
             groups = list[_Group]()
             while self._waiting:
                 groups.append(self._waiting.popleft())

@@ -200,6 +200,19 @@ def test_what_was_written_is_there_after_a_restart(
         assert "music" not in found(client, "music", k=200)
 
 
+def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine, settings: Settings) -> None:
+    """Another engine with the same folder stands for another process: they share nothing but the files."""
+    impacts = impacts_of(engine, "zebra")
+    with opened(bundle, settings) as one, opened(bundle, settings) as other:
+        for number in range(5):
+            writer, reader = (one, other) if number % 2 else (other, one)
+            version = writer.put_document(f"f-{number}", NEW, vector=VECTOR, impacts=impacts, wait=True).version
+            assert f"f-{number}" in found(reader, "zebra", mode="sparse")
+            assert reader.document(f"f-{number}").version == version
+            reader.delete_document(f"f-{number}", version=version, wait=True)
+            assert f"f-{number}" not in found(writer, "zebra", mode="sparse")
+
+
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="There are 2 collections, but setting 'live' names one folder"):
         Collections.open({"one": bundle.path, "two": bundle.path}, Settings(live=tmp_path))
