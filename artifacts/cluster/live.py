@@ -39,6 +39,16 @@ class LiveIndex:
         self.most_impact = most_impact(meta)
         self._alias = alias
 
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here: none."""
+        return 0
+
+    @property
+    def warning(self) -> str | None:
+        """What to do about them: nothing."""
+        return None
+
     def get(self, document_id: str, until: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
         return self.read([document_id], until)[0]

@@ -22,6 +22,7 @@ __all__ = ["Among", "LaterDense", "Overlay", "Snapshot"]
 
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 Bits = npt.NDArray[np.uint8]
+_TERM_BYTES: Final = 8
 _KEPT: Final = 64  # conditions whose documents a snapshot remembers
 
 
@@ -114,6 +115,8 @@ class Overlay:
         self.changed: dict[str, tuple[int | None, int]] = {}
         """For every id that was changed, the ordinal of its document, None if it was deleted, and the number of the
         change. `snapshot` has every document in it."""
+        self.bytes = 0
+        """About how many bytes of the Java heap the documents take that were written later."""
         self._index, self._dense = index, dense
         self._vectors = None if dense is None else dense.empty()
         self._writer = LaterIndexWriter(index, manifest.fields, spellings=manifest.sparse.language is not None)
@@ -133,6 +136,7 @@ class Overlay:
         if written:
             ids, raws, impacts, vectors = zip(*written, strict=True)
             self._writer.add_rows(ids, raws, impacts)
+            self.bytes += sum(map(len, raws)) + _TERM_BYTES * sum(map(len, impacts))
             if self._vectors is not None:
                 self._vectors = self._vectors.plus(np.array(vectors, np.float32))
         new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))

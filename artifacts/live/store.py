@@ -16,7 +16,7 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import ConflictError, DocumentError
+from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
@@ -30,6 +30,11 @@ _log = logging.getLogger(__name__)
 _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
 _AT_ONCE: Final = 4096  # changes that are replayed together
 _JOIN_S: Final = 5.0
+_MOST: Final = 200_000  # documents written later, every version of them
+_MOST_BYTES: Final = 256 << 20  # of their JSON and terms, in the Java heap
+_SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
+_FEW, _MANY = 1_000, 100_000  # bounds of that size
+_COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live DIR --output NEW`."
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class LiveStore:
         self._journal = Journal(folder, manifest)
         self._overlay = Overlay(manifest, index, dense)
         self._bundle = manifest.digest[:12]
+        self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
         self._follower = Follower(folder)
         self._lock = Lock()  # of the journal and the overlay
         self._dropped = False
@@ -87,6 +93,18 @@ class LiveStore:
     def snapshot(self) -> Snapshot:
         """What searches see now."""
         return self._overlay.snapshot
+
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here, every version of each."""
+        return self.snapshot.later
+
+    @property
+    def warning(self) -> str | None:
+        """What to do if there are many of them, a tenth of the bundle's or 100,000; None if there are few."""
+        if self.written < self._large:
+            return None
+        return f"{self.written:,} documents are written beside the bundle, of at most {_MOST:,}. {_COMPACT}"
 
     def ordinal(self, document_id: str) -> int | None:
         """Give the ordinal of the document with this id, None if there is none."""
@@ -154,6 +172,7 @@ class LiveStore:
                 staged = _Staged(self, self._overlay, self._journal.sequence)
                 results = [[staged.add(change) for change in group.changes] for group in groups]
                 if staged.records:
+                    self._require_room(staged.records)
                     self._journal.append(staged.records)
                     self._apply(staged.records)
             except Exception as error:
@@ -170,6 +189,15 @@ class LiveStore:
         self._overlay.apply(records[known:], last)
         if records:
             self._follower.tell(last)
+
+    def _require_room(self, records: Sequence[Record]) -> None:
+        written = sum(one.raw is not None for one in records)
+        if written and (self.written + written > _MOST or self._overlay.bytes > _MOST_BYTES):
+            raise DiskError(
+                f"{self._journal.folder}: {self.written:,} documents with {self._overlay.bytes >> 20} MiB are written "
+                f"beside the bundle, as many as may be ({_MOST:,}, or {_MOST_BYTES >> 20} MiB).",
+                remedy=_COMPACT,
+            )
 
     def _follow(self) -> None:
         while not self._stop.wait(_FOLLOW_S):

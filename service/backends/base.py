@@ -190,6 +190,14 @@ class LiveDocuments(Protocol):
     def most_impact(self) -> int:
         """The largest impact that a document can have."""
 
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here."""
+
+    @property
+    def warning(self) -> str | None:
+        """What to do about them if they are many; None if they are few."""
+
     def get(self, document_id: str, until: float) -> "StoredDocument | None":
         """Read a document as it is now; None if there is none with this id."""
 

@@ -1,10 +1,10 @@
 """Documents read and written one by one: on a cluster, or beside the bundle, in a journal on this machine."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Self, cast
+from typing import Final, Literal, Self, cast
 
 import orjson
 from lightretriever.artifacts.corpus.beir import Document as CorpusDocument
@@ -21,7 +21,7 @@ from lightretriever.artifacts.errors import (
     TokenizerError,
     UnencodedError,
 )
-from lightretriever.artifacts.live.documents import Change, Written, read_fields, read_impacts, read_vector
+from lightretriever.artifacts.live.documents import Change, Result, Written, read_fields, read_impacts, read_vector
 from lightretriever.service.backends.base import LiveDocuments
 from lightretriever.service.errors import (
     UNAVAILABLE,
@@ -36,11 +36,19 @@ from lightretriever.service.errors import (
     WriteFailedError,
 )
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import Document, DocumentDeleted, DocumentWrite, DocumentWritten
+from lightretriever.service.schemas import (
+    Document,
+    DocumentChange,
+    DocumentChanges,
+    DocumentDeleted,
+    DocumentLine,
+    DocumentWrite,
+    DocumentWritten,
+)
 from lightretriever.service.search.document_encoder import DocumentEncoder, EncodedDocument
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["REFRESH_S", "DocumentPut", "delete_document", "get_document"]
+__all__ = ["REFRESH_S", "DocumentPut", "change_documents", "delete_document", "get_document"]
 
 REFRESH_S: Final = 10.0
 """Time beyond the deadline for a write that waits until searches see it."""
@@ -138,6 +146,36 @@ def delete_document(
     if _write(engine, change, _until(engine, clock, wait=wait), wait=wait) is None:
         raise _not_found(document_id)
     return DocumentDeleted(id=document_id)
+
+
+def change_documents(
+    engine: SearchEngine, lines: Sequence[DocumentLine], clock: StageClock, *, wait: bool = False
+) -> DocumentChanges:
+    """Write and delete documents in the order of the lines. Errors as in `DocumentPut`; what is refused because of the
+    document that is there is told for its line."""
+    live, changes = _live(engine), list[Change]()
+    for number, line in enumerate(lines):
+        try:
+            changes.append(
+                Change(_checked(line.id), version=line.version)
+                if line.delete
+                else _change(engine, line.id, line, line.version)
+            )
+        except (InvalidRequestError, DocumentNotFoundError) as error:
+            raise error.within(f"lines.{number}") from error
+    with _writing():
+        results = live.write(changes, _until(engine, clock, wait=wait), wait=wait)
+    return DocumentChanges(results=[_told(*one) for one in zip(changes, results, strict=True)])
+
+
+def _told(change: Change, result: Result) -> DocumentChange:
+    if isinstance(result, Written):
+        done: Literal["created", "changed", "deleted"] = "created" if result.created else "changed"
+        done = "deleted" if change.document is None else done
+        return DocumentChange(id=change.id, result=done, version=result.version)
+    if result is None:
+        return DocumentChange(id=change.id, result="missing")
+    return DocumentChange(id=change.id, result="refused", reason=str(result))
 
 
 def _change(engine: SearchEngine, document_id: str, request: DocumentWrite, version: str | None) -> Change:

@@ -73,8 +73,8 @@ def test_a_compacted_bundle_is_what_a_rebuilt_one_is(bundle: Bundle, tmp_path: P
     assert list(documents(made)) == list(mirror.rows)
     assert documents(made) == documents(rebuilt)
     assert np.array_equal(made.dense().vectors(np.arange(5)), rebuilt.dense().vectors(np.arange(5)))
-    tables = [one.table("fact").rows(np.arange(300)) for one in (bundle, made)]
-    assert np.array_equal(*tables)
+    before_table, after_table = (one.table("fact").rows(np.arange(300)) for one in (bundle, made))
+    assert np.array_equal(before_table, after_table)
     with SearchEngine.open(made, SETTINGS) as alone:
         assert found(alone) == pytest.approx(before, rel=1e-6)
 

@@ -1,6 +1,8 @@
 """Documents written beside a bundle on this machine, over HTTP, as on a cluster."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 
 from tests.service.live import live
+from tests.service.process import ROOT
 from tests.support.tiny import make_tiny_bundle
 
 KEY, ENTRY = new_key("both", ["search", "admin"])
@@ -178,6 +181,61 @@ def put(url: str, key: str, body: object) -> httpx2.Response:
     return httpx2.put(f"{url}/documents/bad", json=body, headers={"authorization": f"Bearer {key}"}, timeout=60)
 
 
+def lines(url: str, *given: dict[str, Any], key: str = KEY) -> httpx2.Response:
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/x-ndjson"}
+    body = "\n".join(json.dumps(one) for one in given)
+    return httpx2.post(f"{url}/documents", content=body, headers=headers, timeout=60)
+
+
+def test_many_changes_come_as_lines(url: str, client: SearchClient, engine: SearchEngine) -> None:
+    whole = {"fields": NEW, "vector": VECTOR, "impacts": impacts_of(engine, "zebra")}
+    answer = lines(
+        url,
+        *({"id": f"line-{number}", **whole} for number in range(50)),
+        {"id": "line-1", "fields": {**NEW, "year": 3}},
+        {"id": "line-2", "delete": True},
+        {"id": "line-2", "delete": True},
+        {"id": "unknown", "fields": NEW},
+        {"id": "line-3", "fields": NEW, "version": "1.0"},
+        {"id": "line-2", **whole},
+    )
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert [one["result"] for one in results] == 50 * ["created"] + [
+        *("changed", "deleted", "missing", "refused", "refused", "created")
+    ]
+    assert "the document is new" in results[53]["reason"]
+    assert "not 1.0" in results[54]["reason"]
+    assert client.document("line-1").version == results[50]["version"]
+    assert {f"line-{number}" for number in range(50)} <= set(found(client, "zebra", mode="sparse", k=200))
+    assert client.search("zebra", filter={"field": "year", "eq": 3}).hits[0].id == "line-1"
+    lines(url, *({"id": f"line-{number}", "delete": True} for number in range(50)))
+    assert not [name for name in found(client, "zebra", k=200) if name.startswith("line-")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "message"),
+    [
+        ({"id": "b", "fields": NEW, "vector": [1.0]}, "lines.1.vector", "it has 1 values"),
+        ({"id": "b"}, "lines.1", "fields are required, unless delete is true"),
+        ({"id": "b", "delete": True, "fields": NEW}, "lines.1", "a line that deletes has neither"),
+        ({"fields": NEW}, "lines.1.id", "required"),
+    ],
+)
+def test_a_bad_line_is_told_before_anything_is_written(
+    url: str, client: SearchClient, bad: dict[str, Any], field: str, message: str
+) -> None:
+    answer = lines(url, {"id": "good", "fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}, bad)
+    assert answer.status_code == 422, answer.text
+    (error,) = answer.json()["errors"]
+    assert error["field"].startswith(field)
+    assert message in error["message"]
+    with pytest.raises(AnswerError):
+        client.document("good")
+    assert lines(url, key=KEY).status_code == 422
+    assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
+
+
 def test_writing_needs_the_scope_admin_for_this_collection(url: str) -> None:
     body = {"fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}
     assert httpx2.put(f"{url}/documents/bad", json=body, timeout=60).status_code == 401
@@ -211,6 +269,45 @@ def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine,
             assert reader.document(f"f-{number}").version == version
             reader.delete_document(f"f-{number}", version=version, wait=True)
             assert f"f-{number}" not in found(writer, "zebra", mode="sparse")
+
+
+def test_many_documents_are_told_and_too_many_refused(
+    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impacts = impacts_of(engine, "zebra")
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    monkeypatch.setattr("lightretriever.artifacts.live.store._FEW", 2)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._SHARE", 60)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._MOST", 3)
+    with SearchEngine.open(bundle, own) as few, live(create_app(few)) as url:
+        few.warm_up()
+        with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+            for number in range(3):
+                warning = httpx2.get(f"{url}/readyz", timeout=60).json().get("warning")
+                assert (warning is None) == (number < 2)
+                client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
+            assert warning is not None
+            assert "2 documents are written beside the bundle, of at most 3. Make a bundle of all" in warning
+            with pytest.raises(AnswerError, match="as many as may be") as error:
+                client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
+            assert (error.value.status, error.value.kind) == (507, "no_room")
+            client.delete_document("same")
+            assert "lightretriever_live_documents 3.0" in httpx2.get(f"{url}/metrics", timeout=60).text
+
+
+def test_a_service_without_a_journal_imports_nothing_of_it(bundle: Bundle) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+with SearchEngine.open(Bundle.open(Path({str(bundle.path)!r}))) as engine:
+    create_app(engine)
+print([name for name in sys.modules if name.endswith(("live.store", "live.journal", "live.overlay", "sparse.later"))])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
