@@ -40,7 +40,7 @@ public final class IndexBuilder {
   private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
 
   private static final double LATER_MEGABYTES = 16;
-  private static final int LATER_MERGED = 4;
+  private static final int LATER_MERGED = 2;
   private static final int LATER_SMALL = 16;
 
   private final Directory directory;
