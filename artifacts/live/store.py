@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import TIMEOUT_MAX, Event, Lock, Thread
 from time import perf_counter
 from typing import Final
 
@@ -132,7 +132,7 @@ class LiveStore:
         group = _Group(changes)
         self._waiting.append(group)
         try:
-            if not self._lock.acquire(timeout=max(0.0, until - perf_counter())):
+            if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, until - perf_counter()))):
                 raise TimeoutError("Other writes took all the time.")
             try:
                 if group.results is None and group.error is None:

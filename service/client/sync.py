@@ -127,7 +127,7 @@ class SearchClient:
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
     ) -> DocumentDeleted:
-        """Delete a document of a service on a cluster, without retries; as `put_document`. AnswerError of kind
+        """Delete a document of a service that takes changes, without retries; as `put_document`. AnswerError of kind
         `document_not_found` if none has this id."""
         return self.call(delete_call(document_id, version, wait=wait))
 

@@ -93,7 +93,10 @@ def test_examples_of_requests_are_answered(tmp_path: Path) -> None:
         "EncodeRequest": "/encode",
         "EmbeddingsRequest": "/v1/embeddings",
     }
-    written = {"DocumentWrite": schemas.DocumentWrite, "DocumentLine": schemas.DocumentLine}  # this service takes none
+    written: dict[str, type[BaseModel]] = {
+        "DocumentWrite": schemas.DocumentWrite,
+        "DocumentLine": schemas.DocumentLine,
+    }  # this service takes none
     assert EXAMPLES["requests"].keys() - paths == written.keys()
     for name, of_write in written.items():
         for example in EXAMPLES["requests"][name].values():
