@@ -191,6 +191,10 @@ class LiveDocuments(Protocol):
         """The largest impact that a document can have."""
 
     @property
+    def problem(self) -> str | None:
+        """Why searches can't see changes any more; None if they can."""
+
+    @property
     def written(self) -> int:
         """Number of documents written beside the bundle that take memory here."""
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
@@ -293,6 +296,25 @@ def test_many_documents_are_told_and_too_many_refused(
             assert (error.value.status, error.value.kind) == (507, "no_room")
             client.delete_document("same")
             assert "lightretriever_live_documents 3.0" in httpx2.get(f"{url}/metrics", timeout=60).text
+
+
+def test_a_journal_that_can_not_be_followed_is_told(
+    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine
+) -> None:
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    with SearchEngine.open(bundle, own) as broken, live(create_app(broken)) as url:
+        broken.warm_up()
+        with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+            client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
+            with Journal(tmp_path / "live", bundle.manifest) as other, other.writing(perf_counter() + 60):
+                other.rotate()
+                other.append([Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})])  # nobody checked it
+            while httpx2.get(f"{url}/readyz", timeout=60).status_code == 200:
+                sleep(0.01)
+            with pytest.raises(AnswerError, match="not searched: impacts must be 1 to 65535") as error:
+                client.delete_document("kept")
+            assert (error.value.status, error.value.kind) == (503, "write_failed")
+            assert found(client, "zebra", mode="sparse")[0] == "kept"
 
 
 def test_a_service_without_a_journal_imports_nothing_of_it(bundle: Bundle) -> None:
