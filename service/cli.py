@@ -65,6 +65,9 @@ def serve(
     backend: Annotated[Literal["local", "opensearch"] | None, typer.Option(help="Where to search (backend).")] = None,
     opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
     index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
+    live: Annotated[
+        Path | None, typer.Option(help="Folder of the journal of documents that are written while it serves (live).")
+    ] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="Recipe whose model encodes documents written as fields alone (recipe).")
     ] = None,
@@ -74,7 +77,9 @@ def serve(
     from lightretriever.service.serving.command import run
     from lightretriever.service.settings import load_settings
 
-    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "recipe": recipe}
+    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "live": live} | {
+        "recipe": recipe
+    }
     folders, settings = parse_folders(bundle), load_settings(config, given)
     raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
 

@@ -3,6 +3,8 @@
 from lightretriever.service.schemas.answers import (
     BatchResponse,
     Document,
+    DocumentChange,
+    DocumentChanges,
     DocumentDeleted,
     DocumentTerm,
     DocumentTerms,
@@ -48,6 +50,7 @@ from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, P
 from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
     BatchRequest,
+    DocumentLine,
     DocumentWrite,
     EncodeRequest,
     LinearFusion,
@@ -69,7 +72,10 @@ __all__ = [
     "CollectionList",
     "Condition",
     "Document",
+    "DocumentChange",
+    "DocumentChanges",
     "DocumentDeleted",
+    "DocumentLine",
     "DocumentTerm",
     "DocumentTerms",
     "DocumentWrite",

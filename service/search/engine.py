@@ -126,7 +126,14 @@ class SearchEngine:
     def publish(self, collection: str = "default") -> None:
         """Make the metrics describe this engine as that of a collection."""
         lanes = self.parts.executor.lanes
-        self.metrics.describe(collection, self.bundle.manifest, lambda: float(self.ready), lanes)
+        live = self.parts.backends.live
+        self.metrics.describe(
+            collection,
+            self.bundle.manifest,
+            lambda: float(self.ready),
+            lanes,
+            written=lambda: 0 if live is None else live.written,
+        )
 
     def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
         """Answer one search."""

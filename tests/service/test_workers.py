@@ -273,6 +273,7 @@ def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(relo
         (4, 0.25, {}, 1, "each needs 512 MiB of memory"),
         (4, 8.0, {"rate_limit_per_s": 5.0}, 1, "rate_limit_per_s holds for each process"),
         (4, 8.0, {"recipe": Path("recipe.yaml")}, 1, "each process would load the model of the recipe"),
+        (4, 8.0, {"live": Path("live")}, 1, "each process keeps what was written in its own memory"),
     ],
 )
 def test_how_many_processes_serve_by_default(
