@@ -16,13 +16,15 @@ from pydantic import Field
 __all__ = ["CorpusSummary", "corpus"]
 
 _WORDS: Final = 150
+_TABS: Final = {"tab": "\t", "\\t": "\t"}
 _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
 
 
 class CorpusSummary(Summary):
     """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
     another kind, or hidden files or folders; `bytes` is the corpus' size. Of a table `rows` were read, and the bad ones
-    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers."""
+    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers, and `id_column` which
+    column has them else."""
 
     command: Literal["corpus"]
     documents: int
@@ -33,6 +35,7 @@ class CorpusSummary(Summary):
     passed_over: int
     dropped: list[Text] = Field(default_factory=list)
     numbered: bool | None = None
+    id_column: Text | None = None
     bytes: int
 
     def made(self) -> Iterator[str]:
@@ -42,6 +45,8 @@ class CorpusSummary(Summary):
         yield f"{self.path}: {self.documents:,} documents of {rows}{files}, {megabytes(self.bytes)}"
         if self.numbered:
             yield "ids: the numbers of the rows, from 1; --id names a column in their place"
+        elif self.id_column not in (None, "_id"):
+            yield f'ids: column "{self.id_column}"'
         if self.dropped:
             yield f"dropped: {', '.join(self.dropped)}"
         if self.skipped:
@@ -72,6 +77,10 @@ def corpus(
         list[str] | None, typer.Option(metavar="COLUMN", help="Column whose texts are numbers, as in CSV.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out.")] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(metavar="SIGN", help="What separates the cells of CSV: one sign, or `tab`.", show_default="found"),
+    ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")
     ] = False,
@@ -80,13 +89,20 @@ def corpus(
 ) -> None:
     """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: Parquet, Arrow,
     CSV, TSV, JSON, or a folder that `datasets` saved. What a table's columns are is named; all others become fields."""
-    columns = Columns(
-        id=id_column, title=title, text=tuple(text or ()), number=tuple(number or ()), drop=tuple(drop or ())
-    )
     with running("corpus", as_json=as_json) as job:
+        columns = Columns(
+            id=id_column,
+            title=title,
+            text=tuple(text or ()),
+            number=tuple(number or ()),
+            drop=tuple(drop or ()),
+            delimiter=_delimiter(delimiter),
+        )
         if not source.exists():
             raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
         if (found := table_files(source)) is None:
+            if delimiter is not None:
+                raise CorpusError(f"--delimiter {delimiter!r}: {source} is no table.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
             most = words or _WORDS
@@ -109,5 +125,16 @@ def corpus(
             passed_over=written.passed_over,
             dropped=written.dropped,
             numbered=written.numbered,
+            id_column=written.id_column,
             bytes=output.stat().st_size,
         )
+
+
+def _delimiter(value: str | None) -> str | None:
+    sign = _TABS.get(value, value) if value is not None else None
+    if sign is not None and (len(sign) != 1 or sign in '"\r\n'):
+        raise CorpusError(
+            f"--delimiter {value!r}: one sign is expected, and neither a quote nor a line break.",
+            remedy="Give a sign such as `;`, or `tab`.",
+        )
+    return sign
