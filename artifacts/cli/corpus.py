@@ -9,6 +9,7 @@ from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, runn
 from lightretriever.artifacts.cli.summary import Summary, Text, megabytes
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
+from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
 from pydantic import Field
@@ -65,6 +66,18 @@ def corpus(
         int | None,
         typer.Option(min=1, help="Most words of a file's passage; a longer file becomes several.", show_default="150"),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Folder or Hugging Face id of the model that will read the passages: they have at most as many of its "
+            "tokens as it reads, and 512, in place of --words.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=16, help="Most tokens of a passage, beside --model.", show_default=False)
+    ] = None,
     id_column: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
     ] = None,
@@ -105,12 +118,13 @@ def corpus(
                 raise CorpusError(f"--delimiter {delimiter!r}: {source} is no table.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
-            most = words or _WORDS
-            written = write_text_corpus(source, output, words=most, skip_bad=skip_bad, overwrite=overwrite)
+            limit = _limit(words, model, tokens)
+            written = write_text_corpus(source, output, limit=limit, skip_bad=skip_bad, overwrite=overwrite)
         else:
             files, passed_over = found
-            if words is not None:
-                raise CorpusError(f"--words {words}: rows of a table are not cut.", remedy="Leave the option out.")
+            for name, value in (("--words", words), ("--model", model), ("--tokens", tokens)):
+                if value is not None:
+                    raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
             written = write_row_corpus(source, files, output, columns, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
         report_skipped(written.skipped, "files" if written.rows is None else "rows")
@@ -128,6 +142,16 @@ def corpus(
             id_column=written.id_column,
             bytes=output.stat().st_size,
         )
+
+
+def _limit(words: int | None, model: str | None, tokens: int | None) -> Limit:
+    if model is None:
+        if tokens is not None:
+            raise CorpusError(f"--tokens {tokens}: of which model?", remedy="Name it by --model.")
+        return WordLimit(words or _WORDS)
+    if words is not None:
+        raise CorpusError(f"--words {words} beside --model.", remedy="Leave one of them out.")
+    return TokenLimit.of_model(model, tokens)
 
 
 def _delimiter(value: str | None) -> str | None:
