@@ -175,7 +175,7 @@ class SearchEngine:
         """Encode texts as queries, as `EmbeddingsResponse`."""
         self._require_open()
         manifest = self.bundle.manifest
-        self._reader.check_embeddings(request, manifest.name, manifest.dimension)
+        self._reader.check_embeddings(request, manifest.dimension)
         task = request.model if request.model in manifest.tasks else manifest.default_task
         return embeddings(self.parts.encoder, task, request, clock or StageClock(), self._require_time)
 
