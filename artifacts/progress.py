@@ -3,6 +3,8 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 
@@ -10,32 +12,35 @@ from lightretriever.artifacts.signals import check_stopped
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["ProgressBar", "duration", "tracked"]
+__all__ = ["ProgressBar", "duration", "reporting", "tracked"]
 
 T = TypeVar("T")
 
-#: Without a terminal one plain line is written at most every so many seconds.
-LOG_EVERY_S = 30.0
+LOG_EVERY_S = 10.0
+"""Without a terminal a plain line is written every so many seconds."""
 
 
 class ProgressBar:
-    """Progress of one stage, in `unit`s. On a terminal a live bar, in a log a line every half minute and at the end.
+    """Progress of one stage, in `unit`s. On a terminal a live bar, in a log a line every ten seconds and at the end.
 
     Bars within bars are shown one below the other.
     """
 
     _display: ClassVar[Progress | None] = None
+    _open: ClassVar[list["ProgressBar"]] = []
+    _logged: ClassVar[float] = 0.0
 
     def __init__(self, stage: str, *, total: int | None, unit: str) -> None:
         self._stage, self._total, self._unit = stage, total, unit
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
         self._outermost = False
-        self._done, self._began, self._logged = 0, 0.0, 0.0
+        self._done, self._began = 0, 0.0
         self._skipped = 0
 
     def __enter__(self) -> Self:
-        self._began = self._logged = time.monotonic()
+        self._began = ProgressBar._logged = time.monotonic()
+        ProgressBar._open.append(self)
         if sys.stderr.isatty():
             self._outermost = ProgressBar._display is None
             if self._outermost:
@@ -58,14 +63,14 @@ class ProgressBar:
         if self._bar is not None:
             left = self._left()
             self._bar.update(self._task, completed=self._done, amount=self._amount(), rate=self._rate(), left=left)
-        elif time.monotonic() - self._logged >= LOG_EVERY_S:
-            self._logged = time.monotonic()
+        elif time.monotonic() - ProgressBar._logged >= LOG_EVERY_S:
             self._log(self._left())
         check_stopped()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ProgressBar._open.remove(self)
         if self._outermost:
             self.end_display()
         elif self._bar is None and kind is None:
@@ -78,7 +83,20 @@ class ProgressBar:
         if display is not None:
             display.stop()
 
+    @classmethod
+    def report(cls, command: str, began: float) -> None:
+        """In a log, write a line of the innermost stage, or of the `command`, where none was written for a while."""
+        if cls._display is not None or time.monotonic() - max(cls._logged, began) < LOG_EVERY_S:
+            return
+        if cls._open:
+            cls._open[-1]._log(cls._open[-1]._left())
+        else:
+            cls._logged = time.monotonic()
+            line = f"{command}: at work, {duration(time.monotonic() - began)}"
+            Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+
     def _log(self, left: str = "") -> None:
+        ProgressBar._logged = time.monotonic()
         elapsed = duration(time.monotonic() - self._began)
         parts = [f"{self._stage}: {self._amount()} {self._unit}", self._rate(), elapsed, left]
         self._console.print(", ".join(filter(None, parts)), highlight=False, markup=False, soft_wrap=True)
@@ -104,6 +122,26 @@ def tracked(items: Iterable[T], stage: str, *, total: int | None, unit: str) -> 
         for item in items:
             yield item
             progress.advance(1)
+
+
+@contextmanager
+def reporting(command: str) -> Iterator[None]:
+    """Write a line in a log at least every ten seconds of the block, whatever its stages do meanwhile."""
+    began, ended = time.monotonic(), Event()
+
+    def report() -> None:
+        while not ended.wait(LOG_EVERY_S / 10):
+            ProgressBar.report(command, began)
+
+    thread = Thread(target=report, name="progress", daemon=True)
+    if not sys.stderr.isatty():
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if thread.ident is not None:
+            thread.join()
 
 
 def duration(seconds: float) -> str:

@@ -25,6 +25,9 @@ _FEWEST_THREADS: Final = 2  # for the two legs
 _MOST_THREADS: Final = 4  # more would contend for the GIL
 _THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 
+_MAY_BE_EMPTY: Final = f"{ENV_PREFIX}TRUSTED_PROXIES"
+"""Empty, it trusts no proxy, which the default does."""
+
 # Kubernetes sets such variables in every container, with the addresses of the services around it.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
@@ -274,6 +277,8 @@ def _check_environment() -> None:
         name = variable.upper()
         if name.startswith(ENV_PREFIX) and name not in known and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
             raise _unknown(f"The environment has {variable}, but there is no such setting.")
+        if name in known and not os.environ[variable].strip() and name != _MAY_BE_EMPTY:
+            raise SettingsError(f"{variable} in the environment is empty.", remedy="Unset it, or give it a value.")
 
 
 def _unknown(message: str) -> SettingsError:

@@ -9,6 +9,7 @@ from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, runn
 from lightretriever.artifacts.cli.summary import Summary, Text, megabytes
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
+from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
 from pydantic import Field
@@ -16,13 +17,15 @@ from pydantic import Field
 __all__ = ["CorpusSummary", "corpus"]
 
 _WORDS: Final = 150
+_TABS: Final = {"tab": "\t", "\\t": "\t"}
 _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
 
 
 class CorpusSummary(Summary):
     """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
     another kind, or hidden files or folders; `bytes` is the corpus' size. Of a table `rows` were read, and the bad ones
-    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers."""
+    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers, and `id_column` which
+    column has them else."""
 
     command: Literal["corpus"]
     documents: int
@@ -33,6 +36,7 @@ class CorpusSummary(Summary):
     passed_over: int
     dropped: list[Text] = Field(default_factory=list)
     numbered: bool | None = None
+    id_column: Text | None = None
     bytes: int
 
     def made(self) -> Iterator[str]:
@@ -42,6 +46,8 @@ class CorpusSummary(Summary):
         yield f"{self.path}: {self.documents:,} documents of {rows}{files}, {megabytes(self.bytes)}"
         if self.numbered:
             yield "ids: the numbers of the rows, from 1; --id names a column in their place"
+        elif self.id_column not in (None, "_id"):
+            yield f'ids: column "{self.id_column}"'
         if self.dropped:
             yield f"dropped: {', '.join(self.dropped)}"
         if self.skipped:
@@ -60,6 +66,18 @@ def corpus(
         int | None,
         typer.Option(min=1, help="Most words of a file's passage; a longer file becomes several.", show_default="150"),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Folder or Hugging Face id of the model that will read the passages: they have at most as many of its "
+            "tokens as it reads, and 512, in place of --words.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=16, help="Most tokens of a passage, beside --model.", show_default=False)
+    ] = None,
     id_column: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
     ] = None,
@@ -72,6 +90,10 @@ def corpus(
         list[str] | None, typer.Option(metavar="COLUMN", help="Column whose texts are numbers, as in CSV.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out.")] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(metavar="SIGN", help="What separates the cells of CSV: one sign, or `tab`.", show_default="found"),
+    ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")
     ] = False,
@@ -80,21 +102,29 @@ def corpus(
 ) -> None:
     """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: Parquet, Arrow,
     CSV, TSV, JSON, or a folder that `datasets` saved. What a table's columns are is named; all others become fields."""
-    columns = Columns(
-        id=id_column, title=title, text=tuple(text or ()), number=tuple(number or ()), drop=tuple(drop or ())
-    )
     with running("corpus", as_json=as_json) as job:
+        columns = Columns(
+            id=id_column,
+            title=title,
+            text=tuple(text or ()),
+            number=tuple(number or ()),
+            drop=tuple(drop or ()),
+            delimiter=_delimiter(delimiter),
+        )
         if not source.exists():
             raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
         if (found := table_files(source)) is None:
+            if delimiter is not None:
+                raise CorpusError(f"--delimiter {delimiter!r}: {source} is no table.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
-            most = words or _WORDS
-            written = write_text_corpus(source, output, words=most, skip_bad=skip_bad, overwrite=overwrite)
+            limit = _limit(words, model, tokens)
+            written = write_text_corpus(source, output, limit=limit, skip_bad=skip_bad, overwrite=overwrite)
         else:
             files, passed_over = found
-            if words is not None:
-                raise CorpusError(f"--words {words}: rows of a table are not cut.", remedy="Leave the option out.")
+            for name, value in (("--words", words), ("--model", model), ("--tokens", tokens)):
+                if value is not None:
+                    raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
             written = write_row_corpus(source, files, output, columns, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
         report_skipped(written.skipped, "files" if written.rows is None else "rows")
@@ -109,5 +139,26 @@ def corpus(
             passed_over=written.passed_over,
             dropped=written.dropped,
             numbered=written.numbered,
+            id_column=written.id_column,
             bytes=output.stat().st_size,
         )
+
+
+def _limit(words: int | None, model: str | None, tokens: int | None) -> Limit:
+    if model is None:
+        if tokens is not None:
+            raise CorpusError(f"--tokens {tokens}: of which model?", remedy="Name it by --model.")
+        return WordLimit(words or _WORDS)
+    if words is not None:
+        raise CorpusError(f"--words {words} beside --model.", remedy="Leave one of them out.")
+    return TokenLimit.of_model(model, tokens)
+
+
+def _delimiter(value: str | None) -> str | None:
+    sign = _TABS.get(value, value) if value is not None else None
+    if sign is not None and (len(sign) != 1 or sign in '"\r\n'):
+        raise CorpusError(
+            f"--delimiter {value!r}: one sign is expected, and neither a quote nor a line break.",
+            remedy="Give a sign such as `;`, or `tab`.",
+        )
+    return sign

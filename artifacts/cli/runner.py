@@ -7,7 +7,7 @@ is one as well, `{"error": …}`, beside the line on stderr.
 import shlex
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Annotated, Any, Final, NoReturn
@@ -16,7 +16,7 @@ import typer
 from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary, left_out
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.progress import ProgressBar, reporting
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 
 __all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "report_skipped", "running"]
@@ -86,7 +86,8 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     job = Job(command, as_json, quietly)
     try:
         with stoppable():
-            yield job
+            with nullcontext() if quietly else reporting(command):
+                yield job
             commit_point()
             job.end()
     except Stopped as stopped:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lightretriever.artifacts.corpus.beir import read_document
 from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
-from lightretriever.artifacts.corpus.rows import Row, Table, open_table
+from lightretriever.artifacts.corpus.rows import Row, Table, open_table, partition_of
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import tracked
 
@@ -19,15 +19,18 @@ __all__ = ["Columns", "write_row_corpus"]
 
 _REMEDY: Final = "Mend the row, or pass --skip-bad to leave such rows out."
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INDEX: Final = re.compile(r"__index_level_[0-9]+__")
 _MOST_NAMED: Final = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Says which columns are id, title and text. Without `id`, it is the column `_id`, or else the number of the row.
+    """Says which columns are id, title and text. Without `id`, it is the column `_id`, else an index of texts that
+    pandas kept without a name, else the number of the row.
 
     Several of `text` are joined by a blank line. Those of `drop` are left out. Texts of `number` become numbers. All
-    that are not named keep their names as fields, with their values; null is no value.
+    that are not named keep their names as fields, with their values; null is no value. `delimiter` separates the cells
+    of CSV; None finds it.
     """
 
     id: str | None = None
@@ -35,6 +38,7 @@ class Columns:
     text: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     number: tuple[str, ...] = ()
+    delimiter: str | None = None
 
     @property
     def named(self) -> list[str]:
@@ -53,33 +57,40 @@ class _Reader:
     seen: set[str] = field(default_factory=set)
     id_column: str | None = None
 
-    def check(self, table: Table) -> None:
-        """Raise ValueError for a table without a named column, or with two of a name."""
+    def check(self, table: Table, partition: Row) -> None:
+        """Raise ValueError for a table without a named column, or with two of a name. Its folders name those of
+        `partition`."""
         if table.columns is None:
             return
-        twice = sorted({name for name in table.columns if table.columns.count(name) > 1})
+        names = [*(name for name in partition if name not in table.columns), *table.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f'two columns have the name "{twice[0]}"; rename one')
         for name in [*self.columns.named, *([] if self.columns.text else ["text"])]:
-            if name not in table.columns:
-                raise ValueError(_missing(name, table.columns))
+            if name not in names:
+                raise ValueError(_missing(name, names))
 
     def document(self, row: Row, place: str) -> bytes:
         """The line of the corpus that a row at `place` becomes. Raises ValueError for a bad row."""
         columns, self.seen = self.columns, self.seen | row.keys()
         if self.written.numbered is None:  # the first row decides for all
-            self.id_column = columns.id or ("_id" if "_id" in row else None)
+            self.id_column = columns.id or ("_id" if "_id" in row else _named_rows(row))
             self.written.numbered = self.id_column is None
+            self.written.id_column = self.id_column
         title = columns.title or ("title" if "title" in row else None)
         texts = columns.text or ("text",)
         document = {
             "_id": str(self.written.rows) if self.id_column is None else _id(row, self.id_column),
             "title": "" if title is None or row.get(title) is None else _text(row, title),
-            "text": _joined(row, texts),
+            "text": "",
         }
+        document["text"] = _joined(row, texts, titled=bool(document["title"].strip()))
         used = {self.id_column, title, *texts, *columns.drop}
         for name, value in row.items():
-            if name not in used and value is not None:
+            if name not in used and _INDEX.fullmatch(name) and name not in columns.named:
+                if name not in self.written.dropped:
+                    self.written.dropped.append(name)
+            elif name not in used and value is not None:
                 if name in document:
                     raise ValueError(f'column "{name}" has the name of what another column becomes; --drop it')
                 document[name] = _number(name, value) if name in columns.number else value
@@ -104,7 +115,8 @@ class _Reader:
 def write_row_corpus(
     source: Path, files: list[Path], output: Path, columns: Columns, *, skip_bad: bool = False, overwrite: bool = False
 ) -> Written:
-    """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all.
+    """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all. Folders between
+    `source` and a file whose names are `column=value` are columns, too.
 
     Raises CorpusError for an output that is there already, for a table without a named column, and for a bad row: a
     null or repeated id, no text, bytes, a value that JSON lacks, or a document beyond the bounds of a corpus. With
@@ -114,19 +126,20 @@ def write_row_corpus(
     written = Written(files=len(files), rows=0, dropped=list(columns.drop))
     reader = _Reader(columns, written)
     with new_corpus(output) as file:
-        for line in tracked(_lines(files, reader, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
+        for line in tracked(_lines(source, files, reader, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
             file.write(line + b"\n")
         reader.finish(source)
     return written
 
 
-def _lines(files: list[Path], reader: _Reader, *, skip_bad: bool) -> Iterator[bytes]:
+def _lines(source: Path, files: list[Path], reader: _Reader, *, skip_bad: bool) -> Iterator[bytes]:
     written = reader.written
     for path in files:
         with ExitStack() as stack:
-            table = open_table(path, stack, reader.columns.drop)
+            table = open_table(path, stack, reader.columns.drop, delimiter=reader.columns.delimiter)
+            partition = partition_of(path, source)
             try:
-                reader.check(table)
+                reader.check(table, partition)
             except ValueError as error:
                 raise CorpusError(f"{readable(path)}: {error}.", remedy="See --id, --title and --text.") from error
             for place, row in table.rows:
@@ -134,7 +147,7 @@ def _lines(files: list[Path], reader: _Reader, *, skip_bad: bool) -> Iterator[by
                 try:
                     if isinstance(row, ValueError):
                         raise row
-                    line = reader.document(row, f"{path.name}, {place}")
+                    line = reader.document({**partition, **row}, f"{path.name}, {place}")
                 except ValueError as error:
                     if not skip_bad:
                         raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error
@@ -148,6 +161,13 @@ def _missing(name: str, there: Collection[str]) -> str:
     names = [f'"{one}"' for one in list(there)[:_MOST_NAMED]]
     more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
     return f'there is no column "{name}"; there are {", ".join(names)}{more}'
+
+
+def _named_rows(row: Row) -> str | None:
+    """The column in which pandas keeps an index without a name, if it is one of texts, which are ids. Whole numbers
+    are the rows' numbers in some table of before."""
+    indexes = [name for name in row if _INDEX.fullmatch(name)]
+    return indexes[0] if len(indexes) == 1 and isinstance(row[indexes[0]], str) else None
 
 
 def _id(row: Row, name: str) -> str:
@@ -167,12 +187,12 @@ def _text(row: Row, name: str) -> str:
     return value
 
 
-def _joined(row: Row, names: tuple[str, ...]) -> str:
+def _joined(row: Row, names: tuple[str, ...], *, titled: bool) -> str:
     for name in names:
         if name not in row:
             raise ValueError(_missing(name, row))
     texts = [_text(row, name) for name in names if row[name] is not None]
-    if not texts:
+    if not texts and not titled:
         raise ValueError(f'column "{names[0]}" is null, where a text is expected')
     return "\n\n".join(filter(None, texts))
 

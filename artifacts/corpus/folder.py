@@ -3,40 +3,38 @@
 A file is a document; a longer one is a document for each of its passages (`artifacts.corpus.passages`):
 
     _id      the path below the folder, with / between its parts; path#1, path#2, … for passages
-    title    that of a Markdown file's front matter, or its first heading, or else the file's name without its ending
+    title    that of a Markdown file's front matter, or its first heading, or else the file's name without its ending;
+             behind it, with " / " between, the headings above a later passage
     text     the rest
     path     the path below the folder, the same for all passages of a file
     folder   the path of the folder that the file lies in, "." for the uppermost one
 """
 
 import os
-import re
 import stat
-import unicodedata
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from lightretriever.artifacts.corpus.beir import Document, document_of
-from lightretriever.artifacts.corpus.markdown import markdown_title
+from lightretriever.artifacts.corpus.markdown import markdown_headings, markdown_title
 from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
+from lightretriever.artifacts.corpus.passages import Limit, Passage, passages
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["passages", "text_documents", "title_and_text", "write_text_corpus"]
+__all__ = ["text_documents", "title_and_text", "write_text_corpus"]
 
 _ENDINGS: Final = (".md", ".txt")
 _LONGEST_PATH: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
 _LARGEST: Final = 1 << 30
 """Bytes of a file, which is cut up in memory."""
-_LONGEST_WORD: Final = 100  # letters
 _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
 
 
 def write_text_corpus(
-    folder: Path, output: Path, *, words: int, skip_bad: bool = False, overwrite: bool = False
+    folder: Path, output: Path, *, limit: Limit, skip_bad: bool = False, overwrite: bool = False
 ) -> Written:
     """Write the files of `folder` as a corpus in BEIR layout: the same bytes for the same files, whole or not at all.
 
@@ -51,7 +49,7 @@ def write_text_corpus(
     with new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
         for name in files:
             try:
-                documents = text_documents(folder, name, words)
+                documents = text_documents(folder, name, limit)
             except ValueError as error:
                 written.skipped.add(f"{readable(folder / name)}: {error}")
             else:
@@ -63,7 +61,7 @@ def write_text_corpus(
     return written
 
 
-def text_documents(folder: Path, name: str, words: int) -> list[Document]:
+def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
     """The documents of one file, `name` below `folder`. Raises ValueError that says why there are none."""
     try:
         name.encode()
@@ -72,11 +70,15 @@ def text_documents(folder: Path, name: str, words: int) -> list[Document]:
     if "\n" in name or len(name.encode()) > _LONGEST_PATH:
         raise ValueError(f"the path must have at most {_LONGEST_PATH} bytes and no line break")
     title, text = title_and_text(PurePosixPath(name), _content(folder, name))
-    parts = passages(text, words) or [""]
+    headings = markdown_headings(text) if name.lower().endswith(".md") else []
+    parts = passages(text, limit, title, headings) or [Passage("", [])]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
     about = {"path": name, "folder": str(PurePosixPath(name).parent)}
     pairs = zip(ids, parts, strict=True)
-    return [document_of({"_id": one, "title": title, "text": part, **about}, {}, set()) for one, part in pairs]
+    return [
+        document_of({"_id": one, "title": part.title(title), "text": part.text, **about}, {}, set())
+        for one, part in pairs
+    ]
 
 
 def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
@@ -145,81 +147,3 @@ def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
     if not written.documents:
         endings = " or ".join(_ENDINGS)
         raise CorpusError(f"{folder}: no {endings} file with a text in it or below.", remedy="Give another folder.")
-
-
-# Chinese, Japanese and other signs of words or syllables, such as Yi and Tangut: each counts as a word. Other scripts
-# without spaces, Thai to Javanese: each six characters, with the marks that belong to them. A word of more than a
-# hundred letters, such as an address, counts as several.
-_HAN: Final = (
-    r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3041-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u9fff\uf900-\ufaff"
-    r"\uff66-\uff9f\ua000-\ua48f\U00016fe0-\U00018d8f\U0001aff0-\U0001b2ff\U00020000-\U0003ffff"
-)
-_SIGNS: Final = r"\u3001-\u3004\u3008-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
-_UNSPACED: Final = r"\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a00-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaadf"
-_MARKS: Final = "".join(chr(code) for code in range(0xE00, 0xAAE0) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
-_WORD: Final = re.compile(
-    rf"[{_HAN}][{_SIGNS}]*|[{_UNSPACED}]{{1,6}}[{_MARKS}]*|[^\s{_HAN}{_UNSPACED}]{{1,{_LONGEST_WORD}}}"
-)
-_BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])\s*", r"\s+")))
-_HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
-
-_Span = tuple[int, int]
-
-
-def passages(text: str, words: int) -> list[str]:
-    """The parts of `text`, in order, each of at most `words` words; [] where there is no word.
-
-    Words are what white space separates, or parts of it: each character of Chinese and Japanese, six characters of
-    other scripts without spaces, a hundred letters of a longer word. Each is in one passage. Between the first and the
-    last word of a passage, the text is as it was. A paragraph that fits is not cut, and a heading (`# …`) is not the
-    end of a passage, as long as the paragraph below it fits, too; nor are several in a row.
-    """
-    whole = text.strip()
-    found: list[_Span] = []
-    size = words  # the first part begins a passage
-    for start, end in _headed(whole, list(_parts(whole, (0, len(whole)), words)), words):
-        count = _count(whole, (start, end))
-        if size + count > words:
-            found.append((start, end))
-            size = count
-        else:
-            found[-1] = (found[-1][0], end)
-            size += count
-    return [whole[start:end].strip() for start, end in found]
-
-
-def _parts(text: str, span: _Span, words: int, level: int = 0) -> Iterator[_Span]:
-    """The span itself when it fits, else what lies between its borders of this level, cut further where needed."""
-    if (count := _count(text, span)) <= words:
-        if count:
-            yield span
-        return
-    start, end = span
-    if level == len(_BORDERS):
-        yield from (word.span() for word in _WORD.finditer(text, *span))
-        return
-    for border in _BORDERS[level].finditer(text, *span):
-        yield from _parts(text, (start, border.start()), words, level + 1)
-        start = border.end()
-    yield from _parts(text, (start, end), words, level + 1)
-
-
-def _headed(text: str, parts: list[_Span], words: int) -> list[_Span]:
-    """The parts, each heading, or several in a row, joined with the part below."""
-    joined: list[_Span] = []
-    for start, end in parts:
-        if joined and _HEADINGS.fullmatch(text, *joined[-1]) and _count(text, (joined[-1][0], end)) <= words:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def _count(text: str, span: _Span) -> int:
-    return sum(_size(word) for word in text[slice(*span)].split())
-
-
-def _size(word: str) -> int:
-    if len(word) <= _LONGEST_WORD and (word.isascii() or max(word) < "\u0e00"):  # before Thai, all scripts have spaces
-        return 1
-    return sum(1 for _ in _WORD.finditer(word))

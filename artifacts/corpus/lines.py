@@ -41,7 +41,7 @@ _KINDS: Final = (
     Kind(rb"BZh[1-9]1AY&SY", "bzip2", f"Unpack it by `bzip2 -d`, {_IMPORT}"),
     Kind(rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),
     Kind(rb"\x1f\x8b", "gzip twice over", "Unpack it once by `gzip -d`."),
-    Kind(rb"PAR1[\x00-\x1f]", "Parquet", "Make a corpus of it by `lightretriever corpus`."),
+    Kind(rb"PAR1(?![\t\r\n ,;|\"]|$)", "Parquet", "Make a corpus of it by `lightretriever corpus`."),
     Kind(rb"ARROW1\x00\x00|\xff{4}.{3}\x00", "Arrow", "Make a corpus of it by `lightretriever corpus`."),
     Kind(rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch the file by `git lfs pull`."),
     Kind(rb"\s*<(!DOCTYPE|html)", "HTML, as a failed download leaves it", "Fetch the file again."),

@@ -4,11 +4,12 @@ import html
 import re
 import tomllib
 from collections.abc import Iterator
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
 from lightretriever.artifacts.files.reading import parse_yaml
 
-__all__ = ["markdown_title"]
+__all__ = ["Heading", "markdown_headings", "markdown_title"]
 
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
 _BLANKS: Final = " \t"
@@ -18,6 +19,25 @@ _FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _HTML: Final = re.compile(r" {0,3}<h([1-6])\b[^>]*>(.*?)</h\1>", re.DOTALL | re.IGNORECASE)
 _HTML_LINES: Final = 20
 _TAG: Final = re.compile(r"<[^>]*>")
+
+
+class Heading(NamedTuple):
+    """A heading of a Markdown text: the place of its line's first character, its level from 1 on, and its text."""
+
+    offset: int
+    level: int
+    text: str
+
+
+def markdown_headings(text: str) -> list[Heading]:
+    """The headings of a text without front matter, in order, of all the kinds that `markdown_title` knows."""
+    lines, found = text.split("\n"), list[Heading]()
+    offsets = [0, *accumulate(len(line) + 1 for line in lines)]
+    for number in _outside_of_fences(lines):
+        title, level, _, _ = _heading(lines, number)
+        if title:
+            found.append(Heading(offsets[number], level, title))
+    return found
 
 
 def markdown_title(content: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ class Written:
 
     `documents` were written, of `files` read. `skipped` are bad files, or bad rows of tables, left out; `passed_over`
     are hidden entries and files of other kinds. Of tables, `rows` were read, the columns `dropped` were left out, and
-    `numbered` says whether the rows' numbers are the documents' ids.
+    `numbered` says whether the rows' numbers are the documents' ids; else `id_column` has them.
     """
 
     documents: int = 0
@@ -31,6 +31,7 @@ class Written:
     rows: int | None = None
     dropped: list[str] = field(default_factory=list)
     numbered: bool | None = None
+    id_column: str | None = None
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:

@@ -13,11 +13,13 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from lightretriever.artifacts.corpus.arrow import arrow_table, parquet_table, zstd_stream
 from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
@@ -25,7 +27,7 @@ from lightretriever.artifacts.corpus.lines import HEAD, kind_of, lines_of, read_
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.files.reading import open_regular, read_bounded
 
-__all__ = ["Placed", "Row", "Table", "open_table", "table_files"]
+__all__ = ["Placed", "Row", "Table", "open_table", "partition_of", "table_files"]
 
 Row = dict[str, Any]
 Placed = tuple[str, Row | ValueError]
@@ -39,9 +41,17 @@ _PACKED: Final[dict[str, Callable[[Any], Any]]] = {
 }
 _FAILURES: Final = (EOFError, NotImplementedError, OSError, ValueError, csv.Error, lzma.LZMAError, zlib.error)
 """Errors that the readers raise for a damaged file, pyarrow's among them."""
+_COLUMNAR: Final = (".parquet", ".arrow", ".feather")
 _DELIMITERS: Final = ",\t;|"
+_NONE: Final = "\x1f"
+"""A delimiter that no text has: what a table of one column is read with."""
+_SEPARATOR_LINE: Final = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+_SAMPLE_LINES: Final = 100
+"""Lines by which the dialect of a CSV file is known."""
 _DECODER: Final = json.JSONDecoder()
 _PIECE: Final = 1 << 20
+_PARTITION: Final = re.compile(r"[^.=][^=]*=.*")
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _MAX_STATE_BYTES: Final = 16 << 20
 
 
@@ -56,8 +66,8 @@ class Table:
 def table_files(source: Path) -> tuple[list[Path], int] | None:
     """The files that the rows of `source` lie in, in order, and the number of entries beside them.
 
-    `source` is a file, a folder that `datasets` saved, or one with Parquet or Arrow files in it. None for any other
-    folder. Raises CorpusError for a saved dataset of several splits.
+    `source` is a file, a folder that `datasets` saved, or one with Parquet or Arrow files in it or in folders named
+    `column=value`. None for any other folder. Raises CorpusError for a saved dataset of several splits.
     """
     if not source.is_dir():
         return [source], 0
@@ -78,11 +88,32 @@ def table_files(source: Path) -> tuple[list[Path], int] | None:
         others = {entry.name for entry in entries} - {*names, "state.json", "dataset_info.json"}
         return [source / name for name in names], len(others)
     files = [entry for entry in entries if not entry.name.startswith(".") and _starts_as_columns(entry)]
+    if not files:
+        entries = sorted(_partitioned(entries))
+        files = [entry for entry in entries if not entry.name.startswith((".", "_")) and _starts_as_columns(entry)]
     return (files, len(entries) - len(files)) if files else None
 
 
-def open_table(path: Path, stack: ExitStack, drop: Collection[str] = ()) -> Table:
-    """Open a file of rows, to be closed by `stack`; columns of `drop` are not read where that saves work.
+def partition_of(path: Path, source: Path) -> Row:
+    """The fields that the folders between `source` and a file name, as `year=2024` does: texts, or None for the folder
+    of rows without a value."""
+    folders = path.relative_to(source).parts[:-1] if source != path else ()
+    pairs = (folder.split("=", 1) for folder in folders)
+    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
+
+
+def _partitioned(entries: list[Path]) -> Iterator[Path]:
+    """What lies in the folders of `entries` whose names are `column=value`, however deep: Hive's layout."""
+    for entry in entries:
+        if _PARTITION.fullmatch(entry.name) and entry.is_dir():
+            yield from _partitioned(list(entry.iterdir()))
+        else:
+            yield entry
+
+
+def open_table(path: Path, stack: ExitStack, drop: Collection[str] = (), *, delimiter: str | None = None) -> Table:
+    """Open a file of rows, to be closed by `stack`; columns of `drop` are not read where that saves work. `delimiter`
+    separates the cells of CSV; None finds it.
 
     Raises CorpusError for a file that can't be read, here or from its rows, and MissingExtraError without pyarrow.
     """
@@ -97,6 +128,8 @@ def open_table(path: Path, stack: ExitStack, drop: Collection[str] = ()) -> Tabl
             columns, rows = (parquet_table if name == "Parquet" else arrow_table)(file, drop)
         elif name in ("one JSON array", "JSON over several lines"):
             columns, rows = None, _json_objects(file)
+        elif path.suffix.lower() in _COLUMNAR and not packing:
+            raise ValueError(f"it is called {path.suffix}, but doesn't begin as such a file")
         elif kind:
             what = f"this is {kind.name}{f' packed by {packing}' if packing else ''}, which is not read"
             raise CorpusError(
@@ -105,7 +138,7 @@ def open_table(path: Path, stack: ExitStack, drop: Collection[str] = ()) -> Tabl
         elif head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
             columns, rows = None, _json_lines(file)
         else:
-            columns, rows = _csv(file)
+            columns, rows = _csv(file, delimiter)
     except _FAILURES as error:
         raise _unreadable(path, error) from error
     return Table(columns, _guarded(path, rows))
@@ -120,9 +153,8 @@ def _guarded(path: Path, rows: Iterator[Placed]) -> Iterator[Placed]:
 
 def _unreadable(path: Path, error: Exception) -> CorpusError:
     what = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
-    return CorpusError(
-        f"{readable(path)}: can't be read: {what[:300].rstrip('.')}.", remedy="Mend it, or fetch it again."
-    )
+    what = re.sub(r"([^?])$", r"\1.", what[:300].rstrip("."))
+    return CorpusError(f"{readable(path)}: can't be read: {what}", remedy="Mend it, or fetch it again.")
 
 
 def _packing(file: io.BufferedReader) -> str:
@@ -194,27 +226,79 @@ def _object(line: bytes) -> Row | ValueError:
         return error
 
 
-def _csv(file: io.BufferedReader) -> tuple[list[str], Iterator[Placed]]:
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    """How a CSV file separates its cells, and whether spaces before a quote are none of a cell's."""
+
+    delimiter: str
+    skip_spaces: bool = False
+
+    def reader(self, lines: Iterable[str]) -> Any:
+        return csv.reader(lines, delimiter=self.delimiter, skipinitialspace=self.skip_spaces, strict=True)
+
+    def sample(self, lines: list[str]) -> list[list[str]]:
+        """The rows that are read without an error."""
+        rows: list[list[str]] = []
+        with suppress(csv.Error):  # a wrong dialect, or a cell that the sample cuts
+            for row in self.reader(lines):
+                rows.extend([row] if row else [])
+        return rows
+
+
+def _csv(file: io.BufferedReader, delimiter: str | None) -> tuple[list[str], Iterator[Placed]]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     lines = _text_lines(file)
-    first = next(lines, "").removeprefix("\ufeff")
-    if not first.strip():
+    sample = list(islice(lines, 1))
+    if not sample or not sample[0].removeprefix("\ufeff").strip():
         raise ValueError("it is empty, or its first line is")
-    sizes = {sign: len(next(csv.reader([first], delimiter=sign))) for sign in _DELIMITERS}
-    delimiter = max(sizes, key=lambda sign: sizes[sign])
+    sample[0] = sample[0].removeprefix("\ufeff")
+    before = 0
+    if said := _SEPARATOR_LINE.fullmatch(sample[0]):  # as Excel writes and reads it
+        before, delimiter, sample = 1, delimiter or said[1], []
+    size = sum(map(len, sample))
+    for line in islice(lines, _SAMPLE_LINES):
+        sample.append(line)
+        size += len(line)
+        if size > _PIECE:
+            break
+    if not sample:
+        raise ValueError("it has no line but the one that names the delimiter")
+    reader = _dialect(sample, delimiter).reader(chain(sample, lines))
+    header = [name.strip() or f"column {position}" for position, name in enumerate(next(reader), 1)]
+    return header, _csv_rows(reader, header, before)
 
-    def again() -> Iterator[str]:
-        yield first
-        yield from lines
 
-    reader = csv.reader(again(), delimiter=delimiter, strict=True)
-    header = [name.strip() or f"column {place}" for place, name in enumerate(next(reader), 1)]
-    return header, _csv_rows(reader, header)
+def _dialect(sample: list[str], delimiter: str | None) -> _Dialect:
+    """The dialect in which most rows have as many cells as the header, and of those the one with most cells. A header
+    without any delimiter is that of one column."""
+
+    def fit(rows: list[list[str]]) -> tuple[float, int]:
+        if not rows or len(rows[0]) == 1:
+            return -1.0, 1
+        share = sum(len(row) == len(rows[0]) for row in rows) - 1
+        return share / (len(rows) - 1) if len(rows) > 1 else 1.0, len(rows[0])
+
+    best, best_fit = _Dialect(delimiter or _NONE), (-1.0, 1)
+    for sign in delimiter or _DELIMITERS:
+        plain, spaced = _Dialect(sign), _Dialect(sign, skip_spaces=True)
+        rows, others = plain.sample(sample), spaced.sample(sample)
+        for dialect, its_fit in ((plain, fit(rows)), (spaced, fit(others))):
+            if its_fit > best_fit or (dialect is spaced and best is plain and _quoted_after_space(rows, others)):
+                best, best_fit = dialect, its_fit
+    return best
 
 
-def _csv_rows(reader: Any, header: list[str]) -> Iterator[Placed]:
+def _quoted_after_space(rows: list[list[str]], others: list[list[str]]) -> bool:
+    """Whether a cell of `rows` keeps a quote that `others`, read without spaces before quotes, takes for one."""
+    pairs = (
+        (cell, other) for row, its in zip(rows, others, strict=False) for cell, other in zip(row, its, strict=False)
+    )
+    return any(cell != other and cell[:1] == " " and cell.lstrip(" ")[:1] == '"' for cell, other in pairs)
+
+
+def _csv_rows(reader: Any, header: list[str], before: int) -> Iterator[Placed]:
     while True:
-        place = f"line {reader.line_num + 1}"
+        place = f"line {before + reader.line_num + 1}"
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -228,9 +312,9 @@ def _csv_rows(reader: Any, header: list[str]) -> Iterator[Placed]:
 
 
 def _text_lines(file: io.BufferedReader) -> Iterator[str]:
-    number = 0
-    while line := file.readline(MAX_DOCUMENT_BYTES + 8):
-        number += 1
+    head = file.peek(_PIECE)
+    lines = _lines_of_cr(file) if b"\r" in head and b"\n" not in head else _lines_of_lf(file)
+    for number, line in enumerate(lines, 1):
         try:
             yield read_text(line)
         except ValueError as error:
@@ -239,3 +323,21 @@ def _text_lines(file: io.BufferedReader) -> Iterator[str]:
             byte = error.object[error.start]
             what = f"line {number}: not UTF-8 (byte 0x{byte:02x}); convert it, as by `iconv -f WINDOWS-1252 -t UTF-8`"
             raise ValueError(what) from error
+
+
+def _lines_of_lf(file: io.BufferedReader) -> Iterator[bytes]:
+    while line := file.readline(MAX_DOCUMENT_BYTES + 8):
+        yield line
+
+
+def _lines_of_cr(file: io.BufferedReader) -> Iterator[bytes]:
+    """Lines that end at "\\r" alone, as old spreadsheets wrote them; they come with "\\n"."""
+    rest = b""
+    while piece := file.read(_PIECE):
+        *lines, rest = (rest + piece).split(b"\r")
+        for line in lines:
+            yield line + b"\n"
+        if len(rest) > MAX_DOCUMENT_BYTES:
+            break
+    if rest:
+        yield rest

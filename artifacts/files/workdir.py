@@ -3,7 +3,7 @@
 import fcntl
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,28 +46,44 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def check_plan(
-    file: Path, plan: dict[str, Any], *, growing: str | None = None, renew: Callable[[], None] | None = None
+    file: Path,
+    plan: dict[str, Any],
+    *,
+    growing: str | None = None,
+    renewed: Collection[str] = (),
+    renew: Callable[[], None] | None = None,
 ) -> None:
     """Begin a job by writing its plan, or go on with one that was begun with the same plan.
 
     `plan` names every input and setting that changes the output. The list under the key `growing` may have got longer
-    since, or shorter at its end. Where nothing but the `documents` differ, `renew` removes what was made of the earlier
-    ones, and the job begins again. Raises ResumeError that names each other difference.
+    since, or shorter at its end. Where nothing but keys of `renewed` differ, `renew` removes what was made of the
+    earlier ones, and the job begins again. Raises ResumeError that names each other difference.
     """
     begun = read_json(file) if file.is_file() else plan
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
     if growing in keys:
         keys = [key for key in keys if key != growing or not _one_begins_the_other(begun.get(key), plan.get(key))]
-    if keys == ["documents"] and renew is not None:
+    if keys and renew is not None and set(keys) <= set(renewed):
         renew()
     elif keys:
-        differences = "; ".join(f"{key}: {begun.get(key)!r} there, {plan.get(key)!r} now" for key in keys)
+        differences = "; ".join(difference for key in keys for difference in _differences(key, begun, plan))
         raise ResumeError(
             f"{file}: this work directory was begun with other inputs ({differences}).",
-            remedy="Use the same inputs, another work directory, or delete this one.",
+            remedy=f"Use the same inputs or another work directory, or delete {file.parent}, which is made again.",
         )
     if begun is plan or begun != plan:
         write_atomically(file, json.dumps(plan, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+    """What differs under a key; of two dictionaries, the keys in them that differ."""
+    there, now = begun.get(key), plan.get(key)
+    if isinstance(there, dict) and isinstance(now, dict):
+        for inner in sorted(there.keys() | now.keys()):
+            if there.get(inner) != now.get(inner):
+                yield from (f"{key}.{difference}" for difference in _differences(inner, there, now))
+    else:
+        yield f"{key}: {there!r} there, {now!r} now"
 
 
 def _one_begins_the_other(one: Any, other: Any) -> bool:

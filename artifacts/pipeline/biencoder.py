@@ -82,11 +82,15 @@ class BiEncoder(Encoder):
         if isinstance(self._reads, StaticEmbedding):  # its rows are what it makes of each token
             rows = _embedding(self.model)
             return lambda tokens: rows[tokens.to(rows.device)]
-        before, after = self._frame(self.query_prompt(instruction))
+        prompt = self.query_prompt(instruction)
+        before, after = self._frame(prompt)
+        framed = self._reads.preprocess(["a"], prompt=prompt) if prompt else {}
+        # Some poolings leave the prompt out, and have to know how long it is.
+        pooled = {name: framed[name] for name in ("prompt_length",) if name in framed}
 
         def states_of(tokens: torch.Tensor) -> torch.Tensor:
             ids = torch.tensor([[*before, token, *after] for token in tokens.tolist()], device=self.device)
-            features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            features = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pooled}
             for module in route(self.model, "query"):
                 features = module(features)
             return features["sentence_embedding"]
@@ -187,7 +191,8 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
     prompts = json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
-    settings = (tokenizer.sha256, stated, prompts, weights, lowercase)
+    left_out = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
+    settings = (tokenizer.sha256, stated, prompts, weights, lowercase, *left_out)
     folders = module_folders(local_folder(path))
     encoder = BiEncoder(
         name=Path(path).name,
@@ -200,7 +205,15 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
         longest=None if longest is None or math.isinf(longest) else int(longest),
         model=model,
     )
-    read, asked = (len(one(["a"]).dense[0]) for one in (encoder.encode_documents, encoder.encode_queries))
+    try:
+        read, asked = (len(one(["a"]).dense[0]) for one in (encoder.encode_documents, encoder.encode_queries))
+    except KeyError as error:
+        if error.args != ("sentence_embedding",):
+            raise
+        raise ModelError(
+            f"{path}: has a vector for each token and none for a text, as no module of it pools them.",
+            remedy="Name a model with a pooling module. Late interaction (ColBERT) is not supported.",
+        ) from error
     if read != asked:
         raise ModelError(
             f"{path}: vectors of documents have {read} values, those of queries {asked}.",

@@ -21,7 +21,7 @@ from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
-from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, TableTraining
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
@@ -30,6 +30,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = [
     "build_bundle",
     "check_before_build",
+    "fit_settings",
     "head_plan",
     "head_texts",
     "refined_folder",
@@ -93,6 +94,11 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
+
+
+def fit_settings(settings: TableTraining) -> dict[str, Any]:
+    """How a table is fitted, as its plan has it: without the files, which the plan has by their content."""
+    return settings.model_dump(mode="json", exclude={"vectors", "ids", "queries"})
 
 
 def sparse_leg(recipe: Recipe, store: ShardStore) -> SparseLeg:
@@ -174,6 +180,8 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], store: ShardStore, corpus
     if differences:
         elsewhere = "Run `table` and `encode` again with this recipe in another work directory."
         again = "Run `lightretriever encode` with this recipe again."
+        if recipe.distil is not None and recipe.distil.vectors is not None:
+            again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever distil-table`."
         raise ResumeError(
             f"{recipe.work}: the stages don't fit together ({'; '.join(differences.values())}).",
             remedy=again if list(differences) == ["corpus"] else elsewhere,
@@ -292,8 +300,11 @@ def _table(recipe: Recipe, task: str, store: ShardStore) -> TableInput:
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"
     begun, file = _read(recipe, str(folder.relative_to(recipe.work) / "plan.json"), stage), folder / "table.npy"
-    if recipe.refine is not None and begun["settings"] != recipe.refine.model_dump(mode="json"):
-        raise ResumeError(f"{folder}: was refined with other settings.", remedy="Remove it, and run `refine` again.")
+    fitted = recipe.refine or recipe.distil
+    if fitted is not None and begun["settings"] != fit_settings(fitted):
+        raise ResumeError(
+            f"{folder}: was fitted with other settings.", remedy=f"Run `lightretriever {stage}` with this recipe again."
+        )
     if begun.get("documents", store.documents) != store.documents:
         raise ResumeError(
             f"{folder}: was fitted to other documents than those that are encoded.",

@@ -32,6 +32,9 @@ __all__ = [
 QUANTIZATION: Final = 100
 """Impacts per unit of weight."""
 
+_PIECE: Final = 16
+"""Texts that are read at a time where each is read by itself."""
+
 _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
@@ -98,7 +101,8 @@ def encode_corpus(
 
         items = ((document.id, document.full_text) for document in corpus)
         dense = None if given is None else given.of_documents
-        written = write_shards(store, items, settings.shard_size, encode, progress, part=part, dense=dense)
+        alone = encoder.device.type == "cpu" and settings.batch_tokens is None
+        written = write_shards(store, items, settings.shard_size, encode, progress, part=part, dense=dense, alone=alone)
     removed = store.left(written.names, written.texts)
     store.finish(written.names, documents, skipped=corpus.skipped.count, part=part)
     names = [name for place, name in enumerate(written.names) if part is None or part.has(place)]
@@ -126,11 +130,14 @@ def write_shards(
     *,
     part: Part | None = None,
     dense: Callable[[int, int], npt.NDArray[np.float32]] | None = None,
+    alone: bool = False,
 ) -> Written:
     """Write the shards of `size` texts each, given by id and text, that are not there, or a `part` of them.
 
     `encode` is called with ids and texts that no shard has, and advances the progress. `dense` gives the vectors
-    (n, H) of n texts from a place on, where they are not the encoder's.
+    (n, H) of n texts from a place on, where they are not the encoder's. `alone` says that a text's row doesn't depend
+    on those beside it: what is read when a signal stops the command is kept in a shard of its own, which the next run
+    reads.
     """
     written, rest = Written(), iter(items)
     while chunk := list(islice(rest, size)):
@@ -152,7 +159,18 @@ def write_shards(
         new = {text: row for row, text in enumerate(texts) if text not in rows}  # equal texts are encoded once
         progress.skip(len(chunk) - len(new))
         if new:
-            made = encode([ids[row] for row in new.values()], [chunk[row][1] for row in new.values()])
+            places = list(new.values())
+            step, made = _PIECE if alone else len(places), list[EncodedRow]()
+            try:
+                for start in range(0, len(places), step):
+                    piece = places[start : start + step]
+                    made += encode([ids[row] for row in piece], [chunk[row][1] for row in piece])
+            except KeyboardInterrupt:
+                if made:
+                    kept = places[: len(made)]
+                    shard = EncodedShard.of([ids[row] for row in kept], [texts[row] for row in kept], made)
+                    store.write(store.name(shard.ids, [texts[row] for row in kept]), shard)
+                raise
             rows |= zip(new, made, strict=True)
         shard = EncodedShard.of(ids, texts, [rows[text] for text in texts])
         store.write(name, shard if given is None else replace(shard, dense=given))

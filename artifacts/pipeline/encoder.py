@@ -160,17 +160,18 @@ def token_rows(
             if file.is_file():
                 progress.skip(end - start)
             else:
-                write_array(file, _states(states_of, start, end, batch))
-                progress.advance(end - start)
+                write_array(file, _states(states_of, start, end, batch, progress))
             rows[start:end] = read_array(file)
     return rows
 
 
-def _states(states_of: StatesOf, start: int, end: int, batch: int) -> npt.NDArray[np.float32]:
+def _states(states_of: StatesOf, start: int, end: int, batch: int, progress: ProgressBar) -> npt.NDArray[np.float32]:
     """Rows `start` to `end`, (end - start, H) float32."""
-    states = [
-        states_of(torch.arange(first, min(first + batch, end))).float().cpu() for first in range(start, end, batch)
-    ]
+    states = []
+    for first in range(start, end, batch):
+        tokens = torch.arange(first, min(first + batch, end))
+        states.append(states_of(tokens).float().cpu())
+        progress.advance(len(tokens))
     rows: npt.NDArray[np.float32] = torch.cat(states).numpy()
     if not np.isfinite(rows).all():
         bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])

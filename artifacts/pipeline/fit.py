@@ -159,7 +159,12 @@ def fit_table(initial: npt.NDArray[np.float32], texts: FitTexts, settings: Table
     """
     bags, targets, documents = texts.bags, texts.targets, texts.documents
     trained = len(bags) - texts.held_out
-    if texts.held_out < 1 or trained < settings.batch_size:
+    if texts.held_out < 1:
+        raise RecipeError(
+            f"{len(bags)} texts to fit a token table to, of which none can be held out: a tenth is.",
+            remedy="Give at least ten texts: a larger corpus, or with `distil` more queries or sentences: true.",
+        )
+    if trained < settings.batch_size:
         raise RecipeError(
             f"{trained} texts to train a token table on beside {texts.held_out} held out, less than one batch of "
             f"{settings.batch_size}.",

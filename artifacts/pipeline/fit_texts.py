@@ -180,7 +180,8 @@ def teacher_vectors(
             dense = np.concatenate([one.dense for one in made])
             return encoded_rows(ids, Encoded(dense), [False] * len(new))
 
-        names = write_shards(store, (("", text) for text in texts), _PART, encode, progress).names
+        items, apart = (("", text) for text in texts), alone and encoder.device.type == "cpu"
+        names = write_shards(store, items, _PART, encode, progress, alone=apart).names
     store.finish(names, documents=None)
     return np.concatenate([np.zeros((0, encoder.hidden_size), dtype=np.float16), *(shard.dense for shard in store)])
 

@@ -50,6 +50,11 @@ def loading(message: str, *sources: str | Path, remedy: str = "Fetch or save the
         damaged = next((found for source in sources for found in _damaged(Path(source))), None)
         if damaged is not None:
             raise ModelError(f"{message}: {damaged}", remedy="Fetch or save it again.") from error
+        if "trust_remote_code" in reason:
+            raise ModelError(
+                f"{message}: it needs code of its own, which is never run.",
+                remedy="Name a model that transformers and sentence-transformers read by themselves.",
+            ) from error
         raise ModelError(f"{message}: {type(error).__name__}: {reason.rstrip('.')}.", remedy=remedy) from error
 
 

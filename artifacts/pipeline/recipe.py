@@ -1,7 +1,8 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
@@ -292,6 +293,8 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
     for key, value in (overrides or {}).items():
         if value is not None:
             _set(content, key, value)
+    if empty := next(_empty_sections(content, kind), None):
+        raise RecipeError(f"{path}: {empty}, or take the key out.", remedy="See docs/pipeline.md for every key.")
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -314,3 +317,22 @@ def _set(content: dict[str, Any], key: str, value: object) -> None:
             return  # validation names the section
         content = inner
     content[last] = value
+
+
+def _empty_sections(content: dict[str, Any], kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """What to do about each section with nothing in it. YAML reads `distil:` with nothing behind it as null, as if it
+    were not there."""
+    for name, value in content.items():
+        field = kind.model_fields.get(name)
+        section = None if field is None else _section(field.annotation)
+        if section is not None and value is None:
+            needed = any(inner.is_required() for inner in section.model_fields.values())
+            way = "give its keys" if needed else f"write `{name}: {{}}` for its defaults"
+            yield f"{prefix}{name} is empty: {way}"
+        elif section is not None and isinstance(value, dict):
+            yield from _empty_sections(value, section, f"{prefix}{name}.")
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)

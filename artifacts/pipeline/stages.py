@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import refined_folder
+from lightretriever.artifacts.pipeline.build import fit_settings, refined_folder
 from lightretriever.artifacts.pipeline.encode import Encoding, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
@@ -45,6 +45,9 @@ from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 
 __all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
+
+_FITTED_BY: Final = ("documents", "encoded", "queries", "settings", "table", "teacher")
+"""Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
 def load_recipe_encoder(recipe: Recipe) -> Encoder:
@@ -190,7 +193,7 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
     plan = {
         "documents": store.documents,
         "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),
-        "settings": settings.model_dump(mode="json"),
+        "settings": fit_settings(settings),
         "software": software(),
     }
     teacher = _refine_teacher(recipe, settings)
@@ -228,7 +231,7 @@ def _fit_distilled(
         "model": encoder.fingerprint,
         "documents": documents,
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
-        "settings": distil.model_dump(mode="json", exclude={"vectors", "ids", "queries"}),
+        "settings": fit_settings(distil),
         **_where(encoder),
     }
     texts_of = cache(lambda: DistilTexts.of(recipe, distil, encoder))
@@ -251,12 +254,13 @@ def _make(
 ) -> dict[str, Path]:
     """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
 
-    Beside a fitted table stands `training.json`: the agreement of every epoch. One that was fitted to other documents
-    is made again.
+    Beside a fitted table stands `training.json`: the agreement of every epoch. One that was fitted to other texts or by
+    other settings is fitted again; the encoder reads only the texts that are new.
     """
     files = {task: folder / "table.npy" for task, folder in folders.items()}
     for task, folder in folders.items():
-        check_plan(folder / "plan.json", plans[task], renew=partial(files[task].unlink, missing_ok=True))
+        renew = partial(files[task].unlink, missing_ok=True)
+        check_plan(folder / "plan.json", plans[task], renewed=_FITTED_BY, renew=renew)
     for task, file in files.items():
         if not file.is_file():
             made = make(task)

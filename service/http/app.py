@@ -19,6 +19,7 @@ from lightretriever.service.errors import (
     ServiceError,
     SettingsError,
 )
+from lightretriever.service.http.encodings import AcceptedEncoding
 from lightretriever.service.http.handling import COLLECTION
 from lightretriever.service.http.middleware import Envelope, refusal
 from lightretriever.service.http.openapi import description
@@ -41,6 +42,7 @@ __all__ = ["Application", "create_app"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
+_TRACED: Final = ("x-request-id", "traceparent")
 _LEAST_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
 _BELOW: Final = re.compile(r"(?P<prefix>/collections/(?P<name>[^/]+))(?P<rest>/|$)")
@@ -78,14 +80,14 @@ class Application:
         self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
         app: ASGIApp = _Router(routes, lifespan)
-        app = GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD)
+        app = AcceptedEncoding(GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD))
         if state.settings.cors_origins:
             app = CORSMiddleware(
                 app,
                 allow_origins=state.settings.cors_origins,
-                allow_methods=["GET", "POST"],
-                allow_headers=["authorization", "content-type", "x-request-id", "traceparent"],
-                expose_headers=["x-request-id", "retry-after"],
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["authorization", "content-type", "if-match", *_TRACED],
+                expose_headers=["etag", "retry-after", "x-request-id"],
             )
         self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
@@ -99,7 +101,8 @@ class Application:
         await self._app(scope, receive, send)
 
     async def _describe(self, request: Request) -> Response:
-        return JSONResponse(self._description)
+        """Addresses are those beside this one, below `/collections/NAME` and behind a proxy that takes a prefix off."""
+        return JSONResponse({**self._description, "servers": [{"url": "."}]})
 
 
 class _Router(Router):
@@ -130,7 +133,8 @@ def _below_collection(scope: Scope) -> Response | None:
     name = scope["app"].state.collections.of(found["name"]).name
     scope["state"][COLLECTION] = scope["state"]["about"][COLLECTION] = name
     scope["root_path"] = root + found["prefix"]
-    return None if found["rest"] else RedirectResponse(f"{name}/")
+    query = scope["query_string"].decode("latin-1")
+    return None if found["rest"] else RedirectResponse(f"{name}/{'?' if query else ''}{query}")
 
 
 @asynccontextmanager

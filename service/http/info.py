@@ -2,6 +2,7 @@
 
 import platform
 from dataclasses import asdict
+from datetime import datetime
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
@@ -11,6 +12,8 @@ from lightretriever.service.schemas import (
     ClusterFacts,
     CollectionFacts,
     CollectionList,
+    EmbeddingsModel,
+    EmbeddingsModels,
     Info,
     LegFacts,
     Limits,
@@ -19,7 +22,7 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["bundle_facts", "info_of", "list_collections"]
+__all__ = ["bundle_facts", "info_of", "list_collections", "models_of"]
 
 _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 
@@ -50,6 +53,14 @@ def bundle_facts(engine: SearchEngine) -> BundleFacts:
         fusion_weights=engine.fusion_weights,
         mapped_bytes=_mapped_bytes(engine),
     )
+
+
+def models_of(engine: SearchEngine) -> EmbeddingsModels:
+    """Describe the tasks of a bundle as models, the default one first."""
+    manifest = engine.bundle.manifest
+    created = int(datetime.fromisoformat(manifest.created).timestamp())
+    names = dict.fromkeys([manifest.default_task, *manifest.tasks])
+    return EmbeddingsModels(data=[EmbeddingsModel(id=name, created=created, owned_by=manifest.name) for name in names])
 
 
 def list_collections(collections: Collections) -> CollectionList:

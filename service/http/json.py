@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import zlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -10,7 +9,6 @@ import orjson
 from lightretriever.artifacts.files.nesting import nesting
 from lightretriever.service.errors import (
     BodyTimeoutError,
-    BodyTooLargeError,
     FieldError,
     InvalidJsonError,
     InvalidRequestError,
@@ -18,6 +16,7 @@ from lightretriever.service.errors import (
     ServiceError,
     shortened,
 )
+from lightretriever.service.http.encodings import IDENTITY, content_encoding, too_large, unpacked
 from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
 from lightretriever.service.schemas import BatchRequest, SearchRequest
 from pydantic import BaseModel, ValidationError
@@ -82,7 +81,7 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
             body = await _read(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
-    return body if encoding == "identity" else await asyncio.to_thread(_unpacked, body, max_body_bytes)
+    return body if encoding == IDENTITY else await asyncio.to_thread(unpacked, body, max_body_bytes)
 
 
 def parse(body: bytes, model: type[M], *, most: int = MOST_VALUES) -> M:
@@ -187,42 +186,22 @@ def _check_size(content: Any, most: int) -> None:
 
 
 def _check_media_type(request: Request, media: str) -> str:
-    """Give the body's encoding, `identity` or `gzip`."""
-    declared = request.headers.get("content-type", "")
+    """Give the body's encoding. MediaTypeError for a body that is not declared as `media`, or is packed another way."""
+    declared = ", ".join(request.headers.getlist("content-type"))
     if declared.partition(";")[0].strip().lower() != media:
         shown = repr(declared[:100]) if declared else "missing"
         raise MediaTypeError(f"The header Content-Type is {shown}; send the body as {media}.")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip"):
-        raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip.")
-    return encoding
-
-
-def _unpacked(body: bytes, limit: int) -> bytes:
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        content = unpacker.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise InvalidJsonError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
-    if len(content) > limit:
-        raise _too_large(limit)
-    if not unpacker.eof or unpacker.unused_data:
-        raise InvalidJsonError("The body's gzip data is cut off, or something follows it.")
-    return content
+    return content_encoding(request.headers)
 
 
 async def _read(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
     # The server has refused anything but digits, and cuts a body at the announced length.
     if announced.isdecimal() and int(announced[:20]) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
     return bytes(body)
-
-
-def _too_large(limit: int) -> BodyTooLargeError:
-    return BodyTooLargeError(f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once.")

@@ -23,6 +23,7 @@ __all__ = [
     "DOCUMENT_ERRORS",
     "ENCODE_ERRORS",
     "EXAMPLES",
+    "GATE_ERRORS",
     "PUT_ERRORS",
     "READY_ERRORS",
     "SEARCH_ERRORS",
@@ -31,9 +32,9 @@ __all__ = [
 ]
 
 # With API keys or a rate limit.
-_GATE_ERRORS: Final = (errors.UnauthorizedError, errors.ForbiddenError, errors.RateLimitedError)
+GATE_ERRORS: Final = (errors.UnauthorizedError, errors.ForbiddenError, errors.RateLimitedError)
 ENCODE_ERRORS: Final = (
-    *_GATE_ERRORS,
+    *GATE_ERRORS,
     errors.InvalidJsonError,
     errors.BodyTimeoutError,
     errors.BodyTooLargeError,
@@ -54,7 +55,7 @@ _OF_BODIES: Final = (
 )
 ADDRESS_ERRORS: Final = tuple(error for error in SEARCH_ERRORS if error not in _OF_BODIES)
 DOCUMENT_ERRORS: Final = (
-    *_GATE_ERRORS,
+    *GATE_ERRORS,
     errors.DocumentNotFoundError,
     errors.SearchFailedError,
     errors.DeadlineError,
@@ -62,7 +63,7 @@ DOCUMENT_ERRORS: Final = (
     errors.OverloadedError,
 )
 DELETE_ERRORS: Final = (
-    *_GATE_ERRORS,
+    *GATE_ERRORS,
     errors.RouteNotFoundError,
     errors.DocumentNotFoundError,
     errors.ImmutableError,
@@ -75,7 +76,7 @@ DELETE_ERRORS: Final = (
     errors.OverloadedError,
 )
 PUT_ERRORS: Final = (*(error for error in DELETE_ERRORS if error is not errors.DocumentNotFoundError), *_OF_BODIES)
-ADMIN_ERRORS: Final = (*_GATE_ERRORS, errors.RouteNotFoundError, errors.BundleRefusedError, errors.NotReadyError)
+ADMIN_ERRORS: Final = (*GATE_ERRORS, errors.RouteNotFoundError, errors.BundleRefusedError, errors.NotReadyError)
 READY_ERRORS: Final = (errors.NotReadyError,)
 
 EXAMPLES: Final[dict[str, dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_bytes())

@@ -25,12 +25,13 @@ from lightretriever.service.http.handling import (
     state_of,
     tell_legs,
 )
-from lightretriever.service.http.info import bundle_facts, info_of, list_collections
+from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
 from lightretriever.service.http.openapi import (
     ADDRESS_ERRORS,
     ADMIN_ERRORS,
     ENCODE_ERRORS,
+    GATE_ERRORS,
     READY_ERRORS,
     SEARCH_ERRORS,
     describe,
@@ -40,6 +41,7 @@ from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     CollectionList,
+    EmbeddingsModels,
     EmbeddingsRequest,
     EmbeddingsResponse,
     EncodeRequest,
@@ -136,6 +138,17 @@ async def embeddings(request: Request) -> Response:
         return json_response(engine.embeddings(asked, clock_of(request)))
 
     return await answered(request, work)
+
+
+@router.get(
+    "/v1/models",
+    **describe("Models of query vectors", answer=EmbeddingsModels, errors=GATE_ERRORS),
+    tags=["search"],
+)
+async def models(request: Request) -> Response:
+    """Give the tasks that `POST /v1/embeddings` may name as its model, for clients of OpenAI's API."""
+    enter(request, "search")
+    return json_response(models_of(engine_of(request)))
 
 
 router.routes.extend(documents.router.routes)  # as they are, for `served`

@@ -39,6 +39,9 @@ def mcp(
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error, "mcp") from error
     key = os.environ.get(_KEY) if api_key_file is None else _key(api_key_file)
+    if key is not None and not key.strip():
+        where = _KEY if api_key_file is None else api_key_file
+        raise SettingsError(f"{where}: the API key is empty.", remedy="Leave it out, or give a key.")
     client = AsyncSearchClient(url, api_key=key, timeout_s=timeout_s)
     if http is None:
         asyncio.run(serve_stdio(client))

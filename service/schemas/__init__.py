@@ -27,6 +27,8 @@ from lightretriever.service.schemas.answers import (
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization
 from lightretriever.service.schemas.embeddings import (
     Embedding,
+    EmbeddingsModel,
+    EmbeddingsModels,
     EmbeddingsRequest,
     EmbeddingsResponse,
     EmbeddingsUsage,
@@ -81,6 +83,8 @@ __all__ = [
     "DocumentWrite",
     "DocumentWritten",
     "Embedding",
+    "EmbeddingsModel",
+    "EmbeddingsModels",
     "EmbeddingsRequest",
     "EmbeddingsResponse",
     "EmbeddingsUsage",

@@ -5,7 +5,14 @@ from typing import Annotated, Final, Literal
 from lightretriever.service.schemas.base import Model
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
-__all__ = ["Embedding", "EmbeddingsRequest", "EmbeddingsResponse", "EmbeddingsUsage"]
+__all__ = [
+    "Embedding",
+    "EmbeddingsModel",
+    "EmbeddingsModels",
+    "EmbeddingsRequest",
+    "EmbeddingsResponse",
+    "EmbeddingsUsage",
+]
 
 _MOST_TEXTS: Final = 2048
 
@@ -42,11 +49,11 @@ class EmbeddingsRequest(Model):
         ),
     ]
     model: str = Field(
-        description="A task, see `tasks` in `/info`; `default` or the bundle's name: the default task.",
+        description="A task, see `tasks` in `/info`. Any other name, such as `default`: the default task.",
         examples=["default"],
     )
-    encoding_format: Literal["float", "base64"] = Field(
-        default="float", description="Numbers, or base64 of float32 in little-endian order."
+    encoding_format: Literal["float", "base64"] | None = Field(
+        default="float", description="Numbers, as by null, or base64 of float32 in little-endian order."
     )
     dimensions: int | None = Field(default=None, ge=1, description="If given, it must be the bundle's dimension.")
     user: str | None = Field(default=None, description="Ignored.")
@@ -82,3 +89,19 @@ class EmbeddingsResponse(Model):
     data: list[Embedding] = Field(description="In the order of the texts.")
     model: str = Field(description="As in the request.")
     usage: EmbeddingsUsage
+
+
+class EmbeddingsModel(Model):
+    """A task of the bundle, as a model in the form of OpenAI's API."""
+
+    id: str = Field(description="Name of the task.")
+    object: Literal["model"] = "model"
+    created: int = Field(description="When the bundle was made, in seconds since 1970.")
+    owned_by: str = Field(description="Name of the bundle.")
+
+
+class EmbeddingsModels(Model):
+    """What `model` may name in `POST /v1/embeddings`, in the form of OpenAI's `GET /v1/models`."""
+
+    object: Literal["list"] = "list"
+    data: list[EmbeddingsModel] = Field(description="The default task first.")

@@ -184,7 +184,7 @@ class SearchEngine:
         service. NoTokensError and NoDirectionError name the text as `input.N`."""
         self._require_open()
         manifest = self.bundle.manifest
-        self._reader.check_embeddings(request, manifest.name, manifest.dimension)
+        self._reader.check_embeddings(request, manifest.dimension)
         task = request.model if request.model in manifest.tasks else manifest.default_task
         own = StageClock((clock or StageClock()).arrived)  # a trace needs no span for each of many texts
         data, tokens = list[Plain](), 0

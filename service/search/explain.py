@@ -44,8 +44,7 @@ class QueryWord:
 
 
 def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> None:
-    """Raise InvalidRequestError if the hits have more than `most` tokens and terms to explain together, as a request asks
-    for."""
+    """Raise InvalidRequestError if a request asks for more than `most` tokens and terms of its hits."""
     parts = len(query.terms) + query.tokens.ids.size
     hits = request.k * (1 if request.group_by is None else request.group_size)
     if hits * parts > most:

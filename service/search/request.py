@@ -168,13 +168,9 @@ class RequestReader:
         """Raise InvalidRequestError unless the text can be encoded."""
         _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
 
-    def check_embeddings(self, request: EmbeddingsRequest, bundle: str, dimension: int) -> None:
-        """Raise InvalidRequestError unless the texts can be encoded by the bundle of this name and dimension."""
+    def check_embeddings(self, request: EmbeddingsRequest, dimension: int) -> None:
+        """Raise InvalidRequestError unless the texts can be encoded by the bundle of this dimension."""
         errors = [error for place, text in enumerate(request.input) for error in self._of_text(f"input.{place}", text)]
-        models = dict.fromkeys(["default", bundle, *self._tasks])
-        if request.model not in models:
-            known = shortened(", ".join(models), _LONGEST_LIST)
-            errors.append(FieldError("model", f"there is no such model; there are: {known}", shortened(request.model)))
         if "dense" not in self._modes:
             errors.append(FieldError("input", _NO_DENSE))
         if request.dimensions not in (None, dimension):

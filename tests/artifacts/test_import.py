@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -229,9 +230,30 @@ MOMENT = datetime.datetime(2024, 5, 31, 12, 30, 0, 500_000, tzinfo=UTC)
         ([["a", None]], pa.large_list(pa.large_string()), ["a", None]),
         ([{"a": {"b": [1]}}], None, {"a": {"b": [1]}}),
         ([[("k", MOMENT.date())]], pa.map_(pa.string(), pa.date32()), {"k": "2024-05-31"}),
+        ([0.1], pa.float32(), 0.1),
+        ([12.99], pa.float32(), 12.99),
+        ([1e20], pa.float32(), 1e20),
+        ([0.1], pa.float64(), 0.1),
+        (np.array([12.99], np.float16), pa.float16(), 12.99),
+        ([[0.1, None]], pa.list_(pa.float32()), [0.1, None]),
+        ([[0.1]], pa.list_(pa.float32(), 1), [0.1]),
+        ([{"a": [{"b": 0.1}]}], pa.struct({"a": pa.list_(pa.struct({"b": pa.float32()}))}), {"a": [{"b": 0.1}]}),
+        ([[("k", 0.1)]], pa.map_(pa.string(), pa.float32()), {"k": 0.1}),
+        (pa.array([0.1], pa.float32()).dictionary_encode(), None, 0.1),
+        ([3_600_000_000_001], pa.time64("ns"), "01:00:00"),
+        ([[1_717_158_600_500_000_001]], pa.list_(pa.timestamp("ns")), ["2024-05-31T12:30:00.500000"]),
+        ([{"a": [3_600_000_000_001]}], pa.struct({"a": pa.list_(pa.time64("ns"))}), {"a": ["01:00:00"]}),
+        (
+            [[("k", 1_717_158_600_500_000_001)]],
+            pa.map_(pa.string(), pa.timestamp("ns", tz="Asia/Tokyo")),
+            {"k": "2024-05-31T12:30:00.500000+00:00"},
+        ),
     ],
 )
-def test_values_become_json(tmp_path: Path, values: Any, kind: Any, found: Any) -> None:
+def test_values_become_json(
+    tmp_path: Path, values: Any, kind: Any, found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # it isn't asked for
     documents, _ = imported(parquet(tmp_path / "table", table_of("a.b", values, kind)), Columns())
     assert documents[0].get("a.b") == found
 
@@ -244,6 +266,7 @@ def test_values_become_json(tmp_path: Path, values: Any, kind: Any, found: Any) 
         ([float("inf")], None, "inf is no number of JSON"),
         ([Decimal("0.12345678901234567890")], None, "more digits than a number of JSON keeps"),
         ([datetime.timedelta(1)], None, "timedelta has no form in JSON"),
+        ([1], pa.duration("ns"), "timedelta has no form in JSON"),
         ([10**18], pa.timestamp("us"), 'row 1: column "x": '),
         ([[(1, 2)]], pa.map_(pa.int8(), pa.int8()), "a key must be a text, found 1"),
         ([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()), "row 1: column"),
@@ -262,7 +285,7 @@ def test_values_that_json_lacks_are_named(tmp_path: Path, values: Any, kind: Any
         ([{"sku": "1", "name": "A"}], 'there is no column "about"; there are "sku", "name"'),
         ([{"sku": None, "name": "A", "about": "B"}], 'row 1: column "sku" is null, where the id is expected'),
         ([{"sku": 1.0, "name": "A", "about": "B"}], 'column "sku": an id must be a text or a whole number, found 1.0'),
-        ([{"sku": "1", "name": "A", "about": None}], 'column "about" is null, where a text is expected'),
+        ([{"sku": "1", "name": None, "about": None}], 'column "about" is null, where a text is expected'),
         ([{"sku": "1", "name": "A", "about": 149}], 'column "about" must hold texts, found 149'),
         ([{"sku": "1", "name": ["A"], "about": "B"}], "column \"name\" must hold texts, found ['A']"),
         ([{"sku": "1", "name": "", "about": " "}], 'document "1" is empty'),
@@ -317,6 +340,7 @@ def test_columns_that_no_table_has_are_named(tmp_path: Path) -> None:
         (b'{"text": "a", "n": 1}\n\n{"text": NaN}', "line 3: not JSON: NaN"),
         (b'{"text": "a\\ud800", "n": 1}', "line 1: not JSON"),
         (b"PAR1\x15\x04" + b"x" * 100, "can't be read: Parquet magic bytes not found"),
+        (b"PAR1" + b"x" * 100, "can't be read: Parquet magic bytes not found"),
         (b"ARROW1\0\0" + b"x" * 100, "can't be read: "),
         (b"\xff\xff\xff\xff\x08\x01\0\0" + b"x" * 100, "can't be read: "),
         (b"PK\x03\x04", "this is zip, which is not read. Unpack it by `unzip`"),
@@ -410,3 +434,147 @@ def test_a_line_of_csv_that_is_too_long_is_named(tmp_path: Path, monkeypatch: py
     path = tmp_path / "a.csv"
     path.write_text("text,n\na,1\n" + "a" * 100 + ",2\n")
     assert "line 3: a line has at most 80 bytes" in refused(path, Columns())
+
+
+@pytest.mark.parametrize("price", [0.1, 12.99])
+def test_a_filter_finds_a_float32(tmp_path: Path, price: float) -> None:
+    """The number in the corpus is the one that was written into the column."""
+    table = pa.table({"text": ["a"], "price": pa.array([price], pa.float32())})
+    documents, _ = imported(parquet(tmp_path / "table", table), Columns())
+    assert documents[0]["price"] == price
+
+
+PANDAS = "__index_level_0__"
+
+
+def test_an_index_of_texts_that_pandas_kept_has_the_ids(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "table", [{"text": "a", PANDAS: "doc-a"}, {"text": "b", PANDAS: "doc-b"}])
+    documents, written = imported(path, Columns())
+    assert documents == [{"_id": "doc-a", "title": "", "text": "a"}, {"_id": "doc-b", "title": "", "text": "b"}]
+    assert (written.numbered, written.id_column, written.dropped) == (False, PANDAS, [])
+    done = corpus(path, tmp_path / "corpus.jsonl")
+    assert f'ids: column "{PANDAS}"' in done.stdout
+
+
+@pytest.mark.parametrize("ids", [{"_id": "x"}, {}])
+def test_an_index_of_numbers_is_no_field(tmp_path: Path, ids: dict[str, str]) -> None:
+    path = parquet(tmp_path / "table", [{**ids, "text": "a", PANDAS: 7}])
+    documents, written = imported(path, Columns())
+    assert documents == [{"_id": ids.get("_id", "1"), "title": "", "text": "a"}]
+    assert written.dropped == [PANDAS]
+    assert imported(path, Columns(id=PANDAS, drop=tuple(ids)))[0][0]["_id"] == "7"
+
+
+def test_two_index_levels_are_no_ids(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "table", [{"text": "a", PANDAS: "x", "__index_level_1__": "y"}])
+    documents, written = imported(path, Columns())
+    assert documents == [{"_id": "1", "title": "", "text": "a"}]
+    assert written.dropped == [PANDAS, "__index_level_1__"]
+
+
+TENT = {"_id": "1", "title": "", "text": "A light tent"}
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("sep=;\r\n_id;text;price\r\n1;A light tent;12,50\r\n", {**TENT, "price": "12,50"}),
+        ('"sep=;"\n_id;text;a,b,c,d\n1;A light tent;x\n', {**TENT, "a,b,c,d": "x"}),
+        ("\ufeffSEP=|\n_id|text\n1|A light tent\n", TENT),
+        ("_id;text;Price (net, gross, or none)\n1;A light tent;5\n", {**TENT, "Price (net, gross, or none)": "5"}),
+        ('_id\ttext\t"1,000 items, net, gross"\n1\tA light tent\t5\n', {**TENT, "1,000 items, net, gross": "5"}),
+        ("_id,text,a;b;c;d\n1,A light tent,x\n", {**TENT, "a;b;c;d": "x"}),
+        ('_id, "text", n\n1, "A light tent", 5\n', {**TENT, "n": "5"}),
+        ('_id, text\n1, "A tent, light"\n', {**TENT, "text": "A tent, light"}),
+        ("_id,text\r1,A light tent\r", TENT),
+        ("_id;text\r1;A light tent", TENT),
+        ('_id,text\r1,"A light\rtent"\r', {**TENT, "text": "A light\ntent"}),
+        ("_id,text,\n1,A light tent,\n", TENT),
+        ("text\nA light tent, for two\n", {**TENT, "text": "A light tent, for two"}),
+        ('text\n"A light tent; for two"\n', {**TENT, "text": "A light tent; for two"}),
+        ("_id,text\n1, A light tent\n", {**TENT, "text": " A light tent"}),
+        ('_id,text\n1,"x, ""A light tent"""\n', {**TENT, "text": 'x, "A light tent"'}),
+    ],
+)
+def test_dialects_of_csv(tmp_path: Path, content: str, wanted: dict[str, str]) -> None:
+    path = tmp_path / "table"
+    path.write_bytes(content.encode())
+    assert imported(path, Columns())[0] == [wanted]
+
+
+def test_a_line_number_counts_the_line_of_the_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_text("sep=;\ntext;n\na;1\nb\n")
+    assert "line 4: 1 cells, where the header has 2" in refused(path, Columns())
+    path.write_text("sep=;\n")
+    assert "it has no line but the one that names the delimiter" in refused(path, Columns())
+
+
+def test_lines_that_end_at_cr_are_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.corpus.rows._PIECE", 7)
+    path = tmp_path / "table"
+    path.write_bytes(b"text\r" + b"".join(b"text %d\r" % number for number in range(500)))
+    assert [one["text"] for one in imported(path, Columns())[0]] == [f"text {number}" for number in range(500)]
+
+
+@pytest.mark.parametrize(("sign", "given"), [("~", "~"), ("\t", "tab"), ("\t", "\\t"), (";", ";")])
+def test_the_delimiter_may_be_given(tmp_path: Path, sign: str, given: str) -> None:
+    path = tmp_path / "table"
+    path.write_text(f"_id{sign}text{sign}a,b,c,d\n1{sign}A light tent{sign}a,b,c,d\n")
+    output = tmp_path / "corpus.jsonl"
+    assert corpus(path, output, "--delimiter", given).returncode == 0
+    assert json.loads(output.read_text()) == {**TENT, "a,b,c,d": "a,b,c,d"}
+
+
+@pytest.mark.parametrize("given", ["", ";;", '"', "\n"])
+def test_what_is_no_delimiter_is_refused(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "table"
+    path.write_text("text\na\n")
+    done = corpus(path, tmp_path / "corpus.jsonl", "--delimiter", given)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"--delimiter {given!r}: one sign is expected" in done.stderr
+    (tmp_path / "folder").mkdir()
+    done = corpus(tmp_path / "folder", tmp_path / "corpus.jsonl", "--delimiter", ";")
+    assert "folder is no table" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", None])
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_a_row_with_a_title_alone_is_a_document(tmp_path: Path, text: str | None, kind: str) -> None:
+    rows = [{"title": "Tent", "text": text}, {"title": "Stove", "text": "A gas stove"}]
+    path = tmp_path / "table"
+    if kind == "csv":
+        path.write_text('title,text\nTent,""\nStove,A gas stove\n')
+    elif kind == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        parquet(path, rows)
+    documents, written = imported(path, Columns(), skip_bad=True)
+    assert documents[0] == {"_id": "1", "title": "Tent", "text": ""}
+    assert (len(documents), written.skipped.count) == (2, 0)
+
+
+def test_folders_named_by_a_column_are_read(tmp_path: Path) -> None:
+    source = tmp_path / "data"
+    for year, name in (("2023", "a%20b"), ("2024", "__HIVE_DEFAULT_PARTITION__")):
+        folder = source / f"year={year}" / f"kind={name}"
+        folder.mkdir(parents=True)
+        parquet(folder / "part-0.parquet", [{"text": f"of {year}"}])
+        (folder / "_SUCCESS").write_text("")
+    documents, written = imported(source, Columns(number=("year",)))
+    assert documents == [
+        {"_id": "1", "title": "", "text": "of 2023", "year": 2023, "kind": "a b"},
+        {"_id": "2", "title": "", "text": "of 2024", "year": 2024},
+    ]
+    assert (written.files, table_files(source)) == (2, (sorted(source.rglob("*.parquet")), 2))
+    assert [one["_id"] for one in imported(source, Columns(id="year", drop=("kind",)))[0]] == ["2023", "2024"]
+    parquet(source / "year=2023" / "kind=a%20b" / "part-0.parquet", [{"text": "a", "year": 1999}])
+    assert imported(source, Columns())[0][0]["year"] == 1999
+
+
+@pytest.mark.parametrize("content", [b"not what it is called", b"\x15\x04\0\0" * 50, b"_id,text\n1,a\n"])
+@pytest.mark.parametrize("ending", [".parquet", ".arrow", ".feather"])
+def test_a_broken_table_of_columns_is_no_csv(tmp_path: Path, content: bytes, ending: str) -> None:
+    path = tmp_path / f"table{ending}"
+    path.write_bytes(content)
+    assert f"can't be read: it is called {ending}, but doesn't begin as such a file. Mend it" in refused(path)

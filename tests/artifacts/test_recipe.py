@@ -68,6 +68,23 @@ def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value:
         load_recipe(path, {key: value})
 
 
+@pytest.mark.parametrize(
+    ("key", "way"),
+    [
+        *(
+            (name, f"write `{name}: {{}}` for its defaults")
+            for name in ("distil", "expand", "encode", "index", "refine")
+        ),
+        *((name, "give its keys") for name in ("model", "sparse", "corpus", "head")),
+    ],
+)
+def test_a_section_with_nothing_in_it_is_named(path: Path, key: str, way: str) -> None:
+    content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
+    path.write_text(f"{content}{key}:\n")
+    with pytest.raises(RecipeError, match=f"{key} is empty: {way}, or take the key out"):
+        load_recipe(path)
+
+
 @pytest.mark.parametrize(("content", "message"), [(b"- 1", "found list"), (b"a: [", "not a YAML"), (b"\xff", "not a")])
 def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "r.yaml").write_bytes(content)

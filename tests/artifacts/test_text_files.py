@@ -17,6 +17,7 @@ from lightretriever.artifacts.cli.summary import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
+from lightretriever.artifacts.corpus.passages import WordLimit
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable
 
 from tests.artifacts.signals import signal_after
@@ -55,7 +56,7 @@ def run(*arguments: str | Path) -> Done:
 
 def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "corpus.jsonl.gz"
-    written = write_text_corpus(folder, output, words=14)
+    written = write_text_corpus(folder, output, limit=WordLimit(14))
     assert lines(output) == [
         {"_id": "a.md", "title": "The title", "text": "Before\n\n\nThe text.", "path": "a.md", "folder": "."},
         {"_id": "b.TXT", "title": "b", "text": "One line.\nAnother.", "path": "b.TXT", "folder": "."},
@@ -83,11 +84,11 @@ def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    write_text_corpus(folder, tmp_path / "one.jsonl.gz", words=14)
+    write_text_corpus(folder, tmp_path / "one.jsonl.gz", limit=WordLimit(14))
     os.utime(folder / "a.md", (1, 1))
-    write_text_corpus(folder, tmp_path / "other.jsonl.gz", words=14)
+    write_text_corpus(folder, tmp_path / "other.jsonl.gz", limit=WordLimit(14))
     assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "other.jsonl.gz").read_bytes()
-    write_text_corpus(folder, tmp_path / "plain.jsonl", words=14)
+    write_text_corpus(folder, tmp_path / "plain.jsonl", limit=WordLimit(14))
     assert lines(tmp_path / "plain.jsonl") == lines(tmp_path / "one.jsonl.gz")
 
 
@@ -150,7 +151,7 @@ def test_headings_are_those_of_one_pattern(start: str, end: str) -> None:
 
 def test_a_file_with_a_heading_alone_is_a_document(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# Only a title")
-    write_text_corpus(tmp_path, tmp_path / "corpus.jsonl", words=5)
+    write_text_corpus(tmp_path, tmp_path / "corpus.jsonl", limit=WordLimit(5))
     assert [document.full_text for document in Corpus(tmp_path / "corpus.jsonl")] == ["Only a title"]
 
 
@@ -227,7 +228,7 @@ def test_links_to_what_is_not_of_the_corpus_are_not_read(
     (folder / name).symlink_to(target.format(tmp=tmp_path))
     output = tmp_path / "corpus.jsonl"
     with pytest.raises(CorpusError, match=re.escape(f"{folder}/{name}: {reason}")):
-        write_text_corpus(folder, output, words=14)
+        write_text_corpus(folder, output, limit=WordLimit(14))
     assert not output.exists()
     done = run(folder, output, "--words", "14", "--skip-bad", "--json")
     summary = CorpusSummary.model_validate_json(done.stdout)
@@ -239,7 +240,7 @@ def test_links_to_what_is_not_of_the_corpus_are_not_read(
 def test_a_link_within_the_folder_is_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "again.md").symlink_to("a.md")
     (tmp_path / "alias").symlink_to(folder)
-    written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", words=14)
+    written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", limit=WordLimit(14))
     assert (written.files, written.skipped.count) == (5, 0)
     assert next(line for line in lines(tmp_path / "corpus.jsonl") if line["_id"] == "again.md")["title"] == "The title"
 
@@ -285,12 +286,12 @@ def test_what_is_there_is_replaced_on_request_alone(folder: Path, tmp_path: Path
     output = tmp_path / "corpus.jsonl"
     output.write_text("old")
     with pytest.raises(CorpusError, match=r"corpus\.jsonl: exists already\. .*--overwrite"):
-        write_text_corpus(folder, output, words=5)
+        write_text_corpus(folder, output, limit=WordLimit(5))
     (folder / "empty.md").write_text("")
     with pytest.raises(CorpusError, match=r"empty\.md: empty"):
-        write_text_corpus(folder, output, words=5, overwrite=True)
+        write_text_corpus(folder, output, limit=WordLimit(5), overwrite=True)
     assert output.read_text() == "old"
-    write_text_corpus(folder, output, words=5, overwrite=True, skip_bad=True)
+    write_text_corpus(folder, output, limit=WordLimit(5), overwrite=True, skip_bad=True)
     assert lines(output)[0]["_id"] == "a.md"
 
 
@@ -298,16 +299,16 @@ def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(CorpusError, match=r"empty: no \.md or \.txt file with a text in it or below"):
-        write_text_corpus(empty, tmp_path / "corpus.jsonl", words=5)
+        write_text_corpus(empty, tmp_path / "corpus.jsonl", limit=WordLimit(5))
     with pytest.raises(CorpusError, match=r"corpus\.json: a corpus is called \*\.jsonl\.gz or \*\.jsonl"):
-        write_text_corpus(folder, tmp_path / "corpus.json", words=5)
+        write_text_corpus(folder, tmp_path / "corpus.json", limit=WordLimit(5))
     with pytest.raises(CorpusError, match=r"a\.md: no folder\. Name the folder of text files first"):
-        write_text_corpus(folder / "a.md", tmp_path / "corpus.jsonl", words=5)
+        write_text_corpus(folder / "a.md", tmp_path / "corpus.jsonl", limit=WordLimit(5))
     with pytest.raises(DiskError, match="can't be written: File exists"):
-        write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", words=5)
+        write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", limit=WordLimit(5))
     os.mkfifo(tmp_path / "pipe.jsonl")  # or a device, which a new file would replace
     with pytest.raises(DiskError, match=r"pipe\.jsonl can't be written: it is no regular file"):
-        write_text_corpus(folder, tmp_path / "pipe.jsonl", words=5, overwrite=True)
+        write_text_corpus(folder, tmp_path / "pipe.jsonl", limit=WordLimit(5), overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "pipe.jsonl", "texts"]
 
 
@@ -351,10 +352,10 @@ def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:
         if user == 0:
             os.seteuid(65_534)
         with pytest.raises(CorpusError) as caught:
-            write_text_corpus(folder, tmp_path / "corpus.jsonl", words=5)
-        written = write_text_corpus(folder, tmp_path / "corpus.jsonl", words=14, skip_bad=True)
+            write_text_corpus(folder, tmp_path / "corpus.jsonl", limit=WordLimit(5))
+        written = write_text_corpus(folder, tmp_path / "corpus.jsonl", limit=WordLimit(14), skip_bad=True)
         with pytest.raises(DiskError, match=r"closed/corpus\.jsonl can't be written: Permission denied"):
-            write_text_corpus(folder, folder / "closed" / "corpus.jsonl", words=5)
+            write_text_corpus(folder, folder / "closed" / "corpus.jsonl", limit=WordLimit(5))
     finally:
         os.seteuid(user)
         for path, mode in modes.items():

@@ -190,6 +190,7 @@ def test_imported_distributions_are_declared() -> None:
     extras = {**project["optional-dependencies"], "build": content["build-system"]["requires"]}
     needs = {
         "artifacts/corpus/arrow.py": ["import"],
+        "artifacts/corpus/passages.py": ["pipeline"],
         "artifacts/kernels/build.py": ["build"],
         "artifacts/cluster/": ["cluster"],
         "artifacts/pipeline/on_ray.py": ["ray"],

@@ -59,6 +59,47 @@ def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path
     np.testing.assert_allclose(own.token_states()(torch.tensor([token]))[0], plain.encode("search : music"), atol=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max", "weightedmean", "lasttoken", "cls"])
+@pytest.mark.parametrize("instruction", ["", "the tool : ", "the tool:"])
+def test_a_pooling_that_leaves_the_prompt_out_leaves_it_out_of_tokens(
+    tmp_path: Path, pooling: str, instruction: str
+) -> None:
+    path = save_biencoder(
+        tmp_path / "bi", prompts={"query": "search for the : "}, include_prompt=False, pooling=pooling
+    )
+    encoder = load_biencoder(str(path), device="cpu")
+    (token,) = encoder.tokenizer.encode("music")
+    states = encoder.token_states(instruction)(torch.tensor([token, token]))
+    np.testing.assert_allclose(states[0], encoder.encode_queries(["music"], instruction).dense[0], atol=1e-5)
+    np.testing.assert_array_equal(states[0], states[1])
+
+
+def test_a_folder_without_pooling_is_refused(tmp_path: Path) -> None:
+    path = save_biencoder(tmp_path / "bi", pooling=None)
+    with pytest.raises(ModelError, match=r"a vector for each token and none for a text.*ColBERT\) is not supported"):
+        load_biencoder(str(path), device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["module", "model"])
+def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(folder: Path, tmp_path: Path, kind: str) -> None:
+    path = Path(shutil.copytree(folder, tmp_path / "bi"))
+    ran = tmp_path / "ran"
+    for name in ("own", "custom_st"):
+        (path / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    if kind == "module":
+        modules = json.loads((path / "modules.json").read_text())
+        modules[0]["type"] = "custom_st.Transformer"
+        (path / "modules.json").write_text(json.dumps(modules))
+    else:
+        config = json.loads((path / "config.json").read_text())
+        config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
+        (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="it needs code of its own, which is never run") as caught:
+        load_biencoder(str(path), device="cpu")
+    assert "trust_remote_code" not in str(caught.value)
+    assert not ran.exists()
+
+
 def test_tokens_are_those_that_the_encoder_reads(encoder: BiEncoder) -> None:
     encoder.check_tokens([*TEXTS, "a [SEP] that only the encoder takes for a token", "ÜBER naïve"])
     for text in TEXTS[:5]:

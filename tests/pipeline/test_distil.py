@@ -1,6 +1,9 @@
 import json
 import pickle
-from dataclasses import replace
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, Re
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     Bags,
@@ -32,6 +36,7 @@ from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sent
 from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import run_encode
+from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.cli import app
@@ -323,9 +328,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("distil.seed", 1, "settings"),
-        ("distil.queries", [], "queries"),
-        ("tasks.search", "find: ", "instruction"),
+        (
+            "tasks.search",
+            "find: ",
+            r"instruction: '' there, 'find: ' now.*delete .*/work/tables/search, which is made",
+        ),
+        ("encode.top_k", 3, r"top_k: None there, 3 now\)\. .*or delete .*/work/encode, which is made again"),
     ],
 )
 def test_a_work_directory_of_another_recipe_is_refused(
@@ -336,6 +344,30 @@ def test_a_work_directory_of_another_recipe_is_refused(
     change(recipe, key, value)
     with pytest.raises(ResumeError, match=message):
         run("table", recipe)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("distil.seed", 1), ("distil.queries", []), ("distil.sentences", 20), ("distil.sentences", False)],
+)
+def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
+    finished: Path, tmp_path: Path, key: str, value: object
+) -> None:
+    copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
+    recipe = copied / "recipe.yaml"
+    change(recipe, "work", str(copied / "work"))
+    change(recipe, "output", str(copied / "bundle"))
+    change(recipe, key, value)
+    if key != "distil.queries":
+        with pytest.raises(ResumeError, match=r"was fitted with other settings\. Run `lightretriever distil-table`"):
+            run("index", recipe)
+    encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("*.npz")}
+    table = copied / "work" / "tables" / "search" / "table.npy"
+    before = table.read_bytes()
+    run("distil-table", recipe)
+    assert table.read_bytes() != before
+    assert encoded.items() <= {file: file.stat().st_mtime_ns for file in encoded}.items()
+    run("index", recipe)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +388,9 @@ def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object, m
 
 
 def test_distil_table_needs_its_section(recipe: Path) -> None:
-    change(recipe, "distil", None)
+    content = yaml.safe_load(recipe.read_text())
+    del content["distil"]
+    recipe.write_text(yaml.safe_dump(content))
     with pytest.raises(RecipeError, match="distil: the section is missing"):
         run("distil-table", recipe)
 
@@ -541,6 +575,54 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
         teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
     with pytest.raises(ResumeError, match="instruction: '' there, 'find' now"):
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
+
+
+@dataclass(frozen=True)
+class StoppedEncoder(BiEncoder):
+    """Is stopped by Ctrl-C once it has read `most` texts, and counts those that it was to read."""
+
+    most: int = 1_000
+    read: list[str] = field(default_factory=list)
+
+    def encode_queries(self, texts: Sequence[str], instruction: str = "", **options: Any) -> Encoded:
+        self._read(texts)
+        return super().encode_queries(texts, instruction, **options)
+
+    def encode_documents(self, texts: Sequence[str], **options: Any) -> Encoded:
+        self._read(texts)
+        return super().encode_documents(texts, **options)
+
+    def _read(self, texts: Sequence[str]) -> None:
+        if len(self.read) >= self.most:
+            raise Stopped(signal.SIGINT)
+        self.read.extend(texts)
+
+
+def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder, tmp_path: Path) -> None:
+    texts = [f"{text} {number}" for number in range(5) for text in QUERIES]
+    with pytest.raises(Stopped):
+        teacher_vectors(StoppedEncoder(**vars(encoder), most=70), texts, "", tmp_path / "teacher", alone=True)
+    again = StoppedEncoder(**vars(encoder))
+    found = teacher_vectors(again, texts, "", tmp_path / "teacher", alone=True)
+    assert len(again.read) <= len(texts) - 64
+    np.testing.assert_array_equal(found, teacher_vectors(encoder, texts, "", tmp_path / "fresh", alone=True))
+    shards = [sorted(file.name for file in (tmp_path / name).iterdir()) for name in ("teacher", "fresh")]
+    assert shards[0] == shards[1]  # what a stop left is gone
+
+
+def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    loaded = load_recipe(recipe)
+    with pytest.raises(Stopped):
+        run_encode(loaded, StoppedEncoder(**vars(encoder), most=80))  # in the second shard of 50
+    again = StoppedEncoder(**vars(encoder))
+    counts = run_encode(loaded, again).counts
+    assert (counts.reused, counts.encoded, counts.removed) == (82, COUNT - 82, 0)
+    fresh = load_recipe(recipe, {"work": str(tmp_path / "fresh")})
+    run_encode(fresh, encoder)
+    shards = [
+        {file.name: file.read_bytes() for file in (tmp_path / work / "encode").iterdir()} for work in ("work", "fresh")
+    ]
+    assert shards[0] == shards[1]
 
 
 def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, folder: Path) -> None:

@@ -154,7 +154,8 @@ def test_without_learned_impacts_the_sparse_leg_stays(tmp_path: Path) -> None:
                 told = client.post("/search", json={"query": "play music", "mode": mode, "explain": True}).json()
                 assert told["head_query"] is expected
         run("index", recipe, "--output", tmp_path / "same")
-        edited = yaml.safe_load(recipe.read_text()) | {"head": None}
+        edited = yaml.safe_load(recipe.read_text())
+        del edited["head"]
         recipe.write_text(yaml.safe_dump(edited))
         run("index", recipe, "--output", tmp_path / "without")
         with SearchEngine.open(Bundle.open(tmp_path / "without")) as without:

@@ -48,6 +48,7 @@ def run(*words: str | Path) -> Result:
 
 def changed(recipe: Path, **values: object) -> Path:
     content = yaml.safe_load(recipe.read_text()) | values
+    content = {name: value for name, value in content.items() if value is not None}
     other = recipe.with_name("other.yaml")
     other.write_text(yaml.safe_dump(content))
     return other
@@ -153,8 +154,10 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
     assert "Run `lightretriever refine`" in str(run("index", recipe).exception)
     assert run("refine", recipe).exit_code == 0
     other = changed(recipe, refine={**REFINE, "epochs": 2})
-    assert "begun with other inputs" in str(run("refine", other).exception)
-    assert "was refined with other settings" in str(run("index", other).exception)
+    assert "was fitted with other settings. Run `lightretriever refine`" in str(run("index", other).exception)
+    assert run("refine", other).exit_code == 0
+    assert run("index", other, "--overwrite").exit_code == 0
+    assert run("refine", recipe).exit_code == 0
     fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
     assert run("refine", fewer, "--dimension", "8").exit_code
     assert "where the corpus has its end" in str(run("refine", fewer, "--dimension", "8").exception)

@@ -49,7 +49,7 @@ def write_recipe(tmp_path: Path, model: Path, sparse: Path | None, **encode: obj
     content = {
         "name": "two models",
         "model": {"path": str(model), "device": "cpu"},
-        "sparse": None if sparse is None else {"path": str(sparse), "device": "cpu"},
+        **({} if sparse is None else {"sparse": {"path": str(sparse), "device": "cpu"}}),
         "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", COUNT)), "name": "tiny"},
         "tasks": {"search": ""},
         "default_task": "search",

@@ -51,8 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     write_recipe(folder / "recipe.yaml", content)
     changes: dict[str, Any] = {
         "model": {"path": str(save_biencoder(folder / "biencoder")), "device": "cpu"},
-        "refine": None,
     }
+    del content["refine"]
     changes |= {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}, "tasks": {"web": ""}}
     changes |= {"encode": {}, "work": str(folder / "distilled")}
     write_recipe(folder / "distil.yaml", content | changes)

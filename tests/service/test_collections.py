@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx2
 import pytest
@@ -90,7 +91,28 @@ def test_paths_that_are_none(client: TestClient) -> None:
     assert client.get("/collections/notes/nix").json()["kind"] == "route_not_found"
     moved = client.get("/collections/notes", follow_redirects=False)
     assert (moved.status_code, moved.headers["location"]) == (307, "notes/")
+    moved = client.get("/collections/notes?q=a%20%C3%BC&k=3", follow_redirects=False)
+    assert moved.headers["location"] == "notes/?q=a%20%C3%BC&k=3"
     assert "LightRetriever" in client.get("/collections/notes").text
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/search"),
+        ("POST", "/search/batch"),
+        ("POST", "/collections/notes/search"),
+        ("POST", "/collections/notes/search/batch"),
+        ("GET", "/nix"),
+        ("GET", "/collections/nix/search"),
+    ],
+)
+def test_the_type_of_a_problem_leads_to_the_page_of_errors(client: TestClient, method: str, path: str) -> None:
+    """Also behind a proxy that takes a prefix off."""
+    problem = client.request(method, path, json={"k": 0}).json()
+    for prefix in ("", "/a/prefix"):
+        address = urljoin(f"http://example.org{prefix}{path}", problem["type"])
+        assert address == f"http://example.org{prefix}/docs#error-{problem['kind']}"
 
 
 def test_metrics_are_those_of_all(client: TestClient) -> None:

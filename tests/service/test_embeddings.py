@@ -44,7 +44,6 @@ def test_one_text_and_the_bundles_name(openai_client: openai.OpenAI, tiny_bundle
 @pytest.mark.parametrize(
     ("change", "field", "message"),
     [
-        ({"model": "text-embedding-3-small"}, "model", "there is no such model; there are: default"),
         ({"dimensions": 7}, "dimensions", "leave it out"),
         ({"input": [[1, 2]]}, "input", "send texts, not token ids"),
         ({"input": [1, 2]}, "input", "send texts, not token ids"),
@@ -63,14 +62,35 @@ def test_what_is_wrong_is_named(client: TestClient, change: dict[str, object], f
     assert message in error["message"]
 
 
+@pytest.mark.parametrize("model", ["text-embedding-3-small", "ada", "default", "x" * 300])
+def test_a_model_that_is_no_task_is_the_default_task(client: TestClient, model: str) -> None:
+    """Clients have to send some name, and many send one of OpenAI's."""
+    answer = client.post("/v1/embeddings", json={"model": model, "input": "music"}).json()
+    assert answer["model"] == model
+    assert answer["data"][0]["embedding"] == client.post("/encode", json={"text": "music"}).json()["dense"]
+
+
+def test_null_is_the_default_format(client: TestClient) -> None:
+    asked = {"model": "default", "input": "music"}
+    given = {"encoding_format": None, "dimensions": None, "user": None}
+    assert client.post("/v1/embeddings", json=asked | given).json() == client.post("/v1/embeddings", json=asked).json()
+
+
+def test_openais_client_lists_the_tasks(openai_client: openai.OpenAI, tiny_bundle: Bundle) -> None:
+    found = openai_client.models.list().data
+    assert [one.id for one in found] == list(tiny_bundle.manifest.tasks)
+    assert found[0].id == tiny_bundle.manifest.default_task
+    assert found[0].owned_by == tiny_bundle.manifest.name
+
+
 def test_openais_client_shows_the_reason(openai_client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match="there is no such model"):
-        openai_client.embeddings.create(model="ada", input="music")
+    with pytest.raises(openai.UnprocessableEntityError, match=r"the vectors have \d+ dimensions"):
+        openai_client.embeddings.create(model="ada", input="music", dimensions=7)
 
 
 def test_openais_client_shows_the_reason_of_a_collection_too(tiny_bundle: Bundle) -> None:
     with serving({"notes": tiny_bundle.path, "shop": tiny_bundle.path}) as url:
         client = openai.OpenAI(base_url=f"{url}/collections/shop/v1", api_key="none", max_retries=0)
         assert client.embeddings.create(model="default", input="music").data
-        with pytest.raises(openai.UnprocessableEntityError, match="there is no such model"):
-            client.embeddings.create(model="ada", input="music")
+        with pytest.raises(openai.UnprocessableEntityError, match=r"the vectors have \d+ dimensions"):
+            client.embeddings.create(model="ada", input="music", dimensions=7)

@@ -48,9 +48,58 @@ def test_large_answers_are_packed_for_who_asks(url: str) -> None:
 def test_packed_bodies_are_read(url: str) -> None:
     body = b'{"query": "music"}'
     plain = without_times(ask(url, body, {})[2])
-    for packed in (gzip.compress(body), gzip.compress(body.ljust(1 << 20)), gzip.compress(body, 0)):
-        status, _, content = ask(url, packed, {"content-encoding": "GZIP"})
-        assert (status, without_times(content)) == (200, plain)
+    members = gzip.compress(body[:5]) + gzip.compress(b"") + gzip.compress(body[5:])  # as `cat a.gz b.gz` gives
+    for packed in (gzip.compress(body), gzip.compress(body.ljust(1 << 20)), gzip.compress(body, 0), members):
+        for name in ("GZIP", "gzip", "x-gzip"):
+            status, _, content = ask(url, packed, {"content-encoding": name})
+            assert (status, without_times(content)) == (200, plain)
+
+
+@pytest.mark.parametrize(
+    ("header", "packed"),
+    [
+        ("gzip", True),
+        ("GZIP;Q=0.5, br", True),
+        ("x-gzip", True),
+        ("br, *", True),
+        ("*;q=0.1", True),
+        ("identity;q=0.5, gzip;q=1.0", True),
+        ("gzip;q=0.001", True),
+        ("", False),
+        ("br", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("gzip;q=0, *", False),
+        ("*;q=0", False),
+        ("notgzip", False),
+        ("gzipped", False),
+        ("br;q=1, gzip;q=none", False),
+        ("gzip;level=1", False),
+    ],
+)
+def test_answers_are_packed_for_who_takes_gzip(url: str, header: str, packed: bool) -> None:
+    large = json.dumps({"query": "music", "k": 100}).encode()
+    _, headers, content = ask(url, large, {"accept-encoding": header})
+    assert (headers["content-encoding"], headers["vary"]) == ("gzip" if packed else None, "Accept-Encoding")
+    assert orjson.loads(gzip.decompress(content) if packed else content)["hits"]
+
+
+@pytest.mark.parametrize(
+    "encodings", [["gzip", "gzip"], ["gzip, gzip"], ["identity", "gzip"], ["br"], [""], ["gzip, identity"]]
+)
+def test_a_body_that_is_packed_twice_is_refused(url: str, encodings: list[str]) -> None:
+    body = gzip.compress(b'{"query": "music"}')
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.putrequest("POST", "/search")
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", str(len(body)))
+    for encoding in encodings:
+        connection.putheader("content-encoding", encoding)
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    said = orjson.loads(answer.read())["detail"]
+    connection.close()
+    assert (answer.status, "send the body plain or as gzip" in said) == (415, True)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +109,23 @@ def test_packed_bodies_are_read(url: str) -> None:
         (gzip.compress(bytes(1 << 26)), 413, "over the limit of 1048576 bytes"),
         (b'{"query": "music"}', 400, "The body is not gzip, as its header Content-Encoding says"),
         (gzip.compress(b"{}")[:-1], 400, "cut off"),
-        (gzip.compress(b"{}") + b"{}", 400, "something follows it"),
+        (gzip.compress(b"{}") + b"{}", 400, "Something follows the body's gzip data"),
+        (gzip.compress(b"{}") + gzip.compress(b"{}")[:-1], 400, "cut off"),
+        (gzip.compress(bytes(1 << 19)) * 3, 413, "over the limit of 1048576 bytes"),
         (b"", 400, "cut off"),
         (gzip.compress(b"no json"), 400, "The body is not JSON"),
     ],
-    ids=["too large", "a bomb", "plain", "cut", "followed", "empty", "not JSON"],  # gzip has the time in it
+    ids=[
+        "too large",
+        "a bomb",
+        "plain",
+        "cut",
+        "followed",
+        "second cut",
+        "too many",
+        "empty",
+        "not JSON",
+    ],  # gzip has the time in it
 )
 def test_bodies_that_cannot_be_unpacked(url: str, body: bytes, status: int, says: str) -> None:
     answered, headers, content = ask(url, body, {"content-encoding": "gzip"})

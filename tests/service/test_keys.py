@@ -34,6 +34,7 @@ GUARDED = (
     ("GET", "/search?q=music", None),
     ("POST", "/encode", {"text": "music"}),
     ("POST", "/v1/embeddings", {"model": "default", "input": "music"}),
+    ("GET", "/v1/models", None),
     ("GET", "/documents/music", None),
     ("GET", "/terms/music", None),
     ("POST", "/admin/reload", None),
@@ -318,6 +319,12 @@ def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundl
             assert answer.headers["access-control-allow-origin"] == "https://example.org"
         refused = client.post("/search", json={}, headers=origin)
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (422, "https://example.org")
+        for method in ("PUT", "DELETE"):
+            asked = {"access-control-request-method": method, "access-control-request-headers": "if-match"}
+            written = client.options("/documents/1", headers={**origin, **asked})
+            assert written.status_code == 200
+            assert method in written.headers["access-control-allow-methods"]
+        assert "etag" in client.get("/documents/music", headers=origin).headers["access-control-expose-headers"]
         other = client.options("/search", headers={**preflight, "origin": "https://example.com"})
         assert other.status_code == 400
         assert "access-control-allow-origin" not in other.headers

@@ -49,7 +49,9 @@ def test_every_route_is_described_with_examples(description: dict[str, Any]) -> 
         assert operation["summary"]
         assert operation["description"]
         assert "500" in operation["responses"]
-        can_be_refused = path.startswith(("/search", "/documents", "/terms", "/encode", "/v1", "/readyz", "/admin"))
+        can_be_refused = path.startswith(
+            ("/search", "/documents", "/terms", "/encode", "/v1/embeddings", "/readyz", "/admin")
+        )
         assert ("503" in operation["responses"]) == can_be_refused
         for status, response in operation["responses"].items():
             ((media, content),) = response["content"].items()
@@ -70,6 +72,11 @@ def test_every_reference_leads_to_a_schema(description: dict[str, Any]) -> None:
     names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
     assert names <= description["components"]["schemas"].keys()
     assert {"SearchRequest", "DocumentTerms", "Problem"} <= names
+
+
+def test_addresses_are_those_beside_the_description(description: dict[str, Any]) -> None:
+    """So that they lead to a collection, and through a proxy that takes a prefix off."""
+    assert description["servers"] == [{"url": "."}]
 
 
 def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:
@@ -124,6 +131,7 @@ def test_answers_have_the_documented_shape(client: TestClient) -> None:
         (client.post("/search", json={"query": "music", "explain": True}), schemas.SearchResponse),
         (client.get("/search?q=music"), schemas.SearchResponse),
         (client.post("/v1/embeddings", json={"model": "default", "input": ["music"]}), schemas.EmbeddingsResponse),
+        (client.get("/v1/models"), schemas.EmbeddingsModels),
         (client.get("/documents/music"), schemas.Document),
         (client.get("/terms/music"), schemas.DocumentTerms),
         (client.get("/info"), schemas.Info),

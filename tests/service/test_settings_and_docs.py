@@ -73,6 +73,22 @@ def test_unknown_variables_are_refused(variable: str, monkeypatch: pytest.Monkey
         load_settings()
 
 
+@pytest.mark.parametrize("name", [*sorted(Settings.model_fields.keys() - {"trusted_proxies"}), "config"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_variable_is_to_be_unset(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = ENV_PREFIX + name.upper()
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(
+        SettingsError, match=rf"^{variable} in the environment is empty\. Unset it, or give it a value\.$"
+    ):
+        load_settings()
+
+
+def test_an_empty_list_of_proxies_trusts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTRETRIEVER_TRUSTED_PROXIES", "")
+    assert load_settings().trusted_proxies == ""
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -24,9 +24,16 @@ SPECIAL = {
 
 
 def save_biencoder(
-    folder: Path, *, prompts: dict[str, str] | None = None, hidden_size: int = 32, vocabulary: int = VOCABULARY
+    folder: Path,
+    *,
+    prompts: dict[str, str] | None = None,
+    hidden_size: int = 32,
+    vocabulary: int = VOCABULARY,
+    include_prompt: bool = True,
+    pooling: str | None = "mean",
 ) -> Path:
-    """Save a seeded random BERT with mean pooling and a real WordPiece tokenizer; return its folder."""
+    """Save a seeded random BERT with a pooling and a real WordPiece tokenizer; return its folder. Without `pooling`, it
+    has a vector for each token alone."""
     tokenizer = _tokenizer([document.full_text for document in tiny_documents(80)], vocabulary)
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
@@ -47,7 +54,9 @@ def save_biencoder(
     model.save_pretrained(backbone)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **SPECIAL).save_pretrained(backbone)
     transformer = Transformer(str(backbone), max_seq_length=64)
-    modules = [transformer, Pooling(hidden_size, "mean"), Normalize()]
+    modules = [transformer]
+    if pooling is not None:
+        modules += [Pooling(hidden_size, pooling, include_prompt=include_prompt), Normalize()]
     SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
     return folder
 
