@@ -157,6 +157,10 @@ class ImpactIndex(LuceneIndex):
         texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
         return sorted(zip(texts, numbers, strict=True), key=lambda one: (-one[1], one[0]))
 
+    def spread(self, count: int) -> npt.NDArray[np.int64]:
+        """The ordinals of up to `count` documents from all over the index, ascending."""
+        return np.linspace(0, self.count - 1, min(count, self.count)).astype(np.int64)
+
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
         rest = np.argsort(ordinals, kind="stable")  # Lucene reads in ascending order

@@ -139,6 +139,9 @@ class DocumentStore(Protocol):
     def count(self) -> int:
         """Number of documents."""
 
+    def spread(self, count: int) -> Ordinals:
+        """Give the ordinals of up to `count` documents from all over the store, ascending."""
+
     def documents(self, ordinals: Ordinals) -> list[bytes]:
         """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
         DocumentsGoneError if some were deleted."""

@@ -14,12 +14,14 @@ import httpx2
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 
@@ -323,6 +325,7 @@ import sys
 from pathlib import Path
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 with SearchEngine.open(Bundle.open(Path({str(bundle.path)!r}))) as engine:
     create_app(engine)
@@ -330,6 +333,21 @@ print([name for name in sys.modules if name.endswith(("live.store", "live.journa
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, settings: Settings) -> None:
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    with SearchEngine.open(bundle, own) as engine:
+        store = engine.parts.backends.documents
+        ids = [json.loads(raw)["_id"] for raw in store.documents(np.arange(store.count))]
+        documents = engine.parts.backends.live
+        assert documents is not None
+        documents.write([Change(one) for one in ids if one != "music"], perf_counter() + 60, wait=False)
+    with SearchEngine.open(bundle, own) as engine:
+        assert engine.examples == ["Terminal music player"]
+        assert len(engine.parts.documents.probes(100)) == 1
+        engine.warm_up()
+        assert [hit.id for hit in engine.search(SearchRequest(query="search engine", k=100)).hits] == ["music"]
 
 
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
